@@ -1,0 +1,1 @@
+"""Put an image behind ``module load``: modulefiles, wrappers, installation."""

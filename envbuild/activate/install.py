@@ -1,0 +1,311 @@
+"""Install an image behind a modulefile, in a directory that others read.
+
+Layout below the root:
+
+    modulefiles/NAME/VERSION.lua
+    envs/NAME/VERSION            link to the release in use
+    envs/NAME/.VERSION-<digest>  a release: image.sif, make_venv.py, bin/
+
+A release is staged beside its place and renamed; the link is swapped in one
+step; the modulefile comes last. A release that another image replaces stays
+for the jobs that run on it: an image that vanishes under a running job ends
+the job, on network file systems at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.activate.model import VerdictNote, check_names, command_names, describe
+from envbuild.activate.modulefile import LUA, render
+from envbuild.activate.placing import copy_file, link, sync, write_file
+from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
+from envbuild.errors import MachineError, RequestError
+from envbuild.image.model import Manifest
+from envbuild.spec.model import Site
+from envbuild.system.apptainer import Apptainer
+
+IMAGE = "image.sif"
+_READ_ALL = 0o644
+_EXECUTE_ALL = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What an installation left.
+
+    Attributes
+    ----------
+    module : str
+        ``name/version``: what ``module load`` takes.
+    modulefile : Path
+        The modulefile.
+    modulefiles : Path
+        What ``module use`` takes.
+    home : Path
+        The installation as users reach it.
+    commands : tuple of str
+        Commands with a wrapper.
+    changed : bool
+        False when everything was in place already.
+    replaced : Path or None
+        The release of another image that was in use before and was kept.
+    warnings : tuple of str
+        What the installer should know; empty after a passed test.
+    """
+
+    module: str
+    modulefile: Path
+    modulefiles: Path
+    home: Path
+    commands: tuple[str, ...]
+    changed: bool
+    replaced: Path | None
+    warnings: tuple[str, ...]
+
+    def to_data(self) -> dict[str, object]:
+        """Return the same as plain data, for JSON."""
+        return {
+            "module": self.module,
+            "modulefile": str(self.modulefile),
+            "modulefiles": str(self.modulefiles),
+            "home": str(self.home),
+            "commands": list(self.commands),
+            "changed": self.changed,
+            "replaced": str(self.replaced) if self.replaced else None,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """What a release holds: an image unless it is thin, texts with their modes, links to the launcher."""
+
+    image: Path | None
+    texts: Mapping[str, tuple[str, int]]
+    commands: tuple[str, ...]
+
+
+def install(
+    image: Path,
+    manifest: Manifest,
+    *,
+    root: Path,
+    verdict: VerdictNote,
+    thin_parts: Mapping[str, Path] | None = None,
+    site: Site | None = None,
+    apptainer: Apptainer,
+    copied: Callable[[int], None] = lambda _: None,
+) -> Installed:
+    """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
+
+    Doing it again changes nothing. Another image of the same name and version
+    takes the place; programs that run keep theirs.
+
+    Parameters
+    ----------
+    image : Path
+        The SIF; copied, unless the installation is thin.
+    manifest : Manifest
+        What it says of itself, parts included.
+    root : Path
+        Where modules live; made if absent.
+    verdict : VerdictNote
+        What is known of the image on this host.
+    thin_parts : mapping of str to Path, optional
+        Part digest → squashfs file: start from these files instead of a copy.
+    site : Site, optional
+        Host paths that every start binds.
+    apptainer : Apptainer
+        Its path is written into the launcher.
+    copied : callable, optional
+        Called with the bytes (count) that were copied since the last call.
+
+    Raises
+    ------
+    RequestError
+        The root cannot be written or its path cannot stand in PATH; the image
+        holds names unfit for a module; a part is not in `thin_parts`.
+    MachineError
+        The disk is full.
+    """
+    check_names(manifest)
+    root = Path(os.path.abspath(root))  # noqa: PTH100  # keeps symbolic links: automounters need them
+    _check_root(root)
+    parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
+    launch = _launch(manifest, root=root, parts=parts, site=site, apptainer=apptainer)
+    module = describe(
+        manifest,
+        commands_directory=launch.home / "bin",
+        image=None if parts else launch.image,
+        verdict=verdict,
+    )
+    modulefile = root / "modulefiles" / manifest.name / f"{manifest.version}{LUA.suffix}"
+    release = launch.home.with_name(_release_name(manifest, thin=parts is not None))
+    content = _Content(
+        image=None if parts else image,
+        texts={
+            f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
+            VENV_MAKER: (venv_maker_text(), _READ_ALL),
+        },
+        commands=launch.commands,
+    )
+    with _told(root):
+        _make_directory(release.parent, below=root)
+        _make_directory(modulefile.parent, below=root)
+        filled = _place_release(release, content, copied)
+        pointed, replaced = _point(launch.home, release)
+        # Last: whoever sees the modulefile finds all that it names.
+        written = write_file(modulefile, render(module, LUA), mode=_READ_ALL)
+    return Installed(
+        module=launch.label,
+        modulefile=modulefile,
+        modulefiles=root / "modulefiles",
+        home=launch.home,
+        commands=launch.commands,
+        changed=filled or pointed or written,
+        replaced=replaced,
+        warnings=(*([verdict.warning] if verdict.warning else []), *_unreachable(parts or ())),
+    )
+
+
+def _launch(
+    manifest: Manifest,
+    *,
+    root: Path,
+    parts: tuple[Path, ...] | None,
+    site: Site | None,
+    apptainer: Apptainer,
+) -> Launch:
+    home = root / "envs" / manifest.name / manifest.version
+    return Launch(
+        label=f"{manifest.name}/{manifest.version}",
+        home=home,
+        image=parts[0] if parts else home / IMAGE,
+        overlays=parts[1:] if parts else (),
+        digest=manifest.digest,
+        commands=command_names(manifest),
+        has_mpi=bool(manifest.mpi),
+        apptainer=Path(os.path.abspath(apptainer.program)),  # noqa: PTH100
+        binds=site.binds if site is not None else (),
+    )
+
+
+def _release_name(manifest: Manifest, *, thin: bool) -> str:
+    name = f".{manifest.version}-{manifest.digest.removeprefix('sha256:')[:16]}"
+    return f"{name}-thin" if thin else name
+
+
+def _check_root(root: Path) -> None:
+    bad = sorted({char for char in str(root) if char == ":" or not char.isprintable()})
+    if bad:
+        raise RequestError(
+            f"modules cannot be installed under {str(root)!r}: {bad[0]!r} cannot stand in PATH",
+            hint="name another directory with --root DIR",
+        )
+
+
+def _thin_paths(manifest: Manifest, parts: Mapping[str, Path]) -> tuple[Path, ...]:
+    roles = [part.role for part in manifest.parts]
+    if roles[:1] != ["root"] or "root" in roles[1:]:
+        raise RequestError("the image names no single root among its parts: it cannot be installed thin")
+    missing = [part.digest for part in manifest.parts if part.digest not in parts]
+    if missing:
+        raise RequestError(
+            f"the store lacks {len(missing)} of the image's {len(manifest.parts)} parts, first {missing[0]}",
+            hint="install without --thin, or build the image with this store",
+        )
+    return tuple(Path(os.path.abspath(parts[part.digest])) for part in manifest.parts)  # noqa: PTH100
+
+
+def _unreachable(parts: tuple[Path, ...]) -> list[str]:
+    """Warn where other users could load the module but not read the store behind it."""
+    places = dict.fromkeys(place for part in parts for place in reversed(part.parents))
+    closed = [place for place in places if not place.stat().st_mode & 0o001]
+    if not closed:
+        return []
+    return [f"only you can start this module: others may not enter `{closed[0]}`, where its parts are stored"]
+
+
+@contextlib.contextmanager
+def _told(root: Path) -> Iterator[None]:
+    """Tell what the file system refused as what it is: somebody's choice of a directory."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free some space and run it again"
+            raise MachineError(f"no space left under `{root}`", hint=hint) from error
+        raise RequestError(
+            f"cannot install under `{root}`: {error.filename or root}: {error.strerror}",
+            hint="name another directory with --root DIR",
+        ) from error
+
+
+def _make_directory(path: Path, *, below: Path) -> None:
+    """Make a directory that all may read; the mode of one that exists is its owner's business."""
+    if path.is_dir():
+        return
+    if path != below.parent:
+        _make_directory(path.parent, below=below)
+    path.mkdir(exist_ok=True)
+    path.chmod(_EXECUTE_ALL)
+
+
+def _place_release(release: Path, content: _Content, copied: Callable[[int], None]) -> bool:
+    """Make the release exist as asked; whether anything had to be done."""
+    if not release.is_dir():
+        stage = release.with_name(f".stage-{secrets.token_hex(8)}")
+        try:
+            stage.mkdir()
+            stage.chmod(_EXECUTE_ALL)
+            _fill(stage, content, copied)
+            sync(stage)
+            stage.rename(release)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            # Somebody installed the same in the meantime: theirs is as good.
+        else:
+            sync(release.parent)
+            return True
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    return _fill(release, content, copied)
+
+
+def _fill(directory: Path, content: _Content, copied: Callable[[int], None]) -> bool:
+    changed = False
+    commands = directory / "bin"
+    _make_directory(commands, below=directory)
+    if content.image is not None and not _same_length(content.image, directory / IMAGE):
+        copy_file(content.image, directory / IMAGE, mode=_READ_ALL, copied=copied)
+        changed = True
+    for name, (text, mode) in content.texts.items():
+        changed |= write_file(directory / name, text, mode=mode)
+    for command in content.commands:
+        changed |= link(commands / command, LAUNCHER)
+    return changed
+
+
+def _point(home: Path, release: Path) -> tuple[bool, Path | None]:
+    """Point the link at the release: whether it was other before, and the release that it left."""
+    before = home.parent / home.readlink() if home.is_symlink() else None
+    changed = link(home, release.name)
+    return changed, before if changed and before is not None and before.is_dir() else None
+
+
+def _same_length(image: Path, installed: Path) -> bool:
+    # The release's name holds the digest of what the image says of itself: what may
+    # differ is what was added around it, such as a signature.
+    try:
+        return installed.stat().st_size == image.stat().st_size
+    except FileNotFoundError:
+        return False

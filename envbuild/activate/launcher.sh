@@ -1,0 +1,185 @@
+# Every command beside this file is a link to it. It starts no process of its own
+# on the usual way: it builds one command line and becomes Apptainer with `exec`,
+# so that signals, exit codes and streams are those of the program.
+#
+# Exit codes of its own: 2 wrong use, 121 the image is missing, 122 inside another
+# image, 123 no Apptainer. All else comes from Apptainer (255) or the program.
+#
+# All names start with _eb_ so that no variable of the user is touched by accident.
+
+set -f
+# Where /bin/sh is bash, functions of the host arrive here and would go on into the image.
+# (dash drops them by itself: BASH_FUNC_* is no name that it can hold.)
+if [ -n "${BASH_VERSION:-}" ]; then
+    for _eb_i in $(compgen -A function 2>/dev/null); do unset -f "$_eb_i"; done
+fi
+
+_eb_fail() {
+    _eb_i=$1
+    shift
+    printf 'envbuild: %s\n' "$@" >&2
+    exit "$_eb_i"
+}
+
+# Set _eb_found to the first program NAME on PATH that is not this launcher.
+_eb_find() {
+    _eb_found=
+    IFS=:
+    for _eb_i in $PATH; do
+        _eb_i=${_eb_i:-.}/$1
+        if [ -f "$_eb_i" ] && [ -x "$_eb_i" ] && ! [ "$_eb_i" -ef "$_eb_home/bin/launcher" ] && ! [ "$_eb_i" -ef "$0" ]; then
+            _eb_found=$_eb_i
+            break
+        fi
+    done
+    unset IFS
+    [ -n "$_eb_found" ] || _eb_fail 127 "$1: not found in the image"
+}
+
+# --- which command, and does it belong to a virtual environment?
+_eb_name=${0##*/}
+_eb_path=$0
+while :; do
+    case $_eb_commands in *" $_eb_name "*) break ;; esac
+    case $_eb_name in python3.*[!0-9]*) ;; python3.*) break ;; esac
+    [ -L "$_eb_path" ] || _eb_fail 2 "$_eb_name: call one of:$_eb_commands"
+    _eb_i=$(readlink "$_eb_path") || exit 2
+    case $_eb_i in
+        /*) _eb_path=$_eb_i ;;
+        *) _eb_path=${_eb_path%"${_eb_path##*/}"}$_eb_i ;;
+    esac
+    _eb_name=${_eb_path##*/}
+done
+
+_eb_venv=
+case $0 in
+    */*) if [ -f "${0%/*}/../pyvenv.cfg" ]; then _eb_venv=$(CDPATH='' cd -- "${0%/*}/.." && pwd) || exit 2; fi ;;
+esac
+if [ -n "$_eb_venv" ]; then
+    while read -r _eb_i _eb_found; do
+        if [ "$_eb_i" = envbuild-image ] && [ "$_eb_found" != "= $_eb_digest" ]; then
+            _eb_fail 122 "the virtual environment $_eb_venv was made with another image than $_eb_label" \
+                "make it anew, or load the module that it was made with"
+        fi
+    done <"$_eb_venv/pyvenv.cfg"
+fi
+
+_eb_action=exec
+_eb_argv0=
+_eb_self=
+case $_eb_name in
+    python | python3 | python3.*)
+        if [ "${1-}" = -m ] && [ "${2-}" = venv ]; then
+            # Python's own would link to a program that only the image has.
+            shift 2
+            set -- python3 "$_eb_home/make_venv.py" "$_eb_home/bin/python3" "$_eb_digest" "$@"
+            _eb_self=yes
+        elif [ -n "$_eb_venv" ]; then
+            # Python finds its environment by the name that it was called by. Outside the
+            # image this command starts itself in there, and only then becomes Python.
+            _eb_argv0=$_eb_venv/bin/$_eb_name
+            _eb_self=yes
+            if [ -d /.singularity.d ]; then set -- python3 "$@"; else set -- "$_eb_argv0" "$@"; fi
+        else
+            set -- "$_eb_name" "$@"
+        fi
+        ;;
+    pip | pip3)
+        case ${1-} in
+            install | uninstall)
+                _eb_fail 2 "an image does not change: \`pip $1\` works in a virtual environment" \
+                    "python -m venv --system-site-packages DIR; . DIR/bin/activate; pip $1 ..." \
+                    "or add the package to the spec, and build again"
+                ;;
+        esac
+        set -- python3 -m pip "$@"
+        ;;
+    envbuild-shell)
+        _eb_action=shell
+        [ "$#" = 0 ] || _eb_fail 2 "envbuild-shell takes no arguments; envbuild-exec runs a command"
+        ;;
+    envbuild-exec)
+        [ "$#" != 0 ] || _eb_fail 2 "envbuild-exec COMMAND [ARGUMENT ...]"
+        ;;
+    *)
+        set -- "$_eb_name" "$@"
+        ;;
+esac
+
+# --- what of the host's settings would mislead the image
+unset LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_BIND_NOW LD_BIND_NOT LD_DEBUG LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK \
+    LD_HWCAP_MASK LD_ORIGIN_PATH LD_PREFER_MAP_32BIT_EXEC LD_PROFILE LD_PROFILE_OUTPUT LD_RUN_PATH \
+    LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN
+unset PYTHONPATH PYTHONHOME BASH_ENV ENV OPAL_PREFIX
+unset CUDA_HOME CUDA_PATH CUDA_ROOT ROCM_HOME ROCM_PATH HIP_PATH
+export PYTHONNOUSERSITE="${PYTHONNOUSERSITE-1}"
+if [ -z "${OMP_NUM_THREADS:-}" ] && [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then
+    export OMP_NUM_THREADS="$SLURM_CPUS_PER_TASK"
+fi
+if [ -n "${PMIX_SECURITY_MODE:-}" ] && [ -z "${PMIX_MCA_psec:-}" ]; then
+    export PMIX_MCA_psec="$PMIX_SECURITY_MODE"
+fi
+
+# --- in an image already?
+if [ -d /.singularity.d ]; then
+    if [ "${APPTAINER_CONTAINER:-}" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_alone}" != "$_eb_digest" ]; then
+        _eb_fail 122 "$_eb_name of $_eb_label was called inside another image: ${APPTAINER_CONTAINER:-unknown}"
+    fi
+    if [ "$_eb_action" = shell ]; then set -- /bin/sh; fi
+    case $1 in
+        */*) ;;
+        *)
+            _eb_find "$1"
+            shift
+            set -- "$_eb_found" "$@"
+            ;;
+    esac
+    if [ -n "$_eb_argv0" ]; then exec bash -c 'exec -a "$0" "$@"' "$_eb_argv0" "$@"; fi
+    exec "$@"
+fi
+
+# --- from here the positional parameters are Apptainer's, filled from the right
+if [ -n "$_eb_argv0" ]; then
+    # The image has a VIRTUAL_ENV of its own, and a PATH that leaves out what was activated.
+    export APPTAINERENV_VIRTUAL_ENV="$_eb_venv"
+    if [ "${VIRTUAL_ENV:-}" = "$_eb_venv" ]; then
+        export APPTAINERENV_PREPEND_PATH="$_eb_venv/bin${APPTAINERENV_PREPEND_PATH:+:$APPTAINERENV_PREPEND_PATH}"
+    fi
+fi
+set -- "$_eb_image" "$@"
+IFS='
+'
+for _eb_i in $_eb_overlays; do
+    [ -f "$_eb_i" ] || _eb_fail 121 "a part of $_eb_label is missing: $_eb_i" "install the module again"
+    set -- --overlay "$_eb_i:ro" "$@"
+done
+for _eb_i in $_eb_binds; do
+    # One line: the source, a tab, Apptainer's mount specification.
+    if [ -e "${_eb_i%%"$_eb_tab"*}" ]; then set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"; fi
+done
+unset IFS
+[ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "install the module again"
+[ -z "$_eb_self" ] || _eb_self=$_eb_home
+# Apptainer brings home, /tmp and the working directory by itself.
+for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "$_eb_venv" "$_eb_self"; do
+    case $_eb_i in
+        / | /tmp | /tmp/ | /var/tmp | *\"*) ;;
+        /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;
+    esac
+done
+if [ -e /dev/nvidiactl ]; then set -- --nv "$@"; fi
+if [ -e /dev/kfd ]; then set -- --rocm "$@"; fi
+# A root without all capabilities can start an image in a user namespace only. -O: is it ours?
+if [ -O / ]; then set -- --userns "$@"; fi
+
+if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ] &&
+    [ -z "${PMI_RANK:-}${PMI_FD:-}${PMIX_RANK:-}${PMIX_NAMESPACE:-}" ]; then
+    printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no PMI: every MPI rank will be alone (srun --mpi=list tells the kinds)" >&2
+fi
+
+_eb_apptainer=${ENVBUILD_APPTAINER:-$_eb_apptainer}
+if ! [ -x "$_eb_apptainer" ]; then
+    _eb_apptainer=$(command -v apptainer) || _eb_fail 123 "there is no apptainer on this machine"
+fi
+export ENVBUILD_INSIDE="$_eb_digest"
+exec "$_eb_apptainer" --silent "$_eb_action" "$@"

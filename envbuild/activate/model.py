@@ -1,0 +1,213 @@
+"""What a module says of an image: a pure value that every dialect renders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuild.errors import RequestError, raise_all
+from envbuild.image.model import Manifest
+from envbuild.spec.model import NAME, VERSION
+
+FAMILY = "envbuild"
+
+# Loaded later, a host's Python hides ours on PATH; a host's CUDA names paths that no image has.
+HOST_CONFLICTS = ("cuda", "python")
+
+# Commands of every image; the last two run anything in it.
+OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
+
+# A wrapper of this name would hide what the launcher itself needs from the host.
+_HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh"})
+
+_COMMAND = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
+_MODULE = r"[A-Za-z0-9][A-Za-z0-9._+/-]*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictNote:
+    """What is known of an image on this host.
+
+    Attributes
+    ----------
+    state : str
+        ``passed``, ``failed``, ``absent`` (never tested), or ``stale`` (tested
+        on a host that has changed since, or on another one).
+    text : str
+        When, with how many ranks, where; for people. May be empty.
+    """
+
+    state: Literal["passed", "failed", "absent", "stale"]
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        words = {
+            "passed": "passed",
+            "failed": "FAILED",
+            "absent": "absent: this image was never tested here",
+            "stale": "stale: tested on another host, or before this one changed",
+        }[self.state]
+        return f"{words} ({visible(self.text)})" if self.text else words
+
+    @property
+    def warning(self) -> str | None:
+        """What to warn of when the module is installed; None after a pass."""
+        if self.state == "passed":
+            return None
+        return f"test verdict: {self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A module, in no dialect yet.
+
+    Attributes
+    ----------
+    name, version : str
+        ``module load name/version``.
+    help : tuple of str
+        Lines of ``module help``, printable.
+    whatis : tuple of str
+        Lines of ``module whatis``, printable.
+    family : str
+        Of one family at most one module is loaded.
+    conflicts : tuple of str
+        Modules that must not be loaded beside it, sorted.
+    extensions : tuple of str
+        ``recipe/version`` that ``module spider`` finds, sorted.
+    commands_directory : Path
+        Goes in front of PATH; absolute.
+    variables : tuple of (str, str)
+        Set while the module is loaded.
+    """
+
+    name: str
+    version: str
+    help: tuple[str, ...]
+    whatis: tuple[str, ...]
+    family: str
+    conflicts: tuple[str, ...]
+    extensions: tuple[str, ...]
+    commands_directory: Path
+    variables: tuple[tuple[str, str], ...]
+
+
+def visible(text: str) -> str:
+    """Return the text with every unprintable character (controls, bidi marks) written as an escape."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def check_names(manifest: Manifest) -> None:
+    """Refuse a manifest whose names could leave their place in a path or a script.
+
+    An image may come from anywhere, and its names become paths.
+
+    Raises
+    ------
+    RequestError
+        A name, version, command or conflict is not of the form that specs
+        allow, or a command is one that must remain the host's.
+    """
+    checks: list[tuple[str, str, str]] = [
+        ("name", NAME, manifest.name),
+        ("version", VERSION, manifest.version),
+        *(("command", _COMMAND, command) for command in manifest.commands),
+        *(("conflict", _MODULE, conflict) for conflict in manifest.conflicts),
+        *(("recipe", NAME, recipe) for recipe in manifest.recipes),
+        *(("recipe version", VERSION, version) for version in manifest.recipes.values()),
+    ]
+    raise_all(
+        [
+            RequestError(f"the image's {what} `{visible(value)}` cannot be used in a module")
+            for what, pattern, value in checks
+            if not re.fullmatch(pattern, value, flags=re.ASCII) or len(value) > 200
+        ]
+        + [
+            RequestError(f"the command `{command}` cannot have a wrapper: it would hide the host's own")
+            for command in manifest.commands
+            if command in _HOST_ONLY
+        ]
+    )
+
+
+def command_names(manifest: Manifest) -> tuple[str, ...]:
+    """Return the commands that get a wrapper: ours first, then the image's."""
+    return tuple(dict.fromkeys((*OWN_COMMANDS, *manifest.commands)))
+
+
+def describe(
+    manifest: Manifest, *, commands_directory: Path, image: Path | None, verdict: VerdictNote
+) -> Module:
+    """Return the module of an image.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        What the image says of itself.
+    commands_directory : Path
+        Where its wrappers lie; absolute.
+    image : Path, optional
+        The image file, where the installation has one (a thin one has none).
+    verdict : VerdictNote
+        What is known of it on this host.
+
+    Raises
+    ------
+    RequestError
+        See `check_names`.
+    """
+    check_names(manifest)
+    summary = visible(manifest.summary) or "an environment made by envbuild"
+    conflicts = sorted({*HOST_CONFLICTS, *manifest.conflicts} - {manifest.name})
+    extensions = tuple(f"{name}/{version}" for name, version in sorted(manifest.recipes.items()))
+    contents = ", ".join(extensions) or "no framework"
+    return Module(
+        name=manifest.name,
+        version=manifest.version,
+        help=_help(manifest, summary=summary, contents=contents, verdict=verdict),
+        whatis=(
+            f"Name: {manifest.name}",
+            f"Version: {manifest.version}",
+            f"Description: {summary}",
+            f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
+            f"Contents: {contents}",
+        ),
+        family=FAMILY,
+        conflicts=tuple(conflicts),
+        extensions=extensions,
+        commands_directory=commands_directory,
+        variables=(("ENVBUILD_IMAGE", str(image)),) if image is not None else (),
+    )
+
+
+def _help(manifest: Manifest, *, summary: str, contents: str, verdict: VerdictNote) -> tuple[str, ...]:
+    return (
+        f"{manifest.name}/{manifest.version}: {summary}",
+        "",
+        *_table(
+            (
+                ("Contents", contents),
+                ("Base", visible(f"{manifest.base}, Python {manifest.python}, glibc {manifest.glibc}")),
+                ("MPI", visible(manifest.mpi) or "none"),
+                ("Image", manifest.digest),
+                ("Tested", verdict.line),
+            )
+        ),
+        "",
+        f"Commands that run inside the image: {', '.join(command_names(manifest))}",
+        "  python train.py                 run a program",
+        "  envbuild-exec COMMAND ...       run any command of the image",
+        "  envbuild-shell                  a shell in the image",
+        "  python -m venv --system-site-packages DIR",
+        "                                  add packages of your own on top",
+    )
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows) + 1
+    return [f"{name + ':':<{width}} {text}" for name, text in rows]

@@ -1,0 +1,111 @@
+"""The launcher: one POSIX shell script that every command of a module is a link to.
+
+Pure: text from values. What the script does stands in ``launcher.sh``; here
+only its settings are written, every one of them quoted for the shell.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from envbuild.errors import RequestError
+from envbuild.spec.model import SiteBind
+
+LAUNCHER = "launcher"
+VENV_MAKER = "make_venv.py"
+
+_TAB = "\t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a launcher starts.
+
+    Attributes
+    ----------
+    label : str
+        ``name/version``, for messages.
+    home : Path
+        The installation as users reach it; absolute. Its ``bin`` holds the commands.
+    image : Path
+        The SIF, or the root's squashfs of a thin installation; absolute.
+    overlays : tuple of Path
+        Squashfs files that a thin installation mounts, bottom first.
+    digest : str
+        The image's identity (``sha256:…``).
+    commands : tuple of str
+        Names that it may be called by.
+    has_mpi : bool
+        Whether tasks without PMI are worth a warning.
+    apptainer : Path
+        Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both.
+    binds : tuple of SiteBind
+        Host paths to bind where they exist.
+    """
+
+    label: str
+    home: Path
+    image: Path
+    overlays: tuple[Path, ...]
+    digest: str
+    commands: tuple[str, ...]
+    has_mpi: bool
+    apptainer: Path
+    binds: tuple[SiteBind, ...]
+
+
+def launcher_text(launch: Launch) -> str:
+    """Return the launcher's text.
+
+    Raises
+    ------
+    RequestError
+        A part's path holds ``,`` or ``:``, which ``apptainer --overlay`` cannot take.
+    """
+    for path in launch.overlays:
+        if any(char in str(path) for char in ",:\n"):
+            raise RequestError(
+                f"a thin module cannot use the store at `{path.parent}`: its path holds `,` or `:`",
+                hint="use another store (--store DIR), or install without --thin",
+            )
+    settings = {
+        "label": launch.label,
+        "home": str(launch.home),
+        "image": str(launch.image),
+        # A thin installation shares its root with others: the root alone does not tell which it is.
+        "alone": "" if launch.overlays else launch.digest,
+        "digest": launch.digest,
+        "commands": f" {' '.join(launch.commands)} ",
+        "mpi": "yes" if launch.has_mpi else "",
+        "apptainer": str(launch.apptainer),
+        # The script puts options in front of those it has: the topmost overlay comes first here.
+        "overlays": "\n".join(str(path) for path in reversed(launch.overlays)),
+        "tab": _TAB,
+        "binds": "\n".join(f"{bind.source}{_TAB}{mount_text(bind)}" for bind in reversed(launch.binds)),
+    }
+    lines = [
+        "#!/bin/sh",
+        f"# The launcher of {launch.label}, made by envbuild: `envbuild module install` writes it anew.",
+        *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
+    ]
+    return "\n".join(lines) + "\n" + _data("launcher.sh")
+
+
+def venv_maker_text() -> str:
+    """Return the program that makes virtual environments inside the image."""
+    return _data(VENV_MAKER)
+
+
+def mount_text(bind: SiteBind) -> str:
+    """Return a bind as ``apptainer --mount`` takes it: comma-separated, quoted as in CSV."""
+    fields: Sequence[str] = ("type=bind", f"src={bind.source}", f"dst={bind.target}")
+    quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
+    return ",".join(quoted if bind.writable else [*quoted, "ro"])
+
+
+def _data(name: str) -> str:
+    return resources.files("envbuild.activate").joinpath(name).read_text(encoding="utf-8")

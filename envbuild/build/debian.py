@@ -1,0 +1,255 @@
+"""Roots of Debian packages: the base, and what further packages change in it.
+
+Source: mmdebstrap(1), deb-control(5), PEP 552 (hash-based .pyc files).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from envbuild.build.sandbox import step_failed
+from envbuild.build.workdir import passable_directory
+from envbuild.errors import BuildError
+from envbuild.store.store import remove
+from envbuild.store.tree import WHITEOUT, Tree, walk
+from envbuild.system import host, process
+
+# Everything newer is set back to this by mmdebstrap: the start of the epoch's second year,
+# so that no time of ours is later than a package's own.
+_EPOCH = "31536000"
+
+# Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no
+# package needs perl to move them later.
+_MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
+
+# Made by maintainer scripts or by mmdebstrap from the host: none of it belongs into an image.
+_EMPTIED_DIRECTORIES = (
+    "var/log",
+    "var/cache/apt",
+    "var/cache/debconf",
+    "var/cache/ldconfig",
+    "var/lib/apt/lists",
+    "run",
+    "tmp",
+    "dev",
+    "proc",
+    "sys",
+)
+_REMOVED_FILES = (
+    "etc/hostname",
+    "etc/machine-id",
+    "etc/apt/sources.list",
+    "var/lib/dbus/machine-id",
+    "var/lib/dpkg/lock",
+    "var/lib/dpkg/lock-frontend",
+    "var/lib/dpkg/triggers/Lock",
+    "var/lib/apt/extended_states",
+)
+_REMOVED_SUFFIXES = {"var/lib/dpkg": ("-old",), "etc": ("-",)}
+# Apptainer binds over these; a mount point that is there needs no overlay.
+_MOUNT_POINTS = ("etc/resolv.conf", "etc/hosts", "etc/localtime", "etc/hostname")
+_DIRECTORIES = (
+    "dev",
+    "proc",
+    "sys",
+    "tmp",
+    "run",
+    "mnt",
+    "home",
+    "root",
+    "srv",
+    "opt",
+    "opt/env",
+    "opt/mpi",
+    "opt/fabric",
+    "opt/accel",
+    "var/tmp",
+)
+
+
+def make_root(
+    debs: Mapping[Path, str],
+    *,
+    suite: str,
+    architecture: str,
+    texts: Mapping[str, str],
+    tree: Path,
+    log: Path,
+) -> None:
+    """Install packages into an empty root, with mmdebstrap, rootless and without network.
+
+    Parameters
+    ----------
+    debs : mapping of Path to str
+        Verified package file → SHA-256 (hex); everything that is to be installed.
+    texts : mapping
+        Absolute path → content of files to add (mode 0644; 0755 for ``.sh``).
+    tree : Path
+        Receives the root; must not exist.
+    log : Path
+        Receives what the tools say.
+
+    Raises
+    ------
+    BuildError
+        mmdebstrap failed.
+    """
+    with passable_directory() as work:
+        repository = work / "repository"
+        repository.mkdir(mode=0o755)
+        repository.chmod(0o755)
+        names = _write_repository(debs, repository)
+        tar = work / "root.tar"
+        # The mode is unshare for root too: the same way, the same bytes.
+        argv = [
+            *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
+            f"--hook-dir={_MERGED_USR}",
+            f"--architectures={architecture}",
+            f"--include={','.join(names)}",
+            '--aptopt=Acquire::Languages "none"',
+            *(suite, str(tar), f"deb [trusted=yes] copy://{repository} ./"),
+        ]
+        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work)})
+        _run(argv, env=env, log=log, what="mmdebstrap could not install the packages")
+        tree.mkdir(mode=0o755)
+        argv = [
+            *("tar", "--extract", f"--file={tar}", f"--directory={tree}", "--preserve-permissions"),
+            *("--no-same-owner", "--exclude=./dev/*", "--numeric-owner"),
+        ]
+        _run(argv, env=host.environment(), log=log, what="the root could not be unpacked")
+    _clean(tree)
+    _add_texts(tree, texts)
+    _make_bytecode_timeless(tree)
+
+
+def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
+    """Reduce a root to what differs from a base, in place.
+
+    Directories stay where something below them differs. What the base has
+    and the root lacks becomes a whiteout.
+
+    Returns
+    -------
+    Tree
+        What is left, whiteouts included.
+    """
+    kept: dict[str, str] = {}
+    for path, what in tree_entries.entries.items():
+        if base.entries.get(path) != what:
+            kept[path] = what
+    gone = [path for path in base.entries if path not in tree_entries.entries]
+    gone = [
+        path for path in gone if path.rpartition("/")[0] not in gone
+    ]  # the topmost alone hides what is below
+    for path in (*kept, *gone):
+        for parent in Path(path).parents:
+            if parent != Path():
+                kept.setdefault(parent.as_posix(), tree_entries.entries[parent.as_posix()])
+    for path in sorted(tree_entries.entries, reverse=True):
+        if path not in kept:
+            target = tree / path
+            target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
+    kept.update(dict.fromkeys(gone, WHITEOUT))
+    return Tree(entries=dict(sorted(kept.items())))
+
+
+def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:
+    """Fill a directory with packages and their index; return ``name=version`` of each."""
+    with ThreadPoolExecutor(max_workers=host.cores()) as pool:
+        controls = list(pool.map(_control, debs))
+    stanzas = []
+    names = []
+    for deb, control in sorted(zip(debs, controls, strict=True), key=lambda pair: pair[0].name):
+        target = repository / deb.name
+        shutil.copyfile(deb, target)
+        target.chmod(0o644)
+        fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line and line[0] != " ")
+        names.append(f"{fields['Package']}={fields['Version']}")
+        stanzas.append(
+            f"{control.rstrip()}\nFilename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {debs[deb]}\n"
+        )
+    index = repository / "Packages"
+    index.write_text("\n".join(stanzas))
+    index.chmod(0o644)
+    return names
+
+
+def _control(deb: Path) -> str:
+    finished = process.run(["dpkg-deb", "--field", deb], env=host.environment(), timeout_s=60)
+    if not finished.ok:
+        raise BuildError(f"`{deb.name}` is not a Debian package: {finished.last_lines(1)}")
+    return finished.stdout
+
+
+def _run(argv: Sequence[str], *, env: Mapping[str, str], log: Path, what: str) -> None:
+    finished = process.run(argv, env=env, log=log, timeout_s=1800)
+    if not finished.ok:
+        raise step_failed(what, finished, log)
+
+
+def _clean(tree: Path) -> None:
+    """Take away what came from the host, the moment or the tools, and make the mount points."""
+    for name in _EMPTIED_DIRECTORIES:
+        directory = tree / name
+        if directory.is_dir():
+            for child in directory.iterdir():
+                remove(child)
+    for name in _REMOVED_FILES:
+        (tree / name).unlink(missing_ok=True)
+    for place, suffixes in _REMOVED_SUFFIXES.items():
+        for path in (tree / place).iterdir():
+            if path.name.endswith(suffixes):
+                path.unlink()
+    for name in _DIRECTORIES:
+        (tree / name).mkdir(exist_ok=True)
+        (tree / name).chmod(0o1777 if name in ("tmp", "var/tmp") else 0o755)
+    for name in _MOUNT_POINTS:
+        path = tree / name
+        path.unlink(missing_ok=True)
+        path.touch()
+        path.chmod(0o644)
+    for path, status in walk(tree):
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISLNK(status.st_mode) and mode & 0o6000:
+            # Rootless, and mounted nosuid: these bits do nothing but alarm an auditor.
+            path.chmod(mode & ~0o6000)
+        elif stat.S_ISREG(status.st_mode) and not mode & 0o444:
+            # Everything belongs to whoever runs the image; a file that nobody may read cannot be moved.
+            path.chmod(mode | 0o400)
+
+
+def _add_texts(tree: Path, texts: Mapping[str, str]) -> None:
+    for name, text in sorted(texts.items()):
+        path = tree / name.lstrip("/")
+        for parent in reversed(path.relative_to(tree).parents):
+            (tree / parent).mkdir(exist_ok=True)
+            if parent != Path():
+                (tree / parent).chmod(0o755)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+        else:
+            path.write_text(text)
+            path.chmod(0o755 if name.endswith(".sh") else 0o644)
+
+
+def _make_bytecode_timeless(tree: Path) -> None:
+    """Turn time-stamped .pyc files into unchecked hash-based ones (PEP 552).
+
+    All times in an image are one and the same, so a time-stamped .pyc would
+    look stale and Python would compile its source at every start.
+    """
+    for path, status in walk(tree):
+        if path.suffix == ".pyc" and stat.S_ISREG(status.st_mode):
+            content = path.read_bytes()
+            if len(content) > 16 and content[4:8] == b"\0\0\0\0":
+                descriptor = os.open(path, os.O_WRONLY)
+                try:
+                    os.pwrite(descriptor, b"\1\0\0\0" + bytes(8), 4)
+                finally:
+                    os.close(descriptor)

@@ -1,0 +1,178 @@
+"""Prefixes of Python wheels, installed by uv in the base's root.
+
+Source: PEP 552 (unchecked hash-based .pyc files, which need no source times).
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from envbuild.build.sandbox import Sandbox
+from envbuild.plan.model import InputFile
+from envbuild.store.store import remove
+from envbuild.store.tree import Tree, scan, walk
+from envbuild.system.apptainer import Bind
+
+# uv compiles with as many workers as there are cores; times and order leave no trace in the files.
+_BYTECODE = {"PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}
+
+_UV = "/mnt/uv"
+
+
+def make_venv(prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path) -> Path:
+    """Make an empty virtual environment.
+
+    Parameters
+    ----------
+    prefix : str
+        Where it lies in the image (``/opt/env``).
+    stage : Path
+        An empty directory of ours.
+    uv : Path
+        The uv program.
+
+    Returns
+    -------
+    Path
+        The root of the tree: ``stage/root``, which holds the prefix.
+    """
+    root = _prepare(stage, prefix)
+    _uv(
+        ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", prefix],
+        stage=stage,
+        sandbox=sandbox,
+        uv=uv,
+        log=log,
+        what="the virtual environment could not be made",
+        binds=(),
+    )
+    remove(root / "opt" / ".cache")
+    _tidy(root)
+    return root
+
+
+def install_wheels(
+    wheels: Sequence[tuple[InputFile, Path]],
+    prefix: str,
+    *,
+    stage: Path,
+    sandbox: Sandbox,
+    uv: Path,
+    log: Path,
+) -> Path:
+    """Install verified wheels below a prefix, without network and without dependencies.
+
+    Parameters
+    ----------
+    wheels : sequence of (InputFile, Path)
+        Each wheel and where it lies; the file's directory holds that file alone.
+
+    Returns
+    -------
+    Path
+        The root of the tree, without the virtual environment's skeleton.
+    """
+    root = make_venv(prefix, stage=stage, sandbox=sandbox, uv=uv, log=log)
+    skeleton = scan(root)
+    links = []
+    binds = []
+    lines = []
+    for number, (wheel, path) in enumerate(wheels):
+        place = f"/mnt/wheels/{number}"
+        _touch_place(stage / "in" / "wheels" / str(number))
+        links += ["--find-links", place]
+        binds.append(Bind(source=path.parent.absolute(), target=place))
+        name, version = wheel.name.split("-")[:2]
+        lines.append(f"{name}=={version} --hash=sha256:{wheel.sha256}\n")
+    (stage / "in" / "requirements.txt").write_text("".join(lines))
+    _uv(
+        [
+            *("pip", "install", "--no-config", "--python", f"{prefix}/bin/python", "--no-deps", "--offline"),
+            *("--no-index", *links, "--require-hashes", "--link-mode", "hardlink", "--compile-bytecode"),
+            *("--no-build", "--requirements", "/mnt/requirements.txt"),
+        ],
+        stage=stage,
+        sandbox=sandbox,
+        uv=uv,
+        log=log,
+        what="the wheels could not be installed",
+        binds=binds,
+    )
+    remove(root / "opt" / ".cache")
+    _tidy(root)
+    _subtract(root, skeleton)
+    return root
+
+
+def _prepare(stage: Path, prefix: str) -> Path:
+    """Lay out a stage: ``root`` becomes the layer, ``in`` is what the step may read."""
+    root = stage / "root"
+    for directory in (root, root / "opt", root / prefix.lstrip("/"), stage / "in", stage / "in" / "wheels"):
+        _touch_place(directory)
+    (stage / "in" / "uv").touch()
+    return root
+
+
+def _touch_place(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)
+
+
+def _uv(
+    arguments: Sequence[str],
+    *,
+    stage: Path,
+    sandbox: Sandbox,
+    uv: Path,
+    log: Path,
+    what: str,
+    binds: Sequence[Bind],
+) -> None:
+    sandbox.run(
+        [_UV, *arguments],
+        binds=[
+            # All of /opt is one mount, so that uv can hard-link from its cache into the prefix.
+            Bind(source=(stage / "root" / "opt").absolute(), target="/opt", writable=True),
+            Bind(source=(stage / "in").absolute(), target="/mnt"),
+            Bind(source=uv.absolute(), target=_UV),
+            *binds,
+        ],
+        env={
+            **_BYTECODE,
+            "UV_CACHE_DIR": "/opt/.cache",
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+        },
+        log=log,
+        what=what,
+    )
+
+
+def _tidy(root: Path) -> None:
+    """Give files and directories the modes that every user sees, and drop what tools left."""
+    for path, status in list(walk(root)):
+        if stat.S_ISLNK(status.st_mode):
+            continue
+        if path.name in (".lock", "CACHEDIR.TAG", ".gitignore") and path.parent.name in ("env", "mpi"):
+            path.unlink()
+            continue
+        wanted = 0o755 if stat.S_ISDIR(status.st_mode) or status.st_mode & 0o100 else 0o644
+        if stat.S_IMODE(status.st_mode) != wanted:
+            path.chmod(wanted)
+
+
+def _subtract(root: Path, skeleton: Tree) -> None:
+    """Take the virtual environment's skeleton away: it has an owner of its own.
+
+    What a wheel changed in it stays, and is told as a collision when the image is composed.
+    """
+    now = scan(root)
+    for name, what in sorted(skeleton.entries.items(), reverse=True):
+        path = root / name
+        if what.startswith("d "):
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif now.entries.get(name) == what:
+            path.unlink()

@@ -1,0 +1,227 @@
+"""Make every planned layer exist in the store, side by side where they are independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.build import debian, python
+from envbuild.build.files import write_files
+from envbuild.build.sandbox import Sandbox
+from envbuild.errors import BuildError
+from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.merge import merge
+from envbuild.plan.model import (
+    BaseStep,
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    Layer,
+    MergeStep,
+    PrefixStep,
+    SystemStep,
+    VenvStep,
+)
+from envbuild.store.store import LayerRecord, Store
+from envbuild.store.tree import Tree, collisions, scan, stack
+from envbuild.system import clock, host, process, squashfs
+from envbuild.system.apptainer import Apptainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What building needs beside the plan.
+
+    Attributes
+    ----------
+    locate : callable
+        A locked file → where its verified copy lies, in a directory of its own.
+    rebuild : bool
+        Build every layer anew and compare it with the one in the store.
+    """
+
+    store: Store
+    apptainer: Apptainer
+    uv: Path
+    locate: Callable[[InputFile], Path]
+    emit: Emit
+    rebuild: bool = False
+
+
+def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
+    """Return the layers that have to be built, in the plan's order.
+
+    A layer that nothing missing is made from is left out even if the store
+    lacks it: a merge that exists needs no members.
+    """
+    wanted: set[str] = set()
+
+    def want(name: str) -> None:
+        layer = plan.layer(name)
+        if name in wanted or (not rebuild and store.get(layer.key) is not None):
+            return
+        wanted.add(name)
+        for below in (*layer.inputs, *layer.needs):
+            want(below)
+
+    for part in plan.parts():
+        want(part.name)
+    return tuple(layer for layer in plan.layers if layer.name in wanted)
+
+
+def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
+    """Make every layer of the image exist; a failed one leaves nothing behind but its log.
+
+    Returns
+    -------
+    dict of str to LayerRecord
+        Name → record, of the layers that became parts and all that were built.
+
+    Raises
+    ------
+    BuildError
+        A step failed, or two layers hold the same path differently.
+    """
+    workshop.store.sweep()
+    records: dict[str, LayerRecord] = {}
+    missing = missing_layers(plan, workshop.store, rebuild=workshop.rebuild)
+    for layer in plan.layers:
+        record = workshop.store.get(layer.key)
+        if record is not None and layer not in missing:
+            records[layer.name] = record
+    for part in plan.parts():
+        if part not in missing:
+            workshop.emit(LayerReused(layer=part.name, key=part.key))
+    _build_in_order(missing, records, workshop)
+    _settle_ownership(plan, workshop.store)
+    return records
+
+
+def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord], workshop: Workshop) -> None:
+    waiting = list(missing)
+    running: dict[Future[LayerRecord], Layer] = {}
+    with ThreadPoolExecutor(max_workers=max(2, host.cores())) as pool:
+        try:
+            while waiting or running:
+                ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
+                for layer in ready:
+                    waiting.remove(layer)
+                    inputs = [records[name] for name in layer.inputs]
+                    root = records.get("base")
+                    running[pool.submit(_build_layer, layer, inputs, root, workshop)] = layer
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    layer = running.pop(future)
+                    records[layer.name] = future.result()
+        except KeyboardInterrupt:
+            process.end_all()  # else the pool would wait for steps that nobody wants any more
+            raise
+
+
+def _build_layer(
+    layer: Layer, inputs: list[LayerRecord], root: LayerRecord | None, workshop: Workshop
+) -> LayerRecord:
+    task = f"layer:{layer.name}"
+    started = clock.seconds()
+    store = workshop.store
+    workshop.emit(TaskStarted(task=task, title=f"build layer {layer.name}"))
+    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.kind}.log"
+    log.unlink(missing_ok=True)
+    try:
+        with store.stage() as stage:
+            image = stage / "layer.squashfs"
+            if isinstance(layer.step, MergeStep):
+                entries = _merge(layer, inputs, workshop, image)
+            else:
+                tree, entries = _carry_out(layer, inputs, root, workshop, stage, log)
+                squashfs.make(tree, image, pseudo=[squashfs.whiteout(path) for path in entries.whiteouts])
+            record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+    except BaseException:
+        workshop.emit(TaskFailed(task=task))
+        raise
+    if other is not None:
+        workshop.emit(
+            Warned(
+                text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
+                hint="the same key must give the same bytes: please report what differs",
+            )
+        )
+    workshop.emit(
+        TaskDone(task=task, detail=f"{record.size_bytes / 1e6:.0f} MB", seconds=clock.seconds() - started)
+    )
+    return record
+
+
+def _carry_out(
+    layer: Layer,
+    inputs: list[LayerRecord],
+    root: LayerRecord | None,
+    workshop: Workshop,
+    stage: Path,
+    log: Path,
+) -> tuple[Path, Tree]:
+    """Run a layer's step; return the directory that it made and what it holds."""
+    step = layer.step
+    tree = stage / "root"
+    if isinstance(step, BaseStep):
+        _debian_root(step, step.debs, workshop, tree, log)
+        return tree, scan(tree)
+    if isinstance(step, SystemStep):
+        _debian_root(step, (*step.base_debs, *step.debs), workshop, tree, log)
+        return tree, debian.subtract(tree, scan(tree), inputs[0].tree)
+    if isinstance(step, FilesStep):
+        tree.mkdir(mode=0o755)
+        write_files(step.files, tree)
+        return tree, scan(tree)
+    if root is None:
+        raise AssertionError(f"layer {layer.name} was planned without the base that it needs")
+    sandbox = Sandbox(apptainer=workshop.apptainer, root=workshop.store.blob_path(root.blob).absolute())
+    if isinstance(step, VenvStep):
+        python.make_venv(step.prefix, stage=stage, sandbox=sandbox, uv=workshop.uv, log=log)
+    elif isinstance(step, PrefixStep):
+        wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
+        python.install_wheels(wheels, step.prefix, stage=stage, sandbox=sandbox, uv=workshop.uv, log=log)
+    return tree, scan(tree)
+
+
+def _debian_root(
+    step: BaseStep | SystemStep, debs: tuple[InputFile, ...], workshop: Workshop, tree: Path, log: Path
+) -> None:
+    debian.make_root(
+        {workshop.locate(deb): deb.sha256 for deb in debs},
+        suite=step.suite,
+        architecture=step.architecture,
+        texts=step.texts,
+        tree=tree,
+        log=log,
+    )
+
+
+def _merge(layer: Layer, inputs: list[LayerRecord], workshop: Workshop, image: Path) -> Tree:
+    with_root = layer.inputs[0] == "base"
+    blobs = [workshop.store.blob_path(record.blob) for record in inputs]
+    merge(blobs, image, with_root=with_root)
+    return stack([record.tree for record in inputs], with_root=with_root)
+
+
+def _settle_ownership(plan: BuildPlan, store: Store) -> None:
+    """Refuse layers that hold the same path differently. Only `system` is stacked on `base`."""
+    trees: dict[str, Tree] = {}
+    for part in plan.parts():
+        members = {name: store.get(plan.layer(name).key) for name in plan.members[part.name]}
+        records = members if all(members.values()) else {part.name: store.get(part.key)}
+        trees.update({name: record.tree.without_whiteouts() for name, record in records.items() if record})
+    stacked = {name for name in trees if "system" in plan.members.get(name, (name,))}
+    found = [
+        (path, first, second)
+        for path, first, second in collisions(trees)
+        if not (first == "base" and second in stacked)
+    ]
+    if found:
+        shown = "\n".join(f"  /{path}: {first} and {second}" for path, first, second in found[:10])
+        raise BuildError(
+            f"{len(found)} paths are held by two layers, and differently\n{shown}",
+            hint="each path has one owner: drop one of the two, or mend the recipe's `owns`",
+        )

@@ -1,0 +1,60 @@
+"""A private work directory that other users' processes can pass through.
+
+Inside a user namespace a subordinate user id does the work, and it must be
+able to reach what it works on: a store below a home of mode 0700 will not do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from envbuild.errors import BuildError, MachineError
+from envbuild.store.store import private_directory, remove, sweep
+
+
+@contextlib.contextmanager
+def passable_directory() -> Iterator[Path]:
+    """Yield a directory with an unguessable name that others may pass, not list.
+
+    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that
+    others can pass; gone afterwards.
+
+    Raises
+    ------
+    MachineError
+        No such directory can be made.
+    """
+    named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
+    for parent in (*named, Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # the name is unguessable
+        if not _passable(parent.absolute()):
+            continue
+        try:
+            path = private_directory(parent.absolute())
+        except OSError:
+            continue
+        sweep(parent.absolute())
+        path.chmod(0o711)
+        try:
+            yield path
+        except BuildError:
+            raise  # kept, so that the failed step can be repeated; the next sweep takes it away
+        except BaseException:
+            remove(path)
+            raise
+        remove(path)
+        return
+    raise MachineError(
+        "no temporary directory that other users' processes can pass through",
+        hint="name one with ENVBUILD_TMPDIR, all of whose parents have mode 0711 or more",
+    )
+
+
+def _passable(path: Path) -> bool:
+    try:
+        return all(stat.S_IMODE(place.stat().st_mode) & stat.S_IXOTH for place in (path, *path.parents))
+    except OSError:
+        return False

@@ -1,0 +1,165 @@
+"""What a mini job imports: its place among the ranks, and how it reports facts.
+
+Standard library only, Python 3.9 or newer; travels in every image. The parent
+starts each rank as ``python envbuild_job.py JOB.py``. A job reports once::
+
+    import envbuild_job
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    total = comm.allreduce(comm.rank + 1)
+    envbuild_job.report(rank=comm.rank, size=comm.size, sum=total)
+
+Rank and size are those that the library under test sees, not the launcher's:
+where the two disagree, the ranks do not talk. What the facts must be stands in
+the recipe; the parent judges.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import platform
+import re
+import runpy
+import socket
+import sys
+import time
+from pathlib import Path
+
+REPORT_FORMAT = 1
+
+# In this order; srun sets its own beside those of the PMI that it serves.
+LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+_LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart)[-.\d]*\.so")
+
+
+def launched() -> tuple[int, int]:
+    """Return (rank, size) as the launcher set them; (0, 1) where there is none."""
+    for rank, size in LAUNCHERS:
+        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
+            return int(os.environ[rank]), int(os.environ[size])
+    return 0, 1
+
+
+def report(*, rank: int, size: int, **values: object) -> None:
+    """Write this process's one report; it appears whole or not at all.
+
+    Parameters
+    ----------
+    rank, size : int
+        As the library under test sees them (rank from 0).
+    **values : object
+        Facts, as JSON can hold them.
+
+    Raises
+    ------
+    RuntimeError
+        The process has reported already.
+    """
+    path = _directory() / f"report-{_process()}.json"
+    if path.exists():
+        raise RuntimeError("a job reports once")
+    facts = {
+        "format": REPORT_FORMAT,
+        "token": os.environ.get("ENVBUILD_TOKEN", ""),
+        "rank": rank,
+        "size": size,
+        "launched": launched(),
+        "host": socket.gethostname(),
+        "process": _namespace(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "libraries": mapped_libraries(),
+        "values": values,
+    }
+    _write_whole(path, json.dumps(facts, sort_keys=True))
+
+
+def publish(name: str, text: str) -> None:
+    """Leave a text for the other ranks (rank 0's address)."""
+    _write_whole(_directory() / f"published-{name}", text)
+
+
+def await_published(name: str, *, timeout_s: float = 60.0) -> str:
+    """Return what a rank published, waiting for it at most so many seconds.
+
+    Raises
+    ------
+    TimeoutError
+        Nobody published it.
+    """
+    path = _directory() / f"published-{name}"
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if path.exists():
+            return path.read_text(encoding="utf-8")
+        time.sleep(0.01)
+    raise TimeoutError(f"no rank published `{name}` within {timeout_s:g} s")
+
+
+def mapped_libraries() -> list[str]:
+    """Return the MPI, NCCL and CUDA runtime libraries that this process has mapped, sorted."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    # The path is the sixth field, and the only one that may hold a slash.
+    paths = {Path(line.split(maxsplit=5)[5]) for line in maps.splitlines() if "/" in line}
+    return sorted(str(path) for path in paths if _LIBRARIES.match(path.name))
+
+
+def _directory() -> Path:
+    return Path(os.environ.get("ENVBUILD_RESULTS", "."))
+
+
+def _namespace() -> str:
+    # Containers of one host have process numbers of their own: only both together name a process.
+    return str(Path("/proc/self/ns/pid").readlink())
+
+
+def _process() -> str:
+    words = (socket.gethostname(), _namespace(), str(os.getpid()))
+    return "-".join(re.sub(r"[^A-Za-z0-9.]", "", word) for word in words)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_name(f".part-{_process()}-{path.name}")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _keep_output() -> None:
+    """Send what this process writes to a file of its own, so that the parent can show it by rank."""
+    rank, size = launched()
+    path = _directory() / f"output-rank-{rank}-of-{size}-{_process()}.txt"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+
+
+def main(job: str) -> None:
+    """Run a job as one rank; shortly before the time limit, write where it stands."""
+    _keep_output()
+    dump_after_s = float(os.environ.get("ENVBUILD_DUMP_AFTER_S", "0"))
+    if dump_after_s > 0:
+        faulthandler.dump_traceback_later(dump_after_s)
+    # As `python JOB.py` has it; this file's own directory, which jobs import us from, follows.
+    sys.path.insert(0, str(Path(job).absolute().parent))
+    runpy.run_path(job, run_name="__main__")
+    faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    # The job imports this file by name: one copy of it, whatever it was started as.
+    sys.modules["envbuild_job"] = sys.modules["__main__"]
+    main(sys.argv[1])

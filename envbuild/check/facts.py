@@ -1,0 +1,123 @@
+"""What the ranks of a mini job wrote, read as what it is: text from a stranger.
+
+Standard library only, Python 3.9 or newer: travels in every image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+REPORT_FORMAT = 1
+MAX_REPORT_BYTES = 1 << 20
+MAX_ENTRIES = 65_536
+_FIELDS = {
+    "rank": int,
+    "size": int,
+    "pid": int,
+    "host": str,
+    "process": str,
+    "libraries": list,
+    "values": dict,
+}
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What the ranks reported: the sound reports, and what was wrong with the others."""
+
+    good: tuple[Mapping[str, object], ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def values(self, name: str) -> list[object]:
+        """Return a reported value of every sound report that has it."""
+        return [values[name] for values in map(values_of, self.good) if name in values]
+
+
+def read_reports(directory: Path, token: str) -> Reports:
+    """Read the report files of one run; what is not sound is named, never used.
+
+    Parameters
+    ----------
+    token : str
+        The run's own; a report with another one is of another run.
+    """
+    good: list[Mapping[str, object]] = []
+    problems: list[str] = []
+    for path in _files(directory, r"report-.*\.json"):
+        try:
+            good.append(_sound(json.loads(_read_small(path)), token))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(f"{path.name}: {error}"[:200])
+    return Reports(good=tuple(good), problems=tuple(problems))
+
+
+def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
+    """Return the last lines that each process wrote, under a heading with its rank.
+
+    Parameters
+    ----------
+    lines, most : int
+        Lines of a process, and processes, that are shown (counts).
+    """
+    blocks = []
+    for path in _files(directory, r"output-.*\.txt"):
+        try:
+            text = _read_small(path, last=64 * 1024).decode(errors="replace")
+        except OSError:
+            continue
+        if text.strip():
+            heading = re.sub(r"^output-rank-(\d+)-of-(\d+)-.*", r"rank \1 of \2", path.stem)
+            blocks.append("\n".join([f"--- {heading}", *text.rstrip().splitlines()[-lines:]]))
+    left = len(blocks) - most
+    return "\n".join([*blocks[:most], f"--- and {left} more ranks"] if left > 0 else blocks)
+
+
+def _files(directory: Path, pattern: str) -> list[Path]:
+    """Return the paths of a pattern in a directory, sorted, of the first `MAX_ENTRIES` there."""
+    paths = itertools.islice(directory.iterdir(), MAX_ENTRIES)
+    return sorted(path for path in paths if re.fullmatch(pattern, path.name))
+
+
+def _read_small(path: Path, *, last: int | None = None) -> bytes:
+    # The directory was written by the job: no link is followed, nothing blocks, nothing large is read.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if last is not None:
+            file.seek(max(0, status.st_size - last))
+            return file.read(last)
+        if status.st_size > MAX_REPORT_BYTES:
+            raise OSError(f"{status.st_size} bytes are too many for a report")
+        return file.read(MAX_REPORT_BYTES)
+
+
+def _sound(data: object, token: str) -> Mapping[str, object]:
+    if not isinstance(data, dict) or data.get("format") != REPORT_FORMAT:
+        raise ValueError("not a report of a known format")
+    if data.get("token") != token:
+        raise ValueError("a report of another run")
+    for name, kind in _FIELDS.items():
+        if type(data.get(name)) is not kind:
+            raise ValueError(f"`{name}` is missing or no {kind.__name__}")
+    return data
+
+
+def values_of(report: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the values that a sound report holds."""
+    values = report["values"]
+    return values if isinstance(values, dict) else {}
+
+
+def number_of(report: Mapping[str, object], name: str) -> int:
+    """Return a whole number of a report; -1 where it holds none."""
+    value = report.get(name)
+    return value if isinstance(value, int) else -1

@@ -1,0 +1,325 @@
+"""The judge of mini jobs: facts in, findings out. Pure.
+
+Jobs report facts; what these must be is decided here, and a job's own "PASS"
+is never asked for. Standard library only, Python 3.9 or newer: it travels in
+every image, so that `apptainer test` gives the verdict of `envbuild test`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envbuild.check.arithmetic import evaluate
+from envbuild.check.facts import Reports, number_of, values_of
+from envbuild.check.findings import Finding
+
+STORY = "/.envbuild"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A mini job, as the image's manifest names it; `envbuild.image.model.Job` says what the fields mean."""
+
+    id: str
+    recipe: str
+    file: str
+    title: str = ""
+    expect: Mapping[str, str] = field(default_factory=dict)
+    same_on_all_ranks: Sequence[str] = ()
+    compare_with_single: Mapping[str, float] = field(default_factory=dict)
+    hint: str = ""
+    timeout_s: float | None = None
+
+    def command(self) -> list[str]:
+        """Return the command line of one rank inside the image.
+
+        Raises
+        ------
+        ValueError
+            Recipe or file are no plain names.
+        """
+        for name in (self.recipe, self.file):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                raise ValueError(f"`{name}` is not a plain name")
+        return ["python", "-s", f"{STORY}/jobs/envbuild_job.py", f"{STORY}/jobs/{self.recipe}/{self.file}"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the processes of one launch ended.
+
+    Attributes
+    ----------
+    code : int
+        Exit code of the launcher.
+    timed_out : bool
+        Whether it was ended after `limit_s` seconds.
+    output : str
+        What the launcher wrote.
+    """
+
+    code: int
+    timed_out: bool = False
+    limit_s: float = 0.0
+    output: str = ""
+
+
+def judge_job(
+    job: Job, ranks: int, reports: Reports, ended: Ended, single: Reports | None = None
+) -> list[Finding]:
+    """Judge one mini job from what its ranks reported.
+
+    Parameters
+    ----------
+    ranks : int
+        Processes that the launcher was asked for.
+    reports, ended
+        Of the run on all ranks.
+    single : Reports, optional
+        Of the run on one rank, where the job is compared with it.
+    """
+    findings = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
+    findings += [_judge_expected(job, name, text, ranks, reports) for name, text in job.expect.items()]
+    findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
+    alone = single or Reports()
+    findings += [_judge_single(job, name, ranks, reports, alone) for name in job.compare_with_single]
+    return findings
+
+
+def judge_ranks(job_id: str, ranks: int, reports: Reports) -> Finding:
+    """D0: ranks 0…N-1 once each, each says size N, N distinct processes, and no unsound report."""
+    seen = sorted(number_of(report, "rank") for report in reports.good)
+    sizes = sorted({number_of(report, "size") for report in reports.good})
+    processes = {(report["host"], report["process"], report["pid"]) for report in reports.good}
+    expected = f"ranks={_some(range(ranks))} size={ranks} processes={ranks}"
+    observed = f"ranks={_some(seen)} size={_some(sizes)} processes={len(processes)}"
+    if reports.problems:
+        observed += f" unsound={len(reports.problems)}"
+    hints = list(reports.problems[:3])
+    if ranks > 1 and len(seen) > 1 and sizes == [1]:
+        hints.append(
+            f"{len(seen)} singletons, each rank 0 of 1: launcher and MPI library do not speak the same PMI; "
+            "use the image's own mpiexec, or the right type of `srun --mpi`"
+        )
+    elif missing := sorted(set(range(ranks)) - set(seen)):
+        hints.append(f"no sound report of rank {_some(missing)}: look at its output")
+    if repeated := sorted({rank for rank in seen if seen.count(rank) > 1}):
+        hints.append(f"rank {_some(repeated)} reported more than once")
+    if len(processes) < len(seen):
+        hints.append("two reports come from one process")
+    sound = (
+        seen == list(range(ranks)) and sizes == [ranks] and len(processes) == ranks and not reports.problems
+    )
+    return Finding(
+        "PASS" if sound else "FAIL", f"D0/{job_id}", expected, observed, "" if sound else "; ".join(hints)
+    )
+
+
+def skip_job(job: Job, ranks: int) -> Finding:
+    """D0 of a job that cannot be started, because nothing in the image starts ranks."""
+    hint = "the image holds no MPI, whose mpiexec would start the ranks: add `mpi: mpich` to the spec"
+    return Finding("SKIP", f"D0/{job.id}", f"ranks={_some(range(ranks))}", "not started", hint)
+
+
+def _judge_end(job: Job, ended: Ended) -> Finding:
+    observed = f"ended after {ended.limit_s:g} s" if ended.timed_out else f"exit code {ended.code}"
+    good = ended.code == 0 and not ended.timed_out
+    hint = "it hung: the output shows where each rank stood" if ended.timed_out else "the output says why"
+    return Finding("PASS" if good else "FAIL", f"{job.id}/end", "exit code 0", observed, "" if good else hint)
+
+
+def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> Finding:
+    check = f"{job.id}/{name}"
+    try:
+        wanted = {rank: evaluate(expression, n=ranks, r=rank) for rank in range(ranks)}
+    except ValueError as error:
+        return Finding("FAIL", check, expression, "", f"the recipe's expression is wrong: {error}")
+    distinct = sorted(set(wanted.values()))
+    expected = _some(distinct)
+    wrong = []
+    for report in reports.good:
+        rank, value = number_of(report, "rank"), values_of(report).get(name)
+        # A rank that cannot be says nothing true; compare it with rank 0 so that it shows what it got.
+        if type(value) not in (int, float) or value != wanted.get(rank, wanted[0]):
+            wrong.append(f"{_short(value)} on rank {rank}")
+    if wrong:
+        return Finding("FAIL", check, expected, ", ".join(wrong[:4]), job.hint)
+    return _unless_incomplete(check, expected, expected, ranks, reports)
+
+
+def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> Finding:
+    check, values = f"{job.id}/{name}", reports.values(name)
+    expected = "the same on all ranks"
+    try:
+        texts = sorted({json.dumps(value, sort_keys=True, allow_nan=False) for value in values})
+    except ValueError:
+        return Finding("FAIL", check, expected, "not a number", job.hint)
+    if len(texts) > 1 or len(values) < len(reports.good):
+        observed = (
+            f"{len(texts)} different"
+            if len(texts) > 1
+            else f"{len(values)} of {len(reports.good)} reported it"
+        )
+        return Finding("FAIL", check, expected, observed, job.hint)
+    return _unless_incomplete(check, expected, expected, ranks, reports)
+
+
+def _judge_single(job: Job, name: str, ranks: int, reports: Reports, single: Reports) -> Finding:
+    tolerance = job.compare_with_single[name]
+    check, expected = f"{job.id}/{name}-as-one-rank", f"difference<={tolerance:g}"
+    alone = judge_ranks(job.id, 1, single)
+    if alone.status != "PASS":
+        return Finding("FAIL", check, expected, "the run on one rank gave no sound report", alone.hint)
+    reference = values_of(single.good[0]).get(name)
+    differences = [relative_difference(value, reference) for value in reports.values(name)]
+    worst = max((d for d in differences if d is not None), default=0.0)
+    if None in differences or len(differences) < len(reports.good):
+        return Finding("FAIL", check, expected, "no comparable numbers", job.hint)
+    observed = f"difference={worst:.1e}"
+    if worst > tolerance:
+        return Finding("FAIL", check, expected, observed, job.hint)
+    return _unless_incomplete(check, expected, observed, ranks, reports)
+
+
+def relative_difference(value: object, reference: object) -> float | None:
+    """Return max|value - reference| / max|reference| over numbers or lists of them.
+
+    None where they are no finite numbers or differ in length. Relative to the
+    largest element, because elements near zero carry the rounding of the large ones.
+    """
+    left, right = _numbers(value), _numbers(reference)
+    if not right or len(left) != len(right):
+        return None
+    worst = max(abs(number - right[place]) for place, number in enumerate(left))
+    scale = max(abs(number) for number in right)
+    if worst == 0.0:
+        return 0.0
+    return worst / scale if scale > 0.0 else math.inf
+
+
+def _numbers(value: object) -> list[float]:
+    """Return a number, or the numbers of a list; none where one of them is no finite number."""
+    numbers = []
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, bool) or not isinstance(item, (int, float)) or abs(item) > sys.float_info.max:
+            return []
+        numbers.append(float(item))
+    return [] if any(math.isnan(number) for number in numbers) else numbers
+
+
+def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, reports: Reports) -> Finding:
+    """Return a pass; but what holds on fewer than N ranks was not examined."""
+    if len(reports.good) == ranks:
+        return Finding("PASS", check, expected, observed)
+    return Finding(
+        "SKIP", check, expected, f"{len(reports.good)} of {ranks} ranks reported", "D0 says what is missing"
+    )
+
+
+def judge_mapped(reports: Iterable[Reports]) -> Finding:
+    """S3: a process maps at most one libmpi, one libnccl and one libcudart."""
+    check, expected = "S3.mapped", "one of each per process"
+    worst: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    count = 0
+    for report in (report for run in reports for report in run.good):
+        count += 1
+        libraries = report["libraries"]
+        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
+        for family, pattern in _FAMILIES.items():
+            of_family = sorted({path for path in paths if re.match(pattern, path.rpartition("/")[2])})
+            seen.update(of_family)
+            if len(of_family) > max(1, len(worst.get(family, ()))):
+                worst[family] = of_family
+    if count == 0:
+        return Finding("SKIP", check, expected, "no process reported", "D0 says what is missing")
+    if worst:
+        observed = "; ".join(", ".join(paths) for _, paths in sorted(worst.items()))
+        return Finding("FAIL", check, expected, observed, "two copies in one process: one hides the other")
+    return Finding("PASS", check, expected, _some(sorted(seen)) or "none mapped")
+
+
+def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> list[Finding]:
+    """S1 and S3 from what `probe.py` found inside the image.
+
+    Parameters
+    ----------
+    facts : mapping
+        The probe's JSON.
+    manifest : mapping
+        The image's manifest, as JSON data.
+    """
+    wanted = [str(name) for name in _list(manifest.get("imports"))]
+    imports = facts.get("imports")
+    results: Mapping[str, object] = imports if isinstance(imports, dict) else {}
+    broken = [
+        f"{name}: {results.get(name, 'not tried')}" for name in wanted if results.get(name, "") is not None
+    ]
+    machine = ARCHITECTURES.get(str(facts.get("machine")), str(facts.get("machine")))
+    missing = [str(line) for line in _list(facts.get("missing"))]
+    excused = [str(line) for line in _list(facts.get("excused"))]
+    found = f"{facts.get('objects')} objects, {len(missing)} not found"
+    if excused:
+        found += f", left to the host or to import: {_some(excused)}"
+    return [
+        _same(
+            "S1.architecture",
+            str(manifest.get("architecture")),
+            machine,
+            "build the image for this architecture",
+        ),
+        _same(
+            "S1.lock",
+            str(manifest.get("lock_digest")),
+            str(facts.get("lock_digest")),
+            "the image was changed",
+        ),
+        _judge_labels(facts, manifest),
+        _check(
+            "S1.imports",
+            not broken,
+            _some(wanted) or "none",
+            _some(broken),
+            observed=_some(broken) or "all import",
+        ),
+        _check("S3.libraries", not missing, "0 not found", _some(missing), observed=found),
+    ]
+
+
+def _judge_labels(facts: Mapping[str, object], manifest: Mapping[str, object]) -> Finding:
+    own, labels = manifest.get("labels"), facts.get("labels")
+    title = "org.opencontainers.image.title"
+    wanted = {**(own if isinstance(own, dict) else {})}
+    wanted.setdefault(title, manifest.get("name"))
+    there = labels if isinstance(labels, dict) else {}
+    wrong = sorted(name for name, text in wanted.items() if there.get(name) != text)
+    observed = f"{_some(wrong)} differ" if wrong else "as in the manifest"
+    return _check("S1.labels", not wrong, "as in the manifest", "the image was changed", observed=observed)
+
+
+def _check(check: str, good: bool, expected: str, hint: str, *, observed: str) -> Finding:
+    return Finding("PASS" if good else "FAIL", check, expected, observed, "" if good else hint)
+
+
+def _same(check: str, expected: str, observed: str, hint: str) -> Finding:
+    return _check(check, expected == observed, expected, hint, observed=observed)
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _short(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value)[:80]
+
+
+def _some(items: Iterable[object], *, most: int = 6) -> str:
+    words = [str(item)[:160] for item in items]
+    return ",".join(words) if len(words) <= most else ",".join([*words[: most - 2], "…", words[-1]])

@@ -1,0 +1,1 @@
+"""How ranks are started: a closed list, one small module each."""

@@ -1,0 +1,276 @@
+"""Facts of an image, found inside it: what imports, and which shared objects lack a library.
+
+Usage: ``python probe.py ROOT [MODULE…]``; prints one JSON object. Standard
+library only, Python 3.9 or newer; travels in every image, and is also sent in
+through standard input by `envbuild test`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import platform
+import re
+import struct
+import sys
+from pathlib import Path
+
+FORMAT = 1
+
+# What an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
+# for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
+HOST_LIBRARIES = re.compile(
+    r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
+    r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
+    r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
+    r"|mpi|mpi_abi|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
+)
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
+_MAX_TABLE_BYTES = 64 << 20
+
+
+class Object:
+    """What the loader wants to know of one ELF file.
+
+    Attributes
+    ----------
+    path : str
+        Where it is.
+    executable : bool
+        Whether it names a loader, so that it can be started.
+    needed, rpath, runpath : list of str
+        The libraries it asks for and where it asks to look first.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = path.rpartition("/")[2]
+        self.executable = False
+        self.needed: list[str] = []
+        self.rpath: list[str] = []
+        self.runpath: list[str] = []
+
+
+def read_object(path: str) -> Object | None:
+    """Read an ELF file of this machine's kind; None for anything else.
+
+    Raises
+    ------
+    ValueError
+        It is cut short or malformed.
+    """
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+            return None
+        kind, machine = struct.unpack_from("<HH", header, 16)
+        if kind not in (2, 3) or machine != {"x86_64": 62, "aarch64": 183}.get(platform.machine()):
+            return None
+        (offset,) = struct.unpack_from("<Q", header, 32)
+        entry_bytes, count = struct.unpack_from("<HH", header, 54)
+        if entry_bytes != 56:
+            raise ValueError("odd program header")
+
+        def piece(at: int, length: int) -> bytes:
+            if length > _MAX_TABLE_BYTES:
+                raise ValueError("odd table size")
+            file.seek(at)
+            data = file.read(length)
+            if len(data) != length:
+                raise ValueError("cut short")
+            return data
+
+        table = piece(offset, entry_bytes * count)
+        # type, flags, offset, address, physical address, bytes in file, bytes in memory, alignment
+        segments = list(struct.iter_unpack("<IIQQQQQQ", table))
+        found = Object(path)
+        found.executable = any(segment[0] == _PT_INTERP for segment in segments)
+        dynamic = next((segment for segment in segments if segment[0] == _PT_DYNAMIC), None)
+        if dynamic is None:
+            return found
+        entries = list(struct.iter_unpack("<qQ", piece(dynamic[2], dynamic[5] // 16 * 16)))
+        single = dict(reversed(entries))
+        at = _file_offset(segments, single.get(_DT_STRTAB, 0))
+        strings = piece(at, single.get(_DT_STRSZ, 0))
+    for tag, value in entries:
+        if tag == _DT_NEEDED:
+            found.needed.append(_string(strings, value))
+        elif tag == _DT_RPATH:
+            found.rpath = _string(strings, value).split(":")
+        elif tag == _DT_RUNPATH:
+            found.runpath = _string(strings, value).split(":")
+    return found
+
+
+def _file_offset(segments: list[tuple[int, ...]], address: int) -> int:
+    for kind, _, offset, start, _, size, _, _ in segments:
+        if kind == _PT_LOAD and start <= address < start + size:
+            return offset + address - start
+    raise ValueError("its string table is in no segment")
+
+
+def _string(strings: bytes, start: int) -> str:
+    if start >= len(strings):
+        raise ValueError("a name lies outside its table")
+    return strings[start : strings.index(b"\0", start)].decode(errors="replace")
+
+
+def directories(found: Object, library_path: list[str], system: list[str]) -> list[str]:
+    """Return where the loader looks for what an object needs, in its order (ld.so(8))."""
+    origin = str(Path(found.path).parent)
+    first = [] if found.runpath else found.rpath
+    words = [*first, *library_path, *found.runpath, *system]
+    return [re.sub(r"\$(ORIGIN|\{ORIGIN\})", lambda _: origin, word) for word in words if word]
+
+
+def system_directories() -> list[str]:
+    """Return the directories that the loader knows without being told."""
+    triplet = f"{platform.machine()}-linux-gnu"
+    result = []
+    for conf in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
+        lines = conf.read_text(errors="replace").splitlines()
+        result += [line.strip() for line in lines if line.startswith("/")]
+    return [*result, f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+
+
+def scan(root: str, library_path: list[str]) -> dict[str, object]:
+    """Look at every ELF file below a directory and say what it needs and cannot find.
+
+    Excused, and named apart: a library that an image leaves to its host, where
+    only plugins and extensions ask for it that nothing sound leans on; and a
+    neighbour in the same site-packages that its package loads first.
+
+    Returns
+    -------
+    dict
+        ``objects`` (count), ``missing`` (``OBJECT needs LIBRARY``) and
+        ``excused`` (library names), both sorted.
+    """
+    objects, missing = _objects(root)
+    system = system_directories()
+    sites: dict[str, set[str]] = {}
+    for found in objects:
+        sites.setdefault(found.name, set()).add(_site(found.path))
+    lacks: dict[str, set[str]] = {}
+    excused = set()
+    for found in objects:
+        where = directories(found, library_path, system)
+        for name in found.needed:
+            if Path(name).exists() if "/" in name else any(Path(d, name).exists() for d in where):
+                continue
+            if _site(found.path) and _site(found.path) in sites.get(name, ()):
+                excused.add(name)
+            else:
+                lacks.setdefault(found.path, set()).add(name)
+    plugins = _plugins(objects, lacks)
+    for path, names in lacks.items():
+        if path in plugins:
+            excused |= names
+        else:
+            missing += [f"{path} needs {name}" for name in names]
+    return {"objects": len(objects), "missing": sorted(missing), "excused": sorted(excused)}
+
+
+def _plugins(objects: list[Object], lacks: dict[str, set[str]]) -> set[str]:
+    """Return the objects that lack only libraries of a host, and that only their like lean on."""
+    plugins = {
+        found.path
+        for found in objects
+        if not found.executable
+        and found.path in lacks
+        and all(HOST_LIBRARIES.match(name) for name in lacks[found.path])
+    }
+    while True:
+        leaning = {name for found in objects if found.path not in plugins for name in found.needed}
+        kept = {path for path in plugins if path.rpartition("/")[2] not in leaning}
+        if kept == plugins:
+            return plugins
+        plugins = kept
+
+
+def _objects(root: str) -> tuple[list[Object], list[str]]:
+    objects, unreadable = [], []
+    for directory, below, files in os.walk(root):
+        below.sort()
+        for name in sorted(files):
+            path = f"{directory}/{name}"
+            if Path(path).is_symlink() or not (".so" in name or os.access(path, os.X_OK)):
+                continue
+            try:
+                found = read_object(path)
+            except (OSError, ValueError, struct.error) as error:
+                unreadable.append(f"{path}: {error}")
+                continue
+            if found is not None:
+                objects.append(found)
+    return objects, unreadable
+
+
+def _site(path: str) -> str:
+    before, site, _ = path.partition("/site-packages/")
+    return before + site if site else ""
+
+
+def try_imports(modules: list[str]) -> dict[str, str | None]:
+    """Import each module in a process of its own; None for those that import, else the reason."""
+    return {name: _try_import(name) for name in modules}
+
+
+def _try_import(name: str) -> str | None:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read_end)
+            # What a module prints is none of our JSON.
+            os.dup2(2, 1)
+            importlib.import_module(name)
+            reason = b""
+        except BaseException as error:  # SystemExit at import is a failure too
+            reason = f"{type(error).__name__}: {error}".encode()[:2000] or b"failed"
+        os.write(write_end, reason)
+        os._exit(1 if reason else 0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        reason = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return f"ended by signal {os.WTERMSIG(status)}"
+    if status != 0:
+        return reason.decode(errors="replace") or f"exit code {os.WEXITSTATUS(status)}"
+    return None
+
+
+def labels() -> object:
+    """Return the image's labels as Apptainer reads them; None where there are none."""
+    try:
+        return json.loads(Path("/.singularity.d/labels.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def lock_digest() -> str:
+    """Return ``sha256:…`` over the lock that the image carries; empty where there is none."""
+    try:
+        return "sha256:" + hashlib.sha256(Path("/.envbuild/lock.yaml").read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def main(root: str, modules: list[str]) -> None:
+    """Print the facts as one line of JSON."""
+    library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    facts: dict[str, object] = {"format": FORMAT, "machine": platform.machine(), "labels": labels()}
+    facts["lock_digest"] = lock_digest()
+    facts.update(scan(root, library_path))
+    facts["imports"] = try_imports(modules)
+    sys.stdout.write(json.dumps(facts, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    # Modules come from the image alone, not from beside this file or the working directory.
+    del sys.path[0]
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,120 @@
+"""Run an image's probe and mini jobs under Apptainer; what came back is judged elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from envbuild.check import judge
+from envbuild.check.findings import Finding
+from envbuild.check.judge import Ended, Job
+from envbuild.check.launchers.base import Launcher
+from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.trial import Launch
+from envbuild.image.model import Manifest
+from envbuild.image.sif import PartVerdict
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer, Bind
+
+# Every base holds it, so the bind needs no overlay; and what MPI keeps there lands on a real disk,
+# not in the small tmpfs of a contained start.
+RESULTS = "/tmp"  # noqa: S108  # the path inside the image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """An image that is tested.
+
+    Attributes
+    ----------
+    image : Path
+        The file.
+    manifest : Manifest
+        What it says of itself.
+    apptainer : Apptainer
+        What starts it.
+    """
+
+    image: Path
+    manifest: Manifest
+    apptainer: Apptainer
+
+    def jobs(self) -> list[Job]:
+        """Return its mini jobs, as the judge knows them."""
+        return [Job(**asdict(job)) for job in self.manifest.jobs]
+
+
+def launcher_of(subject: Subject) -> Launcher | None:
+    """Return what starts the ranks of an image; None where nothing can."""
+    if not subject.manifest.mpi or judge_foreign(subject.manifest):
+        return None
+    return Mpiexec(mpi=subject.manifest.mpi, root=host.is_root())
+
+
+def launch_with(subject: Subject, launcher: Launcher) -> Launch:
+    """Return a function that starts a job's ranks in the image and waits for them.
+
+    They have no network but a loopback, no home, and nothing of the host's
+    environment. On time-out the whole container is ended with all it holds.
+    """
+
+    def launch(
+        command: Sequence[str], ranks: int, directory: Path, variables: Mapping[str, str], limit_s: float
+    ) -> Ended:
+        runtime = subject.apptainer.command(
+            subject.image,
+            [],
+            binds=[Bind(source=directory, target=RESULTS, writable=True)],
+            env={**variables, **launcher.environment(), "ENVBUILD_RESULTS": RESULTS},
+            cwd=RESULTS,
+        )
+        argv = launcher.command(runtime, command, ranks)
+        done = process.run(argv, env=host.environment(), cwd=directory, timeout_s=limit_s)
+        return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
+
+    return launch
+
+
+def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
+    """S1 and S3: send the probe into the image and judge the facts that it finds.
+
+    Parameters
+    ----------
+    limit_s : float
+        Wall-clock limit in seconds.
+    """
+    argv = subject.apptainer.command(
+        subject.image, ["python", "-s", "-", "/opt", *subject.manifest.imports], cwd="/"
+    )
+    source = Path(__file__).with_name("probe.py").read_bytes()
+    done = process.run(argv, env=host.environment(), timeout_s=limit_s, stdin=source)
+    try:
+        facts = json.loads(done.stdout) if done.ok else None
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        why = (
+            f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
+        )
+        return [Finding("FAIL", "S1.imports", "facts of the image", "none", why)]
+    return judge.judge_probe(facts, asdict(subject.manifest))
+
+
+def judge_parts(parts: Sequence[PartVerdict]) -> Finding:
+    """S1: every file system of the image is, byte by byte, the one that was built."""
+    wrong = [f"{'+'.join(part.layers) or part.role} is {part.observed[:19]}" for part in parts if not part.ok]
+    expected = f"{len(parts)} parts as built"
+    if wrong or not parts:
+        hint = "the file was changed or damaged: build or copy it again"
+        return Finding("FAIL", "S1.digest", expected, ", ".join(wrong) or "no parts", hint)
+    return Finding("PASS", "S1.digest", expected, expected)
+
+
+def judge_foreign(manifest: Manifest) -> Finding | None:
+    """S1: an image for another architecture cannot be started here; None where it is this one's."""
+    if manifest.architecture == host.architecture():
+        return None
+    hint = "test it on a machine of its architecture, or build it for this one"
+    return Finding("FAIL", "S1.architecture", host.architecture(), manifest.architecture, hint)

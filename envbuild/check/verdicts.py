@@ -1,0 +1,187 @@
+"""Verdicts: what was last proven of an image, on which kind of host.
+
+One file for each image digest and host fingerprint, below the store:
+``verdicts/<image digest>/<fingerprint>.json``. A verdict counts on hosts with
+the same fingerprint; on any other it is stale.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuild.check.findings import Finding, counts
+from envbuild.check.report import Report
+from envbuild.errors import RequestError
+from envbuild.system import files
+from envbuild.system.fingerprint import HostFingerprint, fingerprint
+
+RECORD_FORMAT = 1
+_LIMIT_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a test came to.
+
+    Attributes
+    ----------
+    state : str
+        ``passed``, ``failed``, or ``stale``: known only from hosts that differ from this one.
+    passed : bool
+        What the test came to where it was run.
+    ranks : int
+        Processes (count).
+    when : str
+        ISO 8601, UTC.
+    failed : tuple of str
+        Ids of what failed.
+    fingerprint : str
+        ``sha256:…`` of the host's facts.
+    changed : tuple of str
+        Of a stale one, how that host differs: ``kernel: 6.1 there, 6.2 here``.
+    """
+
+    state: Literal["passed", "failed", "stale"]
+    passed: bool
+    ranks: int
+    when: str
+    failed: tuple[str, ...]
+    fingerprint: str
+    changed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """When, with how many ranks, and what failed or changed; for people."""
+        words = [f"{self.when}, {self.ranks} ranks, host {self.fingerprint[7:19]}"]
+        if self.failed:
+            words.append("failed: " + ", ".join(self.failed[:5]))
+        words += self.changed[:5]
+        return "; ".join(words)
+
+    def finding(self) -> Finding:
+        """Return it as a line of a report; a stale one is STALE, whatever it was."""
+        status = {"passed": "PASS", "failed": "FAIL", "stale": "STALE"}[self.state]
+        hint = "" if self.state == "passed" else "run `envbuild test` on this host"
+        return Finding(status, "V1", "passed on a host like this one", self.text, hint)
+
+
+def record(store_root: Path, report: Report) -> Path | None:
+    """Keep what a test came to, and return where; None where nothing was proven either way.
+
+    Raises
+    ------
+    RequestError
+        The store cannot be written.
+    """
+    if not report.passed and not report.failed:
+        return None
+    path = _directory(store_root, report.digest) / f"{_hex(report.fingerprint)}.json"
+    data = {
+        "format": RECORD_FORMAT,
+        "image": {"name": report.name, "version": report.version, "digest": report.digest},
+        "fingerprint": report.fingerprint,
+        "facts": report.facts,
+        "passed": report.passed,
+        "ranks": report.ranks,
+        "when": report.when,
+        "counts": counts(report.findings),
+        "failed": list(report.failed),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"`{path.parent}` cannot be made: {error.strerror}", hint="name a store with --store"
+        ) from error
+    files.write_atomically(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+    return path
+
+
+def latest(store_root: Path, digest: str, *, here: HostFingerprint | None = None) -> Verdict | None:
+    """Return the verdict that counts here; None where the image was never tested.
+
+    That of a host like this one, else the newest of any other, as stale.
+
+    Parameters
+    ----------
+    digest : str
+        The manifest's ``sha256:…``.
+    here : HostFingerprint, optional
+        This host's; found out if absent.
+    """
+    if not _DIGEST.fullmatch(digest):
+        return None
+    known = here or fingerprint()
+    found = [verdict for verdict in _read_all(_directory(store_root, digest), digest, known) if verdict]
+    own = [verdict for verdict in found if verdict.state != "stale"]
+    newest = sorted(own or found, key=lambda verdict: (verdict.when, verdict.fingerprint))
+    return newest[-1] if newest else None
+
+
+def sentence(store_root: Path, digest: str, *, here: HostFingerprint | None = None) -> str:
+    """Return one sentence on the verdict that counts here, without a full stop."""
+    verdict = latest(store_root, digest, here=here)
+    if verdict is None:
+        return "never tested here"
+    if verdict.state == "stale":
+        outcome = "passed" if verdict.passed else "failed"
+        return f"stale: {outcome} on another host or before this one changed ({verdict.text})"
+    return f"{verdict.state} ({verdict.text})"
+
+
+def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdict | None]:
+    names = [name for name in files.list_directory(directory) if re.fullmatch(r"[0-9a-f]{64}\.json", name)]
+    return [_read(directory / name, digest, here) for name in names]
+
+
+def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
+    """Return what a record says; None for one that is damaged: it proves nothing."""
+    try:
+        data = json.loads(files.read_input(path, limit_bytes=_LIMIT_BYTES))
+        if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
+            return None
+        if _hex(data["fingerprint"]) != path.stem:
+            return None
+        facts = {str(name): str(fact) for name, fact in data["facts"].items()}
+        passed, ranks, when = data["passed"], data["ranks"], data["when"]
+        if type(passed) is not bool or type(ranks) is not int or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
+            return None
+        failed = tuple(str(name) for name in data["failed"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
+        return None
+    own: Literal["passed", "failed"] = "passed" if passed else "failed"
+    same = data["fingerprint"] == here.digest
+    return Verdict(
+        state=own if same else "stale",
+        passed=passed,
+        ranks=ranks,
+        when=when,
+        failed=failed,
+        fingerprint=data["fingerprint"],
+        changed=() if same else _changes(facts, here.facts),
+    )
+
+
+def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
+    names = sorted(there.keys() | here.keys())
+    return tuple(
+        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        for name in names
+        if there.get(name) != here.get(name)
+    )
+
+
+def _directory(store_root: Path, digest: str) -> Path:
+    return store_root / "verdicts" / _hex(digest)
+
+
+def _hex(digest: str) -> str:
+    found = _DIGEST.fullmatch(digest)
+    if found is None:
+        raise ValueError(f"`{digest}` is not a sha256 digest")
+    return found[1]

@@ -1,0 +1,99 @@
+"""The command: parse, call one workflow, render; and the one boundary where errors end.
+
+Verbs are imported when they are called, so that `--help` and a build with
+nothing to do start fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from envbuild.cli import build, fetch, inspect, lock, module, plan, test
+from envbuild.errors import EnvbuildError, render
+
+app = typer.Typer(
+    name="envbuild",
+    help="ML framework images for supercomputers: built from ten lines of YAML, proven across ranks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("build")(build.command)
+app.command("lock")(lock.command)
+app.command("fetch")(fetch.command)
+app.command("plan")(plan.command)
+app.command("test")(test.command)
+app.add_typer(module.app, name="module")
+app.command("inspect")(inspect.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from envbuild import __version__  # noqa: PLC0415  # start-up time
+
+        typer.echo(f"envbuild {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(  # its callback does the work
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def expand_upgrade(arguments: Sequence[str]) -> list[str]:
+    """Rewrite ``--upgrade [NAME…]`` into one ``--upgrade=NAME`` for each name, ``=*`` for none.
+
+    The words behind it are names up to the next option or the spec, which is
+    told by its ending or by being a file.
+    """
+    words = list(arguments)
+    if "lock" not in words or "--upgrade" not in words:
+        return words
+    at = words.index("--upgrade")
+    end = at + 1
+    while end < len(words) and not words[end].startswith("-") and not _is_spec(words[end]):
+        end += 1
+    names = words[at + 1 : end] or ["*"]
+    return [*words[:at], *(f"--upgrade={name}" for name in names), *words[end:]]
+
+
+def _is_spec(word: str) -> bool:
+    return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130."""
+    words = expand_upgrade(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=words, standalone_mode=False, prog_name="envbuild")
+    except EnvbuildError as error:
+        sys.stderr.write(render(error))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted: what is finished is kept, the next run goes on from there\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; nobody is left to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except Exception as error:
+        if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            error.show()
+            sys.exit(2)
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Options that several verbs share, and what they stand for."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from envbuild.errors import RequestError
+
+SpecArgument = Annotated[
+    Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)
+]
+ImageArgument = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.", show_default=False)]
+StoreOption = Annotated[
+    Optional[Path],  # noqa: UP045  # typer reads it at run time
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Where layers and files are kept.",
+        envvar="ENVBUILD_STORE",
+        show_default=False,
+    ),
+]
+ApptainerOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--apptainer",
+        metavar="PATH",
+        help="The Apptainer to use.",
+        envvar="ENVBUILD_APPTAINER",
+        show_default=False,
+    ),
+]
+RecipesOption = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--recipes", metavar="DIR", help="Look here for recipes first (repeatable).", show_default=False
+    ),
+]
+SiteOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--site", metavar="FILE", help="The site's settings.", envvar="ENVBUILD_SITE", show_default=False
+    ),
+]
+FromOption = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="Take files that `envbuild fetch` kept (repeatable).",
+        show_default=False,
+    ),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
+
+_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """Read a duration: ``90``, ``90s``, ``5min``, ``1.5h``; in seconds.
+
+    Raises
+    ------
+    RequestError
+        It is none, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
+    if found is None or found[2] not in _UNITS or float(found[1]) <= 0:
+        raise RequestError(f"`{text}` is not a duration", hint="write 90s, 5min or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def say(text: str) -> None:
+    """Write a line for people: to standard error, since standard output carries data only."""
+    sys.stderr.write(text + "\n")
+
+
+def put(text: str) -> None:
+    """Write data to standard output."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")

@@ -1,0 +1,48 @@
+"""`envbuild test`: prove that the ranks in an image really talk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption, put, say, seconds
+
+
+def command(
+    image: ImageArgument,
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045  # typer reads it at run time
+        typer.Option(
+            "--ranks", metavar="N", min=2, max=4096, help="Processes to start [what the image says]."
+        ),
+    ] = None,
+    timeout: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--timeout", metavar="TIME", help="Limit for each mini job (90s, 5min) [what the image says]."
+        ),
+    ] = None,
+    report: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
+    ] = None,
+    store: StoreOption = None,
+    apptainer: ApptainerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
+    from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # start-up time
+    from envbuild.cli.listen import listening  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+    from envbuild.workflows.test import test_image  # noqa: PLC0415
+
+    timeout_s = None if timeout is None else seconds(timeout)
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None, emit=emit)
+        result = test_image(image, ranks=ranks, timeout_s=timeout_s, settings=settings, report=report)
+    if json:
+        put(to_json(result))
+    say(render_lines(result))
+    raise typer.Exit(0 if result.passed else 4)

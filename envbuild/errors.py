@@ -1,0 +1,140 @@
+"""The one error type of the house: what is wrong, where, and what to do next.
+
+A leaf module, usable in every room. Loaders collect errors and raise them
+together; `envbuild.cli` renders them at one boundary and turns `exit_code`
+into the process's exit status. Anything else that escapes is a bug and keeps
+its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Location:
+    """A place in a text file.
+
+    Attributes
+    ----------
+    path : Path
+        The file, as the user named it.
+    line, column : int
+        Counted from 1; 0 where only the file is known.
+    """
+
+    path: Path
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if self.line == 0:
+            return str(self.path)
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+class EnvbuildError(Exception):
+    """Something that the user can mend.
+
+    Parameters
+    ----------
+    problem : str
+        One sentence without a full stop: what is wrong.
+    at : Location, optional
+        Where it is wrong.
+    hint : str, optional
+        What to do next.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, problem: str, *, at: Location | None = None, hint: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.at = at
+        self.hint = hint
+
+    def each(self) -> Sequence[EnvbuildError]:
+        """Return the single errors that this one stands for."""
+        return (self,)
+
+
+class RequestError(EnvbuildError):
+    """What was asked is wrong (exit code 2)."""
+
+
+class BuildError(EnvbuildError):
+    """A build step failed (exit code 3)."""
+
+    exit_code = 3
+
+
+class CheckError(EnvbuildError):
+    """A check failed (exit code 4)."""
+
+    exit_code = 4
+
+
+class MachineError(EnvbuildError):
+    """This machine lacks something (exit code 5)."""
+
+    exit_code = 5
+
+
+class ManyErrors(EnvbuildError):
+    """Several errors that are told together, in the order of their places.
+
+    The exit code is that of the first one after ordering.
+    """
+
+    def __init__(self, errors: Sequence[EnvbuildError]) -> None:
+        flat = [single for error in errors for single in error.each()]
+        if not flat:
+            raise ValueError("ManyErrors needs at least one error")
+        # Stable: errors without a place keep their order behind those with one.
+        flat.sort(key=lambda e: (e.at is None, e.at or Location(path=Path())))
+        super().__init__("; ".join(e.problem for e in flat))
+        self.errors: tuple[EnvbuildError, ...] = tuple(flat)
+        self.exit_code = flat[0].exit_code  # type: ignore[misc]  # differs by instance here
+
+    def each(self) -> Sequence[EnvbuildError]:
+        """Return the collected errors."""
+        return self.errors
+
+
+def raise_all(errors: Sequence[EnvbuildError]) -> None:
+    """Raise what was collected: nothing, the single error, or all of them at once."""
+    if not errors:
+        return
+    if len(errors) == 1:
+        raise errors[0]
+    raise ManyErrors(errors)
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str | None:
+    """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
+    near = get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else None
+
+
+def render(error: EnvbuildError) -> str:
+    """Write an error as people read it: problem, place, empty line, hint.
+
+    Returns
+    -------
+    str
+        Text that ends in a newline; several errors are separated by an empty line.
+    """
+    blocks = []
+    for single in error.each():
+        lines = [f"error: {single.problem}"]
+        if single.at is not None:
+            lines.append(f"  --> {single.at}")
+        if single.hint:
+            lines += ["", f"hint: {single.hint}"]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)

@@ -1,0 +1,1 @@
+"""Formats: what a finished image is as bytes, and what it carries."""

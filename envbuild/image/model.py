@@ -1,0 +1,159 @@
+"""What an image says of itself: the manifest that travels in every form of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+MANIFEST_FORMAT = 1
+
+# Where the image keeps its own story; owned by the metadata layer.
+STORY = "/.envbuild"
+JUDGE = f"{STORY}/judge.py"
+JOBS = f"{STORY}/jobs"
+MARKER = f"{STORY}/complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file system of an image.
+
+    Attributes
+    ----------
+    role : str
+        ``root`` or ``overlay``; overlays are mounted in order, the last on top.
+    layers : tuple of str
+        Names of the layers that it holds.
+    digest : str
+        ``sha256:…`` of the squashfs.
+    size_bytes : int
+        Length of the squashfs.
+    """
+
+    role: Literal["root", "overlay"]
+    layers: tuple[str, ...]
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One environment variable of the image: a literal, or a prepend.
+
+    Attributes
+    ----------
+    operation : str
+        ``set``, ``prepend`` (joined by ``:``) or ``unset``.
+    value : str
+        A literal; never expanded.
+    """
+
+    name: str
+    operation: Literal["set", "prepend", "unset"]
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A mini job that the image carries under `JOBS`; fields as in `spec.model.VerifyJob`.
+
+    Attributes
+    ----------
+    recipe : str
+        Whose it is; its file is ``JOBS/<recipe>/<file>``.
+    """
+
+    id: str
+    recipe: str
+    file: str
+    title: str
+    expect: dict[str, str]
+    same_on_all_ranks: tuple[str, ...]
+    compare_with_single: dict[str, float]
+    hint: str
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The image's own story, as canonical JSON in the SIF and under `STORY`.
+
+    Attributes
+    ----------
+    architecture : str
+        In Debian's words (``amd64``).
+    form : str
+        ``layered`` or ``flat``.
+    parts : tuple of Part
+        The root first, then overlays from bottom to top. Empty in the copy
+        that lies inside the top layer, which cannot know its own digest.
+    recipes : dict of str to str
+        Recipe name → version.
+    mpi : str
+        Name of the MPI recipe; empty for none.
+    imports : tuple of str
+        Python modules that must import.
+    commands : tuple of str
+        Commands that get a wrapper.
+    conflicts : tuple of str
+        Modules that conflict.
+    ranks, timeout_s
+        Defaults of `envbuild test` (count; seconds).
+    """
+
+    name: str
+    version: str
+    summary: str
+    architecture: str
+    form: Literal["layered", "flat"]
+    parts: tuple[Part, ...]
+    environment: tuple[Variable, ...]
+    base: str
+    glibc: str
+    python: str
+    mpi: str
+    recipes: dict[str, str]
+    imports: tuple[str, ...]
+    commands: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    ranks: int
+    timeout_s: float
+    labels: dict[str, str]
+    lock_digest: str
+    format: int = MANIFEST_FORMAT
+
+    def to_json(self) -> str:
+        """Return the canonical text: sorted keys, no spaces, one line and its end."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` over the canonical text: the image's identity, whatever file holds it."""
+        return "sha256:" + hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            It is no manifest, or of a format that this version does not know.
+        """
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("format") != MANIFEST_FORMAT:
+            raise ValueError("not a manifest of a format that this version knows")
+        try:
+            data["parts"] = tuple(Part(**{**part, "layers": tuple(part["layers"])}) for part in data["parts"])
+            data["environment"] = tuple(Variable(**variable) for variable in data["environment"])
+            data["jobs"] = tuple(
+                Job(**{**job, "same_on_all_ranks": tuple(job["same_on_all_ranks"])}) for job in data["jobs"]
+            )
+            for name in ("imports", "commands", "conflicts"):
+                data[name] = tuple(data[name])
+            return Manifest(**data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a manifest: {error}") from error

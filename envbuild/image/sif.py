@@ -1,0 +1,301 @@
+"""Read SIF files with the care that a stranger's file needs: images, and what they say of themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuild.errors import Location, RequestError
+from envbuild.image import sifformat as form
+from envbuild.image.model import Manifest, Part
+from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
+from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, Advanced, DataObject, write_sif
+from envbuild.image.untrusted import parse_manifest
+
+__all__ = [
+    "LOCK",
+    "MANIFEST",
+    "PLAN",
+    "DataObject",
+    "PartVerdict",
+    "SifFile",
+    "read_data",
+    "read_manifest",
+    "read_sif",
+    "verify_parts",
+    "write_sif",
+]
+
+_READ_BYTES = 1024 * 1024
+# More than this is no lock, plan or manifest, and no table of an image.
+_DATA_LIMIT_BYTES = 64 * 1024 * 1024
+_DESCRIPTORS_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SifFile:
+    """What a SIF holds; its data are read when asked for.
+
+    Attributes
+    ----------
+    size_bytes : int
+        Length of the file.
+    architecture : str
+        In Debian's words, or ``unknown``.
+    objects : tuple of Descriptor
+        In the order of the table; each lies inside the file.
+    """
+
+    path: Path
+    size_bytes: int
+    architecture: str
+    identity: uuid.UUID
+    objects: tuple[Descriptor, ...]
+
+    def find(self, name: str) -> Descriptor | None:
+        """Return the first object of a name."""
+        return next((thing for thing in self.objects if thing.name == name), None)
+
+    @property
+    def partitions(self) -> tuple[Descriptor, ...]:
+        """What is mounted: the primary partition, then the overlays of its group from bottom to top."""
+        parts = [thing for thing in self.objects if thing.kind == Kind.PARTITION]
+        primary = [part for part in parts if part.partition_type == PartitionType.PRIMARY][:1]
+        groups = {part.group for part in primary}
+        overlays = (part for part in parts if part.partition_type == PartitionType.OVERLAY)
+        return (*primary, *(part for part in overlays if part.group in groups))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartVerdict:
+    """Whether a file system of an image is the one that its manifest names.
+
+    Attributes
+    ----------
+    role : str
+        ``root`` or ``overlay``.
+    layers : tuple of str
+        What it should hold; empty for one that the manifest does not name.
+    expected, observed : str
+        ``sha256:…``, or ``absent``.
+    """
+
+    role: Literal["root", "overlay"]
+    layers: tuple[str, ...]
+    expected: str
+    observed: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the bytes are the ones that were built."""
+        return self.expected == self.observed
+
+
+def read_sif(path: Path) -> SifFile:
+    """Read what a SIF holds, without its data; any that Apptainer makes will do.
+
+    Raises
+    ------
+    RequestError
+        It cannot be read, is no SIF, is cut short, or its tables contradict each other.
+    """
+    with _opened(path) as file:
+        return _read_tables(file, path)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return what an image says of itself, every value checked.
+
+    Raises
+    ------
+    RequestError
+        As `read_sif`; or envbuild did not build it, or not a version that this one knows.
+    """
+    try:
+        return parse_manifest(read_data(path, MANIFEST).decode())
+    except ValueError as error:
+        raise RequestError(
+            f"the manifest in `{path.name}` cannot be used: {error}",
+            at=Location(path=path),
+            hint="build the image again, or use the version of envbuild that built it",
+        ) from error
+
+
+def read_data(path: Path, name: str) -> bytes:
+    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN`.
+
+    Raises
+    ------
+    RequestError
+        As `read_sif`; or envbuild did not build it, or it holds no such object.
+    """
+    with _opened(path) as file:
+        sif = _read_tables(file, path)
+        found = sif.find(name)
+        if sif.find(MANIFEST) is None:
+            raise _broken(
+                path,
+                "is a SIF that envbuild did not build",
+                hint="`apptainer inspect` shows what it says of itself",
+            )
+        if found is None:
+            raise _broken(path, f"holds no `{name}`")
+        if found.kind not in (Kind.JSON, Kind.GENERIC):
+            raise _broken(path, f"holds something else than data under the name `{name}`")
+        if found.size > _DATA_LIMIT_BYTES:
+            raise _broken(path, f"says that its `{name}` has {found.size} bytes, which is too much")
+        return os.pread(file, found.size, found.offset)
+
+
+def verify_parts(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[PartVerdict, ...]:
+    """Compare every file system of an image with its manifest, byte by byte.
+
+    Parameters
+    ----------
+    advanced : callable
+        Called with the number of bytes each time that so many were read.
+
+    Returns
+    -------
+    tuple of PartVerdict
+        One for each part of the manifest, and one for each that it does not name.
+
+    Raises
+    ------
+    RequestError
+        As `read_manifest`.
+    """
+    manifest = read_manifest(path)
+    verdicts = []
+    with _opened(path) as file:
+        partitions = list(_read_tables(file, path).partitions)
+        for index in range(max(len(partitions), len(manifest.parts))):
+            part = manifest.parts[index] if index < len(manifest.parts) else None
+            there = partitions[index] if index < len(partitions) else None
+            verdicts.append(
+                PartVerdict(
+                    role=_role(part, there),
+                    layers=part.layers if part else (),
+                    expected=part.digest if part else "absent",
+                    observed=_observed(file, part, there, advanced),
+                )
+            )
+    return tuple(verdicts)
+
+
+def _role(part: Part | None, there: Descriptor | None) -> Literal["root", "overlay"]:
+    if part is not None:
+        return part.role
+    return "root" if there is not None and there.partition_type == PartitionType.PRIMARY else "overlay"
+
+
+def _observed(file: int, part: Part | None, there: Descriptor | None, advanced: Advanced) -> str:
+    if there is None:
+        return "absent"
+    if part is not None and (part.role == "root") != (there.partition_type == PartitionType.PRIMARY):
+        return "absent"
+    return _digest(file, there, advanced)
+
+
+
+def _read_tables(file: int, path: Path) -> SifFile:
+    size = os.fstat(file).st_size
+    start = os.pread(file, form.HEADER_BYTES, 0)
+    if start[32:41] != form.MAGIC:
+        raise _broken(path, "is not a SIF", hint=_what_else(start))
+    if len(start) < form.HEADER_BYTES:
+        raise _broken(path, f"is cut short: its header ends at byte {form.HEADER_BYTES} of {size}")
+    try:
+        header = Header.parse(start)
+    except ValueError as error:
+        raise _broken(path, f"is not a SIF that this version can read: {error}") from error
+    if not 0 < header.total <= _DESCRIPTORS_LIMIT:
+        raise _broken(path, f"is no valid SIF: it says that it has {header.total} descriptors")
+    length = header.total * form.DESCRIPTOR_BYTES
+    if header.descriptors_offset < form.HEADER_BYTES:
+        raise _broken(path, f"is no valid SIF: its descriptors begin at byte {header.descriptors_offset}")
+    if header.descriptors_offset + length > size:
+        raise _broken(
+            path, f"is cut short: its descriptors end at byte {header.descriptors_offset + length} of {size}"
+        )
+    table = os.pread(file, length, header.descriptors_offset)
+    entries = (
+        Descriptor.parse(table[at : at + form.DESCRIPTOR_BYTES])
+        for at in range(0, len(table), form.DESCRIPTOR_BYTES)
+    )
+    objects = tuple(entry for entry in entries if entry is not None)
+    for thing in objects:
+        if thing.offset < form.HEADER_BYTES or thing.size < 0:
+            raise _broken(
+                path,
+                f"is no valid SIF: descriptor {thing.number} begins at byte {thing.offset}"
+                f" and has {thing.size} bytes",
+            )
+        if thing.end > size:
+            raise _broken(path, f"is cut short: descriptor {thing.number} ends at byte {thing.end} of {size}")
+    return SifFile(
+        path=path,
+        size_bytes=size,
+        architecture=header.architecture,
+        identity=header.identity,
+        objects=objects,
+    )
+
+
+def _digest(file: int, thing: Descriptor, advanced: Advanced) -> str:
+    digest = hashlib.sha256()
+    at = thing.offset
+    while at < thing.end:
+        chunk = os.pread(file, min(_READ_BYTES, thing.end - at), at)
+        if not chunk:
+            break  # cut while we read: the digest will differ
+        digest.update(chunk)
+        at += len(chunk)
+        advanced(len(chunk))
+    return "sha256:" + digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        # Not blocking, so that a named pipe is refused rather than waited for.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise RequestError(f"there is no image `{path}`") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RequestError(f"`{path}` cannot be read: {reason}") from error
+    try:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
+            raise _broken(path, "is a directory, not a SIF")
+        if not stat.S_ISREG(mode):
+            raise _broken(path, "is not a regular file")
+        yield file
+    except OSError as error:
+        raise RequestError(f"`{path}` cannot be read: {error.strerror}") from error
+    finally:
+        os.close(file)
+
+
+def _what_else(start: bytes) -> str:
+    """Say what a file is that is no SIF, as far as its first bytes tell."""
+    known = {
+        b"hsqs": "it is a squashfs without the rest of an image; ",
+        b"\x1f\x8b": "it is a gzip archive; ",
+        b"PK\x03\x04": "it is a zip archive; ",
+        b"\x7fELF": "it is a program; ",
+    }
+    what = next((text for magic, text in known.items() if start.startswith(magic)), "")
+    return f"{what or 'it is empty; ' * (not start)}`envbuild build SPEC -o IMAGE.sif` makes an image"
+
+
+def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestError:
+    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint)

@@ -1,0 +1,276 @@
+"""The Singularity Image Format as bytes: its header and descriptors, packed and parsed.
+
+Pure: bytes in, values out. Nothing here opens a file. The layout is that of
+SIF version 1 (little-endian, without padding between fields), which
+Apptainer and SingularityCE write and read.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+
+LAUNCH = b"#!/usr/bin/env run-singularity\n"
+MAGIC = b"SIF_MAGIC"
+VERSION = b"01"
+
+DESCRIPTORS = 48
+DESCRIPTORS_OFFSET = 4096
+PARTITION_ALIGNMENT = 4096
+# The one group of an image: Apptainer mounts only overlays of the root's own group.
+GROUP = 1
+_GROUP_FLAG = 0xF000_0000
+
+SQUASHFS = 1
+_NAME_BYTES = 128
+_EXTRA_BYTES = 384
+
+_HEADER = struct.Struct("<32s10s3s3s16s8q")
+_DESCRIPTOR = struct.Struct(f"<i?3I7q{_NAME_BYTES}s{_EXTRA_BYTES}s")
+_PARTITION = struct.Struct("<ii3s")
+
+HEADER_BYTES = _HEADER.size
+DESCRIPTOR_BYTES = _DESCRIPTOR.size
+DATA_OFFSET = DESCRIPTORS_OFFSET + DESCRIPTORS * DESCRIPTOR_BYTES
+
+# Debian's words for the codes that the format knows.
+_ARCHITECTURES = {
+    "i386": b"01",
+    "amd64": b"02",
+    "armhf": b"03",
+    "arm64": b"04",
+    "ppc64": b"05",
+    "ppc64el": b"06",
+    "mips": b"07",
+    "mipsel": b"08",
+    "mips64": b"09",
+    "mips64el": b"10",
+    "s390x": b"11",
+    "riscv64": b"12",
+}
+
+
+class Kind(IntEnum):
+    """What a data object is."""
+
+    DEFINITION = 0x4001
+    ENVIRONMENT = 0x4002
+    LABELS = 0x4003
+    PARTITION = 0x4004
+    SIGNATURE = 0x4005
+    JSON = 0x4006
+    GENERIC = 0x4007
+    CRYPTO = 0x4008
+    SBOM = 0x4009
+
+
+class PartitionType(IntEnum):
+    """What a partition is for."""
+
+    SYSTEM = 1
+    PRIMARY = 2
+    DATA = 3
+    OVERLAY = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The global header.
+
+    Attributes
+    ----------
+    architecture : str
+        Of the primary partition, in Debian's words; ``unknown`` where the code is none of ours.
+    identity : uuid.UUID
+        The image's UUID.
+    total, free : int
+        Descriptors in the table and those not in use (count).
+    descriptors_offset, descriptors_bytes, data_offset, data_bytes : int
+        Bytes from the start of the file, and lengths in bytes.
+    """
+
+    architecture: str
+    identity: uuid.UUID
+    free: int
+    total: int
+    descriptors_offset: int
+    descriptors_bytes: int
+    data_offset: int
+    data_bytes: int
+
+    def pack(self) -> bytes:
+        """Return `HEADER_BYTES` bytes; times are 0, so that equal content gives equal bytes."""
+        return _HEADER.pack(
+            LAUNCH,
+            MAGIC,
+            VERSION,
+            architecture_code(self.architecture),
+            self.identity.bytes,
+            0,
+            0,
+            self.free,
+            self.total,
+            self.descriptors_offset,
+            self.descriptors_bytes,
+            self.data_offset,
+            self.data_bytes,
+        )
+
+    @staticmethod
+    def parse(data: bytes) -> Header:
+        """Read the first `HEADER_BYTES` bytes of a SIF.
+
+        Raises
+        ------
+        ValueError
+            They are none, or of a version that is not 1.
+        """
+        _, magic, version, code, identity, _, _, *numbers = _HEADER.unpack(data)
+        if magic.rstrip(b"\0") != MAGIC:
+            raise ValueError("the magic is missing")
+        if version.rstrip(b"\0") != VERSION:
+            raise ValueError(f"its format version is {_printable(version)}, not {VERSION.decode()}")
+        free, total, descriptors_offset, descriptors_bytes, data_offset, data_bytes = numbers
+        return Header(
+            architecture=architecture_name(code),
+            identity=uuid.UUID(bytes=identity),
+            free=free,
+            total=total,
+            descriptors_offset=descriptors_offset,
+            descriptors_bytes=descriptors_bytes,
+            data_offset=data_offset,
+            data_bytes=data_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """Where a data object lies, and what it is.
+
+    Attributes
+    ----------
+    number : int
+        Its id, from 1.
+    kind : int
+        A `Kind`, or a number that this version does not know.
+    group : int
+        Object group; 0 for none.
+    link : int
+        As stored: id of the object, or group with the group flag, that it belongs to; 0 for none.
+    offset, size : int
+        Bytes from the start of the file, and length in bytes.
+    padded_size : int
+        Length with the padding in front of it.
+    name : str
+        At most 128 bytes of UTF-8.
+    filesystem, partition_type : int
+        Of a partition; 0 otherwise.
+    architecture : str
+        Of a partition; empty otherwise.
+    """
+
+    number: int
+    kind: int
+    group: int = GROUP
+    link: int = 0
+    offset: int
+    size: int
+    padded_size: int
+    name: str
+    filesystem: int = 0
+    partition_type: int = 0
+    architecture: str = ""
+
+    @property
+    def end(self) -> int:
+        """First byte behind the object."""
+        return self.offset + self.size
+
+    def pack(self) -> bytes:
+        """Return `DESCRIPTOR_BYTES` bytes; times and owners are 0.
+
+        Raises
+        ------
+        ValueError
+            The name is longer than its field.
+        """
+        name = self.name.encode()
+        if len(name) > _NAME_BYTES:
+            raise ValueError(f"a name of {len(name)} bytes does not fit {_NAME_BYTES}: {self.name}")
+        extra = b""
+        if self.kind == Kind.PARTITION:
+            extra = _PARTITION.pack(
+                self.filesystem, self.partition_type, architecture_code(self.architecture)
+            )
+        times_and_owners = (0, 0, 0, 0)
+        return _DESCRIPTOR.pack(
+            self.kind,
+            True,
+            self.number,
+            _GROUP_FLAG | self.group,
+            self.link,
+            self.offset,
+            self.size,
+            self.padded_size,
+            *times_and_owners,
+            name,
+            extra,
+        )
+
+    @staticmethod
+    def parse(data: bytes) -> Descriptor | None:
+        """Read one entry of the table; None where it is not in use."""
+        kind, used, number, group, link, offset, size, padded_size, _, _, _, _, name, extra = (
+            _DESCRIPTOR.unpack(data)
+        )
+        if not used:
+            return None
+        filesystem, partition_type, code = 0, 0, b""
+        if kind == Kind.PARTITION:
+            filesystem, partition_type, code = _PARTITION.unpack_from(extra)
+        return Descriptor(
+            number=number,
+            kind=kind,
+            group=group & ~_GROUP_FLAG,
+            link=link,
+            offset=offset,
+            size=size,
+            padded_size=padded_size,
+            name=_printable(name),
+            filesystem=filesystem,
+            partition_type=partition_type,
+            architecture=architecture_name(code) if code else "",
+        )
+
+
+def architecture_code(name: str) -> bytes:
+    """Return the format's two digits for an architecture in Debian's words.
+
+    Raises
+    ------
+    ValueError
+        The format has no code for it.
+    """
+    try:
+        return _ARCHITECTURES[name]
+    except KeyError:
+        raise ValueError(f"SIF has no code for the architecture `{name}`") from None
+
+
+def architecture_name(code: bytes) -> str:
+    """Return Debian's word for a code, or ``unknown``."""
+    digits = code.rstrip(b"\0")
+    return next((name for name, known in _ARCHITECTURES.items() if known == digits), "unknown")
+
+
+def aligned(offset: int, alignment: int) -> int:
+    """Return the first multiple of `alignment` that is not below `offset`, both in bytes."""
+    return -(-offset // alignment) * alignment
+
+
+def _printable(field: bytes) -> str:
+    """Text of a field that a stranger may have written: safe to show on a terminal."""
+    text = field.partition(b"\0")[0].decode(errors="replace")
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -1,0 +1,172 @@
+"""The files under ``/.singularity.d`` through which Apptainer starts an image.
+
+Pure: path in the image → text and mode. The base carries what does not depend
+on the image, with a guard; the top layer carries the rest, and must carry
+`MARKER`, which the guard looks for, and `ENVIRONMENT`, the table as a script.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from envbuild.image.environment import render_script
+from envbuild.image.model import JUDGE, MARKER, Manifest
+
+DIRECTORY = "/.singularity.d"
+ENVIRONMENT = f"{DIRECTORY}/env/90-environment.sh"
+# A build step that runs on the base alone binds an empty file over it.
+GUARD = f"{DIRECTORY}/env/00-guard.sh"
+GUARD_EXIT_CODE = 78  # EX_CONFIG of sysexits.h
+EMPTY_DIRECTORIES = (f"{DIRECTORY}/libs",)
+
+_SCRIPT = 0o755
+_TEXT = 0o644
+
+Files = dict[str, tuple[str, int]]
+
+_GUARD = f"""\
+#!/bin/sh
+# Apptainer starts the lowest file system alone, silently, where overlay is not available to it.
+if ! [ -f {MARKER} ]; then
+    echo "error: ${{APPTAINER_NAME:-this image}} was started without its upper layers" >&2
+    echo "" >&2
+    echo "hint: overlay is disabled here (\\`enable overlay = no\\` in apptainer.conf, or --underlay)." >&2
+    echo "hint: use the flat form (\\`envbuild build --flat SPEC\\`), or ask the site to enable overlay." >&2
+    exit {GUARD_EXIT_CODE}
+fi
+"""
+
+_BASE = f"""\
+#!/bin/sh
+# Libraries of the host (--nv, --rocm) come last: the image's own are what it was built with.
+LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+${{LD_LIBRARY_PATH}}:}}{DIRECTORY}/libs"
+PS1="${{PS1:-Apptainer> }}"
+export LD_LIBRARY_PATH PS1
+"""
+
+_RUNTIME_VARIABLES = """\
+#!/bin/sh
+# APPTAINERENV_PREPEND_PATH, APPTAINERENV_APPEND_PATH and a PATH given by the user.
+PATH="${SING_USER_DEFINED_PREPEND_PATH:+${SING_USER_DEFINED_PREPEND_PATH}:}${PATH}"
+PATH="${PATH}${SING_USER_DEFINED_APPEND_PATH:+:${SING_USER_DEFINED_APPEND_PATH}}"
+PATH="${SING_USER_DEFINED_PATH:-${PATH}}"
+export PATH
+unset SING_USER_DEFINED_PREPEND_PATH SING_USER_DEFINED_APPEND_PATH SING_USER_DEFINED_PATH
+"""
+
+_RUN = """\
+#!/bin/sh
+if [ "$#" -gt 0 ]; then
+    exec "$@"
+fi
+if [ -x /bin/bash ]; then
+    exec /bin/bash --norc
+fi
+exec /bin/sh
+"""
+
+_START = """\
+#!/bin/sh
+if [ "$#" -gt 0 ]; then
+    exec "$@"
+fi
+"""
+
+_TEST = f"""\
+#!/bin/sh
+exec /usr/bin/python3 -I {JUDGE} test "$@"
+"""
+
+
+def base_files() -> Files:
+    """Return the files that every base carries; it also needs `EMPTY_DIRECTORIES`."""
+    return {
+        GUARD: (_GUARD, _SCRIPT),
+        f"{DIRECTORY}/env/99-base.sh": (_BASE, _SCRIPT),
+        f"{DIRECTORY}/env/99-runtimevars.sh": (_RUNTIME_VARIABLES, _SCRIPT),
+    }
+
+
+def top_files(manifest: Manifest) -> Files:
+    """Return the files of the top layer beside `MARKER` and `ENVIRONMENT`."""
+    return {
+        f"{DIRECTORY}/Singularity": (definition_text(manifest), _TEXT),
+        f"{DIRECTORY}/labels.json": (json.dumps(labels(manifest), indent=1) + "\n", _TEXT),
+        f"{DIRECTORY}/runscript": (_RUN, _SCRIPT),
+        f"{DIRECTORY}/runscript.help": (_help(manifest), _TEXT),
+        f"{DIRECTORY}/startscript": (_START, _SCRIPT),
+        f"{DIRECTORY}/test": (_TEST, _SCRIPT),
+    }
+
+
+def labels(manifest: Manifest) -> dict[str, str]:
+    """Return the labels of an image, sorted: what it is made from, and the spec's own, which win."""
+    facts = {
+        "org.opencontainers.image.title": manifest.name,
+        "org.opencontainers.image.version": manifest.version,
+        "org.opencontainers.image.description": manifest.summary,
+        "org.label-schema.build-arch": manifest.architecture,
+        "envbuild.base": manifest.base,
+        "envbuild.python": manifest.python,
+        "envbuild.mpi": manifest.mpi,
+        "envbuild.lock": manifest.lock_digest,
+        **{f"envbuild.recipe.{name}": version for name, version in manifest.recipes.items()},
+    }
+    return dict(sorted({**{name: fact for name, fact in facts.items() if fact}, **manifest.labels}.items()))
+
+
+def definition_text(manifest: Manifest) -> str:
+    """Return what ``apptainer inspect --deffile`` shows: how the image was made."""
+    recipes = " ".join(f"{name}@{version}" for name, version in sorted(manifest.recipes.items()))
+    return "\n".join(
+        [
+            "Bootstrap: scratch",
+            "",
+            "# Made by envbuild from a lock, not from a definition file; this text says from what.",
+            "# The lock travels in the image: `envbuild inspect IMAGE.sif` shows it.",
+            f"# name: {manifest.name}",
+            f"# version: {manifest.version}",
+            f"# base: {manifest.base}",
+            f"# python: {manifest.python}",
+            f"# mpi: {manifest.mpi or 'none'}",
+            f"# recipes: {recipes or 'none'}",
+            f"# lock: {manifest.lock_digest}",
+            "",
+        ]
+    )
+
+
+def inspection(manifest: Manifest) -> str:
+    """Return what ``apptainer inspect`` reads in place of starting the image: canonical JSON."""
+    files = top_files(manifest)
+
+    def text(name: str) -> str:
+        return files[f"{DIRECTORY}/{name}"][0]
+
+    attributes = {
+        "environment": {ENVIRONMENT: render_script(manifest.environment)},
+        "labels": labels(manifest),
+        "runscript": text("runscript"),
+        "startscript": text("startscript"),
+        "test": text("test"),
+        "helpfile": text("runscript.help"),
+        "deffile": text("Singularity"),
+    }
+    document = {"data": {"attributes": attributes}, "type": "container"}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def _help(manifest: Manifest) -> str:
+    summary = f": {manifest.summary}" if manifest.summary else ""
+    commands = shlex.join(manifest.commands)
+    return "\n".join(
+        [
+            f"{manifest.name} {manifest.version}{summary}",
+            "",
+            "apptainer run IMAGE COMMAND [ARGUMENT…] runs a command, and without one a shell;",
+            "apptainer test IMAGE runs its mini jobs.",
+            *([f"Commands: {commands}"] if commands else []),
+            "",
+        ]
+    )

@@ -1,0 +1,175 @@
+"""What exactly: every package, recipe, base image and tool that an image is made from.
+
+The model and nothing else. Text form: `envbuild.lock.text`; does it still
+satisfy a spec: `envbuild.lock.satisfy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOCK_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DebPin:
+    """One Debian package.
+
+    Attributes
+    ----------
+    name, version, architecture : str
+        In Debian's words; version with its epoch.
+    origin : str
+        Logical origin (``debian:bookworm-security``).
+    file : str
+        Path below the archive's root (``pool/main/…``).
+    size_bytes : int
+        Length of the file.
+    sha256 : str
+        Hex digest of the file, 64 characters.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    origin: str
+    file: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The last part of `file`."""
+        return self.file.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PythonPin:
+    """One Python distribution, as one file.
+
+    Attributes
+    ----------
+    name : str
+        Canonical name (PEP 503).
+    version : str
+        PEP 440, with its local part (``2.13.0+cpu``).
+    origin : str
+        Logical origin (``pypi``, ``pytorch-cpu``, ``find-links``): where it was
+        found; any origin may serve it later, the digest decides.
+    file : str
+        File name of the wheel or sdist.
+    size_bytes : int
+        Length of the file.
+    sha256 : str
+        Hex digest of the file, 64 characters.
+    layer : str
+        Name of the layer that owns it (``mpi``, ``framework:pytorch``, ``python``).
+    requires : tuple of str
+        Canonical names of the locked distributions that it asked for.
+    """
+
+    name: str
+    version: str
+    origin: str
+    file: str
+    size_bytes: int
+    sha256: str
+    layer: str
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RecipePin:
+    """One recipe, as it was.
+
+    Attributes
+    ----------
+    name, kind, version : str
+        The recipe, ``mpi`` or ``framework``, and the version that was chosen.
+    variant : str
+        Accelerator variant (``cpu``).
+    digest : str
+        ``sha256:…`` over recipe.yaml and all files under verify/.
+    """
+
+    name: str
+    kind: str
+    version: str
+    variant: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BasePin:
+    """The base image definition, as it was.
+
+    Attributes
+    ----------
+    digest : str
+        ``sha256:…`` over the canonical JSON of the definition.
+    python, abi, glibc : str
+        ``3.11``, ``cp311``, ``2.36``.
+    """
+
+    name: str
+    digest: str
+    architecture: str
+    python: str
+    abi: str
+    glibc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ToolPin:
+    """A tool whose bytes decide ours.
+
+    Attributes
+    ----------
+    version : str
+        What the tool says of itself.
+    digest : str
+        ``sha256:…`` over the program (and the compression library it loads).
+    """
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """Everything an image is made from; the input of the planner beside the spec.
+
+    Attributes
+    ----------
+    name, version : str
+        Of the spec.
+    accelerator : str
+        As in the spec (``cpu``).
+    requests : tuple of str
+        The Python requirements that were resolved together, sorted: those of
+        the spec and those of its recipes.
+    system_requests : tuple of str
+        The Debian packages that were asked for beyond the base's own, sorted.
+    base_debs, system_debs : tuple of DebPin
+        Sorted by name; `system_debs` holds what the system layer adds.
+    python : tuple of PythonPin
+        Sorted by name.
+    recipes : tuple of RecipePin
+        Sorted by name.
+    tools : tuple of ToolPin
+        Sorted by name.
+    """
+
+    name: str
+    version: str
+    accelerator: str
+    base: BasePin
+    recipes: tuple[RecipePin, ...]
+    requests: tuple[str, ...]
+    system_requests: tuple[str, ...]
+    base_debs: tuple[DebPin, ...]
+    system_debs: tuple[DebPin, ...]
+    python: tuple[PythonPin, ...]
+    tools: tuple[ToolPin, ...]
+    format: int = LOCK_FORMAT

@@ -1,0 +1,247 @@
+"""Does a lock still satisfy what is asked: every constraint is met by a pin, and no pin is orphaned.
+
+Pure. A lock is judged by what it holds, never by a hash of the spec, so that
+a constraint that was only widened, or a comment, asks for no new lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
+from envbuild.spec.asked import Asked, ChosenRecipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing in which a lock and what is asked differ.
+
+    Attributes
+    ----------
+    part : str
+        What has to be resolved again: ``python``, ``system`` or ``base``; or
+        ``facts`` where a new lock needs no resolving.
+    subject : str
+        The package, recipe or key that differs.
+    sentence : str
+        For people, without a full stop: ``packages.python gained `tabulate```.
+    """
+
+    part: str
+    subject: str
+    sentence: str
+
+
+def differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+    """Return in what a lock no longer satisfies what is asked; empty where it does."""
+    return (
+        *_facts(lock, asked),
+        *_recipes(lock, asked),
+        *python_differences(lock, asked),
+        *_system(lock, asked),
+    )
+
+
+def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, ...]:
+    """Return in what the tools of a lock differ from those of this machine.
+
+    Such a lock is satisfied all the same: other tools make other bytes and
+    so other keys, but the same packages.
+    """
+    locked = {pin.name: pin for pin in lock.tools}
+    here = {pin.name: pin for pin in tools}
+    found = []
+    for name in sorted(locked.keys() | here.keys()):
+        was, now = locked.get(name), here.get(name)
+        if was == now:
+            continue
+        if was is None:
+            sentence = f"tool {name} is not in the lock"
+        elif now is None:
+            sentence = f"tool {name} {was.version} is in the lock and not on this machine"
+        elif was.version != now.version:
+            sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
+        else:
+            sentence = f"tool {name} {now.version} is another build than the one in the lock"
+        found.append(Difference(part="facts", subject=name, sentence=sentence))
+    return tuple(found)
+
+
+def python_environment(asked: Asked) -> dict[str, str]:
+    """Return the environment markers (PEP 508) of the base's Python on its platform."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[asked.architecture]
+    version = asked.base.python.version
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{version}.0",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{version}.0",
+        "python_version": version,
+        "sys_platform": "linux",
+        "extra": "",
+    }
+
+
+def _facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    spec, base = asked.spec, asked.base
+    for key, was, now in (
+        ("name", lock.name, spec.name),
+        ("version", lock.version, spec.version),
+        ("accelerator", lock.accelerator, str(spec.accelerator)),
+    ):
+        if was != now:
+            yield Difference(part="facts", subject=key, sentence=f"{key} is `{now}`, the lock has `{was}`")
+    if lock.base.name != base.name:
+        sentence = f"base is {base.name}, the lock has {lock.base.name}"
+        yield Difference(part="base", subject=base.name, sentence=sentence)
+    elif lock.base.architecture != asked.architecture:
+        sentence = f"the architecture is {asked.architecture}, the lock has {lock.base.architecture}"
+        yield Difference(part="base", subject=asked.architecture, sentence=sentence)
+    elif lock.base.digest != asked.base_digest:
+        yield Difference(part="base", subject=base.name, sentence=f"base image {base.name} changed")
+
+
+def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    locked = {pin.name: pin for pin in lock.recipes}
+    chosen = {entry.recipe.name: entry for entry in asked.recipes}
+    for name in sorted(chosen.keys() - locked.keys()):
+        where = _place(chosen[name].recipe.kind)
+        yield Difference(part="facts", subject=name, sentence=f"{where} gained {name}")
+    for name in sorted(locked.keys() - chosen.keys()):
+        yield Difference(part="facts", subject=name, sentence=f"{_place(locked[name].kind)} lost {name}")
+    for name in sorted(locked.keys() & chosen.keys()):
+        sentence = _recipe_changed(locked[name], chosen[name], asked)
+        if sentence:
+            yield Difference(part="facts", subject=name, sentence=sentence)
+
+
+def _place(kind: str) -> str:
+    return "mpi" if kind == "mpi" else "frameworks"
+
+
+def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str | None:
+    where = _place(pin.kind)
+    if pin.version != chosen.version:
+        choices = (asked.spec.mpi, *asked.spec.frameworks)
+        choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
+        if choice is not None and not choice.admits(pin.version):
+            return f"{where}: {pin.name} {pin.version} does not satisfy {choice.constraint}"
+        return f"{where}: {pin.name} {chosen.version} is chosen, the lock has {pin.version}"
+    if pin.variant != chosen.variant_name:
+        return f"{where}: {pin.name} is for {chosen.variant_name}, the lock has it for {pin.variant}"
+    if pin.digest != chosen.digest:
+        return f"recipe {pin.name} changed"
+    return None
+
+
+def python_differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+    """Return in what the Python pins of a lock no longer satisfy what is asked."""
+    pins = {pin.name: pin for pin in lock.python}
+    environment = python_environment(asked)
+    wanted = _by_name(asked.python_requests(), environment)
+    before = _by_name(lock.requests, environment)
+    found: list[Difference] = []
+    for name, requirements in sorted(wanted.items()):
+        found += _unmet(name, requirements, pins.get(name), before.get(name, []), asked)
+    found += _orphans(
+        lock, set(wanted), set(before) - set(wanted), {chosen.layer for chosen in asked.recipes}
+    )
+    for pin in lock.python:
+        owner = asked.owner(pin.name)
+        if pin.layer != owner:
+            sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
+            found.append(Difference(part="facts", subject=pin.name, sentence=sentence))
+    return tuple(found)
+
+
+def _by_name(texts: Iterable[str], environment: dict[str, str]) -> dict[str, list[Requirement]]:
+    """Group requirements by canonical name; those whose marker is false here are dropped."""
+    grouped: dict[str, list[Requirement]] = {}
+    for text in texts:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            grouped.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return grouped
+
+
+def _unmet(
+    name: str,
+    requirements: Sequence[Requirement],
+    pin: PythonPin | None,
+    before: Sequence[Requirement],
+    asked: Asked,
+) -> Iterable[Difference]:
+    where = _asked_by(name, asked)
+    if pin is None:
+        yield Difference(part="python", subject=name, sentence=f"{where} gained `{name}`")
+        return
+    for requirement in requirements:
+        if not requirement.specifier.contains(pin.version, prereleases=True):
+            sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
+            yield Difference(part="python", subject=name, sentence=sentence)
+    extras = {extra for requirement in requirements for extra in requirement.extras}
+    had = {extra for requirement in before for extra in requirement.extras}
+    for verb, changed in (("gained", extras - had), ("lost", had - extras)):
+        for extra in sorted(changed):
+            yield Difference(
+                part="python", subject=name, sentence=f"{where}: `{name}` {verb} the extra `{extra}`"
+            )
+
+
+def _asked_by(name: str, asked: Asked) -> str:
+    for text in asked.spec.packages.python:
+        if canonicalize_name(Requirement(text).name) == name:
+            return "packages.python"
+    for chosen in asked.recipes:
+        if any(canonicalize_name(Requirement(text).name) == name for text in chosen.requirements()):
+            return f"recipe {chosen.recipe.name}"
+    return "packages.python"
+
+
+def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[Difference]:
+    """Tell which pins nobody asks for any more; what only they asked for goes with them untold."""
+    kept = _reachable(lock, wanted)
+    layers = {pin.name: pin.layer for pin in lock.python}
+    lost = sorted(name for name in dropped if name in layers and name not in kept)
+    for name in lost:
+        if layers[name] not in ("python", *owners):
+            continue  # its recipe is gone, which is told already
+        yield Difference(part="python", subject=name, sentence=f"packages.python lost `{name}`")
+    explained = kept | _reachable(lock, set(lost))
+    for pin in lock.python:
+        if pin.name not in explained:
+            sentence = f"`{pin.name}` is locked, and nothing asks for it"
+            yield Difference(part="python", subject=pin.name, sentence=sentence)
+
+
+def _reachable(lock: Lock, roots: set[str]) -> set[str]:
+    edges = {pin.name: pin.requires for pin in lock.python}
+    seen: set[str] = set()
+    todo = [name for name in roots if name in edges]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += [other for other in edges[name] if other in edges]
+    return seen
+
+
+def _system(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
+    wanted = set(asked.system_requests())
+    for name in sorted(wanted - pinned):
+        yield Difference(part="system", subject=name, sentence=f"packages.system gained `{name}`")
+    for name in sorted(set(lock.system_requests) - wanted):
+        yield Difference(part="system", subject=name, sentence=f"packages.system lost `{name}`")
+    for name in sorted(set(asked.base.packages) - {pin.name for pin in lock.base_debs}):
+        sentence = f"base image {asked.base.name} needs `{name}`, which is not locked"
+        yield Difference(part="base", subject=name, sentence=sentence)

@@ -1,0 +1,247 @@
+"""Which layers: their steps, their keys, and how they are put together.
+
+Pure: a key reads no disk, clock, network or environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+KEY_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class InputFile:
+    """A locked file that a step uses.
+
+    Attributes
+    ----------
+    name : str
+        File name (``scipy-1.16.0-…whl``).
+    sha256 : str
+        Hex digest, 64 characters.
+    """
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Tool:
+    """A tool whose bytes decide those of a layer."""
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseStep:
+    """Install Debian packages into an empty root.
+
+    Attributes
+    ----------
+    debs : tuple of InputFile
+        All packages of the base.
+    texts : dict of str to str
+        Path → content of the files that the image format wants in every root.
+    """
+
+    suite: str
+    architecture: str
+    debs: tuple[InputFile, ...]
+    texts: dict[str, str]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemStep:
+    """Install further Debian packages on a base; the layer holds what that changes.
+
+    Attributes
+    ----------
+    base_debs, debs : tuple of InputFile
+        The packages of the base, and those that are added.
+    """
+
+    suite: str
+    architecture: str
+    base_debs: tuple[InputFile, ...]
+    debs: tuple[InputFile, ...]
+    texts: dict[str, str]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The Python that a layer is made for.
+
+    Attributes
+    ----------
+    abi : str
+        ABI tag (``cp311``).
+    architecture : str
+        In Debian's words.
+    debs : tuple of InputFile
+        The packages that hold it: another openssl is no other interpreter.
+    """
+
+    abi: str
+    architecture: str
+    debs: tuple[InputFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VenvStep:
+    """Make the empty virtual environment that the Python layers fill."""
+
+    prefix: str
+    interpreter: Interpreter
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixStep:
+    """Install wheels below a prefix; the layer holds all but the virtual environment's skeleton."""
+
+    prefix: str
+    interpreter: Interpreter
+    wheels: tuple[InputFile, ...]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEntry:
+    """A file that we write.
+
+    Attributes
+    ----------
+    content : str
+        Base64 of its bytes, so that keys can hold any content.
+    """
+
+    path: str
+    content: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesStep:
+    """Write files, and nothing else."""
+
+    files: tuple[TextEntry, ...]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStep:
+    """Put finished layers into one, in order."""
+
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+Step = BaseStep | SystemStep | VenvStep | PrefixStep | FilesStep | MergeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One planned layer.
+
+    Attributes
+    ----------
+    name : str
+        ``base``, ``system``, ``mpi``, ``framework:pytorch``, ``python``,
+        ``venv``, ``files``, ``metadata``, or ``a+b`` for a merge.
+    key : str
+        ``sha256:…``: the promise.
+    step : Step
+        What makes it.
+    inputs : tuple of str
+        Names of the layers that it is made from; their keys are in its key.
+    needs : tuple of str
+        Names of further layers that must exist to build it (the sandbox's
+        root), without a part in its key.
+    """
+
+    name: str
+    key: str
+    step: Step
+    inputs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of its step (``base``, ``prefix``, …)."""
+        return type(self.step).__name__.removesuffix("Step").lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """All layers in an order in which they can be built, and the parts of the image.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        Every layer after those that it is made from.
+    root : str
+        Name of the layer that becomes the image's root partition.
+    overlays : tuple of str
+        Names of the layers that become overlays, from bottom to top.
+    members : dict of str to tuple of str
+        Part's layer → names of the layers that it holds, for people.
+    """
+
+    layers: tuple[Layer, ...]
+    root: str
+    overlays: tuple[str, ...]
+    members: dict[str, tuple[str, ...]]
+
+    def layer(self, name: str) -> Layer:
+        """Return a layer by its name."""
+        return next(layer for layer in self.layers if layer.name == name)
+
+    def parts(self) -> tuple[Layer, ...]:
+        """Return the layers that the image's partitions are made of, the root first."""
+        return tuple(self.layer(name) for name in (self.root, *self.overlays))
+
+    def needed(self) -> tuple[Layer, ...]:
+        """Return the layers that the image's parts hold, merged ones and their members both."""
+        wanted = {name for part in self.parts() for name in (part.name, *part.inputs)}
+        return tuple(layer for layer in self.layers if layer.name in wanted)
+
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON, one line."""
+        layers = [{"kind": layer.kind, **asdict(layer)} for layer in self.layers]
+        data = {
+            "format": KEY_FORMAT,
+            "layers": layers,
+            "root": self.root,
+            "overlays": self.overlays,
+            "members": self.members,
+        }
+        return canonical(data) + "\n"
+
+
+def canonical(value: object) -> str:
+    """Return canonical JSON: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def layer_key(step: Step, inputs: Sequence[Layer]) -> str:
+    """Digest of every field of the step and of the layers it is made from."""
+    payload = {
+        "format": KEY_FORMAT,
+        "kind": type(step).__name__,
+        "step": asdict(step),
+        "inputs": [layer.key for layer in inputs],
+    }
+    return "sha256:" + hashlib.sha256(canonical(payload).encode()).hexdigest()

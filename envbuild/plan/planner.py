@@ -1,0 +1,184 @@
+"""From a lock to layers: what each holds, and which become parts of the image. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.plan.model import (
+    BaseStep,
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    Interpreter,
+    Layer,
+    MergeStep,
+    PrefixStep,
+    Step,
+    SystemStep,
+    TextEntry,
+    Tool,
+    VenvStep,
+    layer_key,
+)
+from envbuild.spec.asked import Asked
+
+ENV_PREFIX = "/opt/env"
+MPI_PREFIX = "/opt/mpi"
+
+# Each overlay costs 25-30 ms at every start of the image (one FUSE mount).
+MAX_OVERLAYS = 3
+
+# How much it costs to put a layer into a merge: roughly its size. Cheap neighbours merge first.
+_WEIGHT = {"metadata": 0, "venv": 0, "files": 1, "mpi": 3, "system": 3, "python": 5}
+_FRAMEWORK_WEIGHT = 50
+
+
+def make_plan(
+    asked: Asked,
+    lock: Lock,
+    *,
+    root_texts: Mapping[str, str],
+    metadata: Sequence[TextEntry],
+    flat: bool = False,
+) -> BuildPlan:
+    """Plan the layers of an image.
+
+    Parameters
+    ----------
+    root_texts : mapping
+        Path → content of the files that the image format wants in every root.
+    metadata : sequence of TextEntry
+        What the top layer carries: the image's own story.
+    flat : bool
+        Whether to merge everything into one root partition.
+    """
+    layers = [_base(asked, lock, root_texts)]
+    layers += _upper_layers(asked, lock, root_texts, metadata, layers[0])
+    overlays = tuple(layer.name for layer in layers[1:])
+    tools = _tools(lock, "mksquashfs")
+    if flat:
+        merged = _merge([layer.name for layer in layers], layers, tools)
+        return BuildPlan(
+            layers=(*layers, merged), root=merged.name, overlays=(), members={merged.name: merged.inputs}
+        )
+    members: dict[str, tuple[str, ...]] = {"base": ("base",)}
+    parts = []
+    for group in overlay_groups(overlays):
+        if len(group) > 1:
+            layers.append(_merge(group, layers, tools))
+        name = "+".join(group)
+        parts.append(name)
+        members[name] = tuple(group)
+    return BuildPlan(layers=tuple(layers), root="base", overlays=tuple(parts), members=members)
+
+
+def overlay_groups(names: Sequence[str], limit: int = MAX_OVERLAYS) -> list[list[str]]:
+    """Merge neighbours until no more than `limit` groups are left, the lightest pair first.
+
+    Of equally light pairs the topmost merges, since what lies on top is
+    small and changes most.
+    """
+    groups = [[name] for name in names]
+    while len(groups) > limit:
+        weights = [sum(_weight(name) for name in low + high) for low, high in pairwise(groups)]
+        index = max(i for i, weight in enumerate(weights) if weight == min(weights))
+        groups[index : index + 2] = [groups[index] + groups[index + 1]]
+    return groups
+
+
+def _weight(name: str) -> int:
+    return _WEIGHT.get(name, _FRAMEWORK_WEIGHT)
+
+
+def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
+    step = BaseStep(
+        suite=asked.base.suite,
+        architecture=lock.base.architecture,
+        debs=_debs(lock.base_debs),
+        texts=dict(root_texts),
+        tools=_tools(lock, "mmdebstrap", "mksquashfs"),
+    )
+    return _layer("base", step, ())
+
+
+def _upper_layers(
+    asked: Asked, lock: Lock, root_texts: Mapping[str, str], metadata: Sequence[TextEntry], base: Layer
+) -> list[Layer]:
+    """Return the layers above the base, from bottom to top."""
+    interpreter = Interpreter(
+        abi=lock.base.abi,
+        architecture=lock.base.architecture,
+        debs=_debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
+    )
+    python_tools = _tools(lock, "uv", "mksquashfs")
+    layers = []
+    if lock.system_debs:
+        step = SystemStep(
+            suite=asked.base.suite,
+            architecture=lock.base.architecture,
+            base_debs=_debs(lock.base_debs),
+            debs=_debs(lock.system_debs),
+            texts=dict(root_texts),
+            tools=_tools(lock, "mmdebstrap", "mksquashfs"),
+        )
+        layers.append(_layer("system", step, (base,)))
+    for owner in [*(chosen.layer for chosen in asked.recipes), "python"]:
+        wheels = _wheels(pin for pin in lock.python if pin.layer == owner)
+        if wheels:
+            prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX
+            prefix_step = PrefixStep(
+                prefix=prefix, interpreter=interpreter, wheels=wheels, tools=python_tools
+            )
+            layers.append(_layer(owner, prefix_step, (), needs=("base",)))
+    venv = VenvStep(prefix=ENV_PREFIX, interpreter=interpreter, tools=python_tools)
+    layers.append(_layer("venv", venv, (), needs=("base",)))
+    squash = _tools(lock, "mksquashfs")
+    if asked.spec.files:
+        entries = tuple(
+            TextEntry(
+                path=entry.target,
+                content=base64.b64encode(asked.files[entry.source]).decode(),
+                executable=entry.executable,
+            )
+            for entry in sorted(asked.spec.files, key=lambda entry: entry.target)
+        )
+        layers.append(_layer("files", FilesStep(files=entries, tools=squash), ()))
+    story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
+    layers.append(_layer("metadata", story, ()))
+    return layers
+
+
+def _layer(name: str, step: Step, inputs: Sequence[Layer], needs: tuple[str, ...] = ()) -> Layer:
+    return Layer(
+        name=name,
+        key=layer_key(step, inputs),
+        step=step,
+        inputs=tuple(layer.name for layer in inputs),
+        needs=needs,
+    )
+
+
+def _merge(names: Sequence[str], layers: Sequence[Layer], tools: tuple[Tool, ...]) -> Layer:
+    by_name = {layer.name: layer for layer in layers}
+    return _layer("+".join(names), MergeStep(tools=tools), [by_name[name] for name in names])
+
+
+def _debs(pins: Iterable[DebPin]) -> tuple[InputFile, ...]:
+    return tuple(sorted(InputFile(name=pin.file_name, sha256=pin.sha256) for pin in pins))
+
+
+def _wheels(pins: Iterable[PythonPin]) -> tuple[InputFile, ...]:
+    return tuple(sorted(InputFile(name=pin.file, sha256=pin.sha256) for pin in pins))
+
+
+def _tools(lock: Lock, *names: str) -> tuple[Tool, ...]:
+    return tuple(
+        sorted(
+            Tool(name=pin.name, version=pin.version, digest=pin.digest)
+            for pin in lock.tools
+            if pin.name in names
+        )
+    )

@@ -1,0 +1,121 @@
+"""What changed since the last plan, and so why a layer is built. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from envbuild.plan.model import BuildPlan, Layer, canonical
+
+_SHOWN = 4
+
+
+def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
+    """Say for each layer what differs from the same layer of an earlier plan.
+
+    Parameters
+    ----------
+    previous : str or None
+        The earlier plan's `BuildPlan.to_json`; None if there is none.
+
+    Returns
+    -------
+    dict of str to str
+        Layer's name → a sentence; empty where nothing differs.
+    """
+    before = _layers(previous)
+    changed: dict[str, str] = {}
+    for layer in plan.layers:
+        earlier = before.get(layer.name)
+        if earlier is None:
+            changed[layer.name] = "new layer" if before else "first build"
+        elif earlier.get("key") == layer.key:
+            changed[layer.name] = ""
+        else:
+            inputs = [name for name in layer.inputs if changed.get(name)]
+            own = _differences(layer, earlier)
+            changed[layer.name] = (
+                "; ".join(own) or ", ".join(f"{name} changed" for name in inputs) or "changed"
+            )
+    return changed
+
+
+def _layers(previous: str | None) -> dict[str, dict[str, Any]]:
+    if previous is None:
+        return {}
+    try:
+        return {layer["name"]: layer for layer in json.loads(previous)["layers"]}
+    except (ValueError, KeyError, TypeError):
+        return {}  # an older format explains nothing; the keys still decide
+
+
+def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
+    now: dict[str, Any] = json.loads(canonical(asdict(layer.step)))
+    then: dict[str, Any] = earlier.get("step", {})
+    found: list[str] = []
+    for field in sorted(now.keys() | then.keys()):
+        if now.get(field) != then.get(field):
+            found += _field(layer, field, then.get(field), now.get(field))
+    return found
+
+
+def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:
+    if field in ("wheels", "debs", "base_debs", "tools"):
+        what = {"wheels": layer.name, "debs": "packages", "base_debs": "base packages", "tools": "tools"}[
+            field
+        ]
+        return _pins(what, _by_name(then), _by_name(now))
+    if field == "files":
+        return _pins("files", _by_path(then), _by_path(now))
+    if field == "interpreter":
+        return ["Python of the base changed"]
+    if field == "revision":
+        return [f"envbuild makes this kind of layer anew (revision {then} → {now})"]
+    return [f"{field} changed"]
+
+
+def _pins(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """``python gained tabulate 0.9.0``, ``python lost …``, ``tools: uv 0.9 → 0.10``."""
+    gained = [f"{name} {now[name]}".strip() for name in sorted(now.keys() - then.keys())]
+    lost = sorted(then.keys() - now.keys())
+    other = [
+        f"{name} {then[name]} → {now[name]}" if then[name] != now[name] else f"{name} changed"
+        for name in sorted(then.keys() & now.keys())
+        if then[name] != now[name]
+    ]
+    sentences = []
+    for verb, names in (("gained", gained), ("lost", lost), ("changed", other)):
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            sentences.append(f"{what} {verb} {', '.join(names[:_SHOWN])}{more}")
+    return sentences
+
+
+def _by_name(value: Any) -> dict[str, str]:
+    found = {}
+    for item in value or ():
+        if "version" in item:
+            found[item["name"]] = f"{item['version']} ({item['digest'][7:15]})"
+            continue
+        name, version = _name_and_version(item["name"])
+        found[name] = version
+    return found
+
+
+def _by_path(value: Any) -> dict[str, str]:
+    return {item["path"]: f"({len(item['content'])} characters of base64)" for item in value or ()}
+
+
+def _name_and_version(file_name: str) -> tuple[str, str]:
+    if file_name.endswith(".deb"):
+        parts = file_name.removesuffix(".deb").split("_")
+        return parts[0], parts[1] if len(parts) > 1 else ""
+    try:
+        name, version, _, _ = parse_wheel_filename(file_name)
+    except InvalidWheelFilename:
+        return file_name, ""
+    return str(name), str(version)

@@ -1,0 +1,1 @@
+"""From what is asked to a lock, and from a lock to its files."""

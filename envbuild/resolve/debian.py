@@ -1,0 +1,293 @@
+"""From Debian package names to pins, with apt's own solver in a private state directory.
+
+apt runs as whoever calls, changes nothing on the machine, and verifies the
+archives' signatures as the machine's own configuration tells it to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean, raise_all
+from envbuild.events import Emit, Warned
+from envbuild.lock.model import DebPin, Lock
+from envbuild.resolve import apttext
+from envbuild.resolve.origins import Archive, Machine, archives
+from envbuild.spec.asked import Asked
+from envbuild.system import host, network, process
+
+_TIMEOUT_S = 600.0
+
+
+def resolve_debian(
+    asked: Asked,
+    *,
+    previous: Lock | None,
+    upgrade: Sequence[str] | None,
+    machine: Machine,
+    cache_dir: Path,
+    emit: Emit,
+    offline: bool = False,
+) -> tuple[tuple[DebPin, ...], tuple[DebPin, ...]]:
+    """Choose the packages of the base and what the system layer adds to them.
+
+    Parameters
+    ----------
+    previous : Lock or None
+        Its versions are kept where the archive still has them.
+    upgrade : sequence of str or None
+        Packages that may take a newer version; empty for all, None for none.
+    cache_dir : Path
+        Package lists are kept below it.
+    offline : bool
+        Use the lists as they were last seen.
+
+    Returns
+    -------
+    tuple of DebPin, tuple of DebPin
+        The base, as ``mmdebstrap --variant=minbase`` with the base's packages
+        would have it; and what the asked packages need beyond it.
+
+    Raises
+    ------
+    RequestError
+        A package is unknown, or they cannot be installed together.
+    MachineError
+        An archive cannot be reached, or its signature is not trusted.
+    """
+    sources = {
+        origin: archives(origin, asked.base.components, asked.site, machine) for origin in asked.base.origins
+    }
+    kept = _kept(previous, asked, upgrade)
+    with _Apt.open(asked, cache_dir) as apt:
+        chosen = apt.update(sources, emit=emit, offline=offline)
+        apt.prefer(kept)
+        base = apt.solve([*_minimal(asked), "apt", *asked.base.packages], chosen)
+        if len(base) <= len(asked.base.packages):
+            raise RequestError(
+                f"the archives of {asked.base.name} name no essential packages for {asked.base.suite}",
+                at=Location(path=asked.path),
+            )
+        system: tuple[DebPin, ...] = ()
+        if asked.system_requests():
+            exact = [f"{pin.name}={pin.version}" for pin in base]
+            names = {pin.name for pin in base}
+            whole = apt.solve([*exact, *asked.system_requests()], chosen)
+            system = tuple(pin for pin in whole if pin.name not in names)
+    _tell_renewed(kept, (*base, *system), emit)
+    return base, system
+
+
+def _minimal(asked: Asked) -> tuple[str, ...]:
+    """Return apt patterns for what every Debian system has; flags count as the suite itself states them."""
+    suite = re.escape(asked.base.suite)
+    release = f"?or(?archive(^{suite}$),?codename(^{suite}$))"
+    return (f"?narrow({release},?essential)",)
+
+
+def _kept(previous: Lock | None, asked: Asked, upgrade: Sequence[str] | None) -> dict[str, str]:
+    if (
+        previous is None
+        or (upgrade is not None and not upgrade)
+        or previous.base.architecture != asked.architecture
+    ):
+        return {}
+    pins = (*previous.base_debs, *previous.system_debs)
+    return {pin.name: pin.version for pin in pins if pin.name not in (upgrade or ())}
+
+
+def _tell_renewed(kept: dict[str, str], pins: Sequence[DebPin], emit: Emit) -> None:
+    renewed = [pin.name for pin in pins if kept.get(pin.name, pin.version) != pin.version]
+    if renewed:
+        emit(
+            Warned(
+                text=f"the archives no longer have what is locked of {', '.join(renewed)}: renewed",
+                hint="`envbuild fetch SPEC --to DIR` keeps locked files for later",
+            )
+        )
+
+
+def proxies(addresses: Iterable[str]) -> dict[str, str]:
+    """Return the proxies that apt is configured to use for some addresses.
+
+    Returns
+    -------
+    dict
+        ``scheme://host`` → address of the proxy, for `network.Client`.
+    """
+    finished = process.run(
+        [host.find_program("apt-config"), "dump", "Acquire::http", "Acquire::https"],
+        env=host.environment(),
+        timeout_s=60,
+    )
+    return apttext.proxies(finished.stdout, addresses)
+
+
+class _Apt:
+    """apt with its own state, lists and sources; the machine's proxies and settings stay in force."""
+
+    def __init__(self, asked: Asked, state: Path, run_dir: Path) -> None:
+        self._asked = asked
+        self._state = state
+        self._run_dir = run_dir
+        self._conf = run_dir / "apt.conf"
+        self._write_configuration()
+
+    @staticmethod
+    @contextmanager
+    def open(asked: Asked, cache_dir: Path) -> Iterator[_Apt]:
+        identity = f"{asked.base.distribution} {asked.base.suite} {asked.architecture} {asked.base.origins}"
+        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        state = (cache_dir / "apt" / key).absolute()
+        try:
+            for name in ("lists/partial", "cache/archives/partial", "state"):
+                (state / name).mkdir(parents=True, exist_ok=True)
+            (state / "status").touch()
+            with tempfile.TemporaryDirectory(prefix=".run-", dir=state) as name:
+                yield _Apt(asked, state, Path(name))
+        except OSError as error:
+            raise MachineError(f"`{state}` cannot be written: {error.strerror or error}") from error
+
+    def _write_configuration(self) -> None:
+        paths = {
+            "Dir::State": self._state / "state",
+            "Dir::State::status": self._state / "status",
+            "Dir::State::Lists": self._state / "lists",
+            "Dir::Cache": self._state / "cache",
+            "Dir::Cache::pkgcache": self._state / "cache/pkgcache.bin",
+            "Dir::Etc::SourceList": self._run_dir / "private.sources",
+            "Dir::Etc::Preferences": self._run_dir / "preferences",
+        }
+        self._conf.write_text(apttext.configuration(paths, self._asked.architecture), encoding="utf-8")
+        self.prefer({})
+
+    def prefer(self, versions: dict[str, str]) -> None:
+        """Let these versions win wherever an archive has them."""
+        text = apttext.preferences(versions)
+        (self._run_dir / "preferences").write_text(text, encoding="utf-8")
+
+    def update(
+        self, sources: dict[str, tuple[Archive, ...]], *, emit: Emit, offline: bool
+    ) -> dict[str, Archive]:
+        """Bring the package lists up to date and return the archive that serves each origin."""
+        chosen = {origin: entries[0] for origin, entries in sources.items()}
+        self._write_sources(chosen)
+        if offline or self._get("update").ok:
+            return chosen
+        # One of them failed: ask each alone, so that a second address can stand in for the first.
+        errors: list[EnvbuildError] = []
+        for origin, entries in sources.items():
+            for archive in entries:
+                self._write_sources({origin: archive})
+                finished = self._get("-o", "APT::Get::List-Cleanup=0", "update")
+                if finished.ok:
+                    chosen[origin] = archive
+                    break
+                shown = f"`{origin}` at {network.redact(archive.root)}"
+                problem = f"{shown} cannot be used: {apttext.complaint(finished.output)}"
+                if archive == entries[-1]:
+                    errors.append(MachineError(problem, hint="a site file can name another address for it"))
+                else:
+                    emit(Warned(text=problem, hint="the next address is asked"))
+        raise_all(errors)
+        self._write_sources(chosen)
+        return chosen
+
+    def _write_sources(self, chosen: dict[str, Archive]) -> None:
+        stanzas = [
+            apttext.stanza(archive, origin.partition(":")[2], self._asked.base.components)
+            for origin, archive in chosen.items()
+        ]
+        (self._run_dir / "private.sources").write_text("\n".join(stanzas), encoding="utf-8")
+
+    def solve(self, wanted: Sequence[str], chosen: dict[str, Archive]) -> tuple[DebPin, ...]:
+        """Return what apt would install on an empty system for these names and patterns."""
+        finished = self._get("install", "--yes", "--print-uris", *wanted)
+        if not finished.ok:
+            self._refuse(finished.output)
+        found = apttext.parse_uris(finished.stdout)
+        if not found:
+            return ()
+        suites = self._suites([entry.name for entry in found])
+        return tuple(sorted(self._pin(entry, suites, chosen) for entry in found))
+
+    def _suites(self, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:
+        finished = self._cache("madison", *names)
+        return apttext.parse_madison(finished.stdout)
+
+    def _pin(
+        self, entry: apttext.Uri, suites: dict[tuple[str, str], list[str]], chosen: dict[str, Archive]
+    ) -> DebPin:
+        address = _comparable(entry.address)
+        serving = {
+            origin: _comparable(archive.root)
+            for origin, archive in chosen.items()
+            if address.startswith(_comparable(archive.root) + "/")
+        }
+        if not serving:
+            raise MachineError(f"apt takes `{entry.name}` from an archive that it was not given")
+        listed = suites.get((entry.name, entry.version), [])
+        # Suites of one archive share its files; the one that lists this version is told.
+        origin = next((name for name in serving if name.partition(":")[2] in listed), next(iter(serving)))
+        return DebPin(
+            name=entry.name,
+            version=entry.version,
+            architecture=entry.architecture,
+            origin=origin,
+            file=address[len(serving[origin]) + 1 :],
+            size_bytes=entry.size_bytes,
+            sha256=entry.sha256,
+        )
+
+    def _refuse(self, output: str) -> None:
+        at = Location(path=self._asked.path)
+        errors: list[EnvbuildError] = []
+        for name in apttext.unknown(output):
+            near = did_you_mean(name, self._cache("pkgnames", name[:3]).stdout.split())
+            problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
+            errors.append(RequestError(problem, at=at, hint=near))
+        for name, providers in apttext.virtual(output).items():
+            problem = f"`{name}` is not a package but a name that several packages provide"
+            hint = f"name one of them: {', '.join(providers)}" if providers else None
+            errors.append(RequestError(problem, at=at, hint=hint))
+        if not errors:
+            reason = apttext.conflict(output) or apttext.complaint(output)
+            problem = f"the Debian packages cannot be installed together: {reason}"
+            errors.append(
+                RequestError(problem, at=at, hint="`envbuild lock SPEC --upgrade` takes newer versions")
+            )
+        raise_all(errors)
+
+    def _get(self, *words: str) -> process.Finished:
+        return self._run("apt-get", *words)
+
+    def _cache(self, *words: str) -> process.Finished:
+        return self._run("apt-cache", *words)
+
+    def _run(self, program: str, *words: str) -> process.Finished:
+        finished = process.run(
+            [host.find_program(program), "-c", self._conf, *words],
+            env=host.environment(network=True, extra={"DEBIAN_FRONTEND": "noninteractive"}),
+            cwd=self._run_dir,
+            timeout_s=_TIMEOUT_S,
+        )
+        if finished.timed_out:
+            raise MachineError(
+                f"apt did not end within {_TIMEOUT_S:.0f} s", hint="is the network slow or cut?"
+            )
+        return finished
+
+
+def _comparable(address: str) -> str:
+    """Return an address in one form: without credentials and percent signs, file paths in one spelling."""
+    path = network.local_path(address)
+    if path is not None:
+        return str(path)
+    parts = urlsplit(network.redact(address))
+    return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")

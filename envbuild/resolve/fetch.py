@@ -1,0 +1,315 @@
+"""Make every locked file exist here, checked; and keep locked files elsewhere.
+
+A locked file is the same wherever it comes from, because its digest decides:
+it is looked for in the cache, in directories that `export` filled, in local
+directories with wheels, and last in the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.lock.model import DebPin, PythonPin
+from envbuild.resolve.debian import proxies
+from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, copy, file_name
+from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
+from envbuild.resolve.uv import Uv
+from envbuild.resolve.uvtext import Wheel
+from envbuild.spec.asked import Asked
+from envbuild.system import clock, network
+
+__all__ = ["FileCache", "export", "fetch"]
+
+_THREADS = 4
+_TASK = "fetch"
+
+
+def fetch(
+    pins: Sequence[Pin],
+    *,
+    files: FileCache,
+    asked: Asked,
+    sources: Sequence[Path] = (),
+    offline: bool = False,
+    cache_dir: Path,
+    emit: Emit,
+    machine: Machine | None = None,
+    patience: network.Patience | None = None,
+) -> None:
+    """Make the files of all pins exist in the cache, each checked by length and SHA-256.
+
+    Parameters
+    ----------
+    sources : sequence of Path
+        Directories that `export` filled; asked before the network.
+    offline : bool
+        Use only what is on this machine.
+    cache_dir : Path
+        uv's cache is kept below it.
+    machine : Machine, optional
+        The machine's configuration; read from it if absent.
+    patience : network.Patience, optional
+        Limits of each download.
+
+    Raises
+    ------
+    RequestError
+        Files are gone everywhere, or missing and `offline` is set; every one is named.
+    MachineError
+        An archive or index cannot be reached, or the cache cannot be written.
+    """
+    wanted = {pin.sha256: pin for pin in pins if not files.has(pin)}
+    if not wanted:
+        return
+    here = read_machine() if machine is None else machine
+    python = python_sources(asked.site, here)
+    missing = _from_directories(wanted.values(), files, sources, python.local_directories(), emit)
+    if not missing:
+        return
+    if offline:
+        names = ", ".join(sorted(file_name(pin) for pin in missing))
+        raise RequestError(
+            f"{len(missing)} locked files are not on this machine, which is to do without network: {names}",
+            at=Location(path=asked.path),
+            hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
+        )
+    debian = _archive_addresses(missing, asked, here)
+    hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
+    with network.Client(patience, hosts) as client:
+        uv = Uv(asked=asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
+        addresses = debian | _wheel_addresses(uv, missing)
+        _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
+
+
+def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
+    """Keep locked files in a directory: ``debs/``, ``wheels/`` and ``SHA256SUMS``.
+
+    Raises
+    ------
+    MachineError
+        The directory cannot be written.
+    RequestError
+        A file of the cache is not there or was changed.
+    """
+    lines = []
+    try:
+        for pin in pins:
+            name = f"{_shelf(pin)}/{file_name(pin)}"
+            target = to_dir / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not _fits(target, pin):
+                part = target.with_name(f".unverified-{target.name}")
+                copy(cache.path(pin), part)
+                check(part, pin)
+                part.chmod(0o644)
+                part.replace(target)
+            lines.append(f"{pin.sha256}  {name}\n")
+        (to_dir / "SHA256SUMS").write_text(
+            "".join(sorted(lines, key=lambda line: line[66:])), encoding="utf-8"
+        )
+    except WrongBytes as error:
+        problem = f"`{file_name(pin)}` in the cache is not the locked file: {error}"
+        raise RequestError(problem, hint=f"remove `{cache.path(pin)}` and run it again") from error
+    except OSError as error:
+        raise MachineError(f"`{to_dir}` cannot be written: {error.strerror or error}") from error
+
+
+def _shelf(pin: Pin) -> str:
+    return "debs" if isinstance(pin, DebPin) else "wheels"
+
+
+def _fits(path: Path, pin: Pin) -> bool:
+    try:
+        check(path, pin)
+    except (OSError, WrongBytes):
+        return False
+    return True
+
+
+def _from_directories(
+    pins: Iterable[Pin],
+    files: FileCache,
+    sources: Sequence[Path],
+    wheel_directories: Sequence[Path],
+    emit: Emit,
+) -> list[Pin]:
+    """Take what is on this machine already; return what is not."""
+    missing = []
+    for pin in pins:
+        name = file_name(pin)
+        places = [place for root in sources for place in (root / _shelf(pin) / name, root / name)]
+        if isinstance(pin, PythonPin):
+            places += [directory / name for directory in wheel_directories]
+        if not any(place.is_file() and _take(place, pin, files, emit) for place in places):
+            missing.append(pin)
+    return missing
+
+
+def _take(place: Path, pin: Pin, files: FileCache, emit: Emit) -> bool:
+    try:
+        # Read before the cache is touched, so that the message blames the right one of the two.
+        check(place, pin)
+        files.add(pin, lambda part: copy(place, part))
+    except WrongBytes as error:
+        emit(Warned(text=f"`{place}` is not the locked file and is not used: {error}"))
+        return False
+    except OSError as error:
+        emit(Warned(text=f"`{place}` cannot be read and is not used: {error.strerror or error}"))
+        return False
+    return True
+
+
+def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -> dict[str, list[str]]:
+    """Return where each Debian package may be: SHA-256 → addresses in order."""
+    pins = [pin for pin in missing if isinstance(pin, DebPin)]
+    roots = {
+        origin: archives(origin, asked.base.components, asked.site, machine)
+        for origin in sorted({pin.origin for pin in pins})
+    }
+    return {
+        pin.sha256: [f"{archive.root}/{quote(pin.file, safe='/~')}" for archive in roots[pin.origin]]
+        for pin in pins
+    }
+
+
+def _wheel_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
+    """Ask uv where the very files are that are locked: SHA-256 → addresses, maybe none."""
+    pins = {pin.name: pin for pin in missing if isinstance(pin, PythonPin)}
+    if not pins:
+        return {}
+    offered: dict[str, list[Wheel]] = {}
+    try:
+        offered = uv.locate({name: pin.version for name, pin in pins.items()})
+    except RequestError:
+        # One is gone, and uv names only one: ask for each, so that all of them can be told.
+        for name, pin in sorted(pins.items()):
+            with contextlib.suppress(RequestError):
+                offered.update(uv.locate({name: pin.version}))
+    return {
+        pin.sha256: [
+            wheel.address
+            for wheel in offered.get(name, [])
+            if (wheel.file, wheel.sha256) == (pin.file, pin.sha256)
+        ]
+        for name, pin in pins.items()
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Downloads:
+    """Downloads side by side; every failure is kept, so that all are told at once."""
+
+    files: FileCache
+    client: network.Client
+    emit: Emit
+    asked: Asked
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _gone: list[str] = field(default_factory=list, init=False)
+    _errors: list[EnvbuildError] = field(default_factory=list, init=False)
+
+    def run(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> None:
+        started = clock.seconds()
+        total = sum(pin.size_bytes for pin in pins)
+        self.emit(TaskStarted(task=_TASK, title=f"fetch {len(pins)} files", total_bytes=total))
+        # The largest first: a big file begun last would leave the other threads idle.
+        ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            tasks = [pool.submit(self._one, pin, addresses[pin.sha256]) for pin in ordered]
+            try:
+                self._wait(tasks)
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                self.emit(TaskFailed(task=_TASK))
+                raise
+        if self._gone or self._errors:
+            self.emit(TaskFailed(task=_TASK))
+            raise_all([*self._gone_error(), *self._errors])
+        seconds = clock.seconds() - started
+        self.emit(TaskDone(task=_TASK, detail=f"{total / 1e6:.0f} MB", seconds=seconds))
+
+    def _wait(self, tasks: Sequence[Future[None]]) -> None:
+        for task in as_completed(tasks):
+            task.result()
+
+    def _one(self, pin: Pin, addresses: Sequence[str]) -> None:
+        """Try each address of a file until one gives the locked bytes."""
+        last: EnvbuildError | None = None
+        gone = True
+        report = self._reporter()
+        for address in addresses:
+            try:
+                self.files.add(pin, self._writer(address, pin, report))
+            except WrongBytes as error:
+                shown = network.redact(address)
+                last = RequestError(f"{shown} is not the locked file: {error}", at=self._at(), hint=_REFUSED)
+                gone = False
+            except network.NetworkError as error:
+                last, gone = error, gone and error.gone
+            else:
+                return
+        if gone:
+            self._gone.append(f"{pin.name} {pin.version}")
+        elif last is not None:
+            self._errors.append(last)
+
+    def _writer(self, address: str, pin: Pin, report: Callable[[int], None]) -> Callable[[Path], None]:
+        local = network.local_path(address)
+
+        def write(part: Path) -> None:
+            if local is not None:
+                try:
+                    shutil.copyfile(local, part)
+                except OSError as error:
+                    missing = isinstance(error, FileNotFoundError)
+                    raise network.NetworkError(
+                        f"`{local}` cannot be read: {error.strerror}", gone=missing
+                    ) from error
+                report(part.stat().st_size)
+                return
+            self.client.download(address, part, size_bytes=pin.size_bytes, on_bytes=report, stop=self._stop)
+
+        return write
+
+    def _reporter(self) -> Callable[[int], None]:
+        """Return what tells how a file grows; bytes that come a second time are not told again."""
+        highest = 0
+
+        def report(count: int) -> None:
+            nonlocal highest
+            if count > highest:
+                with self._mutex:
+                    self.emit(TaskAdvanced(task=_TASK, bytes=count - highest))
+                highest = count
+
+        return report
+
+    def _gone_error(self) -> list[EnvbuildError]:
+        if not self._gone:
+            return []
+        names = ", ".join(sorted(self._gone))
+        words = " ".join(sorted(name.partition(" ")[0] for name in self._gone))
+        return [
+            RequestError(
+                f"no origin has these locked files any more: {names}",
+                at=self._at(),
+                hint=f"`envbuild lock {self.asked.path} --upgrade {words}` takes newer versions; "
+                "`--from DIR` takes the files from a directory that keeps them",
+            )
+        ]
+
+    def _at(self) -> Location:
+        return Location(path=self.asked.path)
+
+
+_REFUSED = "it was not kept; a broken mirror or a proxy may have changed it"

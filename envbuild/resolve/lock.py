@@ -1,0 +1,217 @@
+"""From what is asked to a lock: resolve what changed, keep what did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.satisfy import differences
+from envbuild.lock.text import canonical
+from envbuild.resolve.debian import resolve_debian
+from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
+from envbuild.resolve.python import resolve_python
+from envbuild.spec.asked import Asked
+from envbuild.system import clock
+
+Debs = tuple[tuple[DebPin, ...], tuple[DebPin, ...]]
+
+
+def make_lock(
+    asked: Asked,
+    *,
+    previous: Lock | None,
+    upgrade: Sequence[str] | None,
+    tools: tuple[ToolPin, ...],
+    cache_dir: Path,
+    emit: Emit,
+    sources: Sequence[Path] = (),
+    offline: bool = False,
+    machine: Machine | None = None,
+) -> Lock:
+    """Return a lock that satisfies what is asked.
+
+    Debian packages are resolved again only where the base or the system
+    requests changed, Python distributions only where their requests or the
+    base's Python did; versions of the previous lock are kept where they fit.
+
+    Parameters
+    ----------
+    previous : Lock or None
+        The lock to renew.
+    upgrade : sequence of str or None
+        Packages that may take newer versions; empty for all, None for none.
+    tools : tuple of ToolPin
+        The tools of this machine.
+    cache_dir : Path
+        Package lists and uv's cache are kept below it.
+    sources : sequence of Path
+        Directories that `fetch.export` filled; their wheels are found without a network.
+    offline : bool
+        Use only what is on this machine.
+    machine : Machine, optional
+        The machine's configuration; read from it if absent.
+
+    Raises
+    ------
+    RequestError
+        Something is unknown, or cannot be met.
+    MachineError
+        An archive or index cannot be reached.
+    """
+    here = read_machine() if machine is None else machine
+    old = previous if previous is not None and previous.base.architecture == asked.architecture else None
+    upgrade = _upgradable(asked, old, upgrade)
+    parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
+    base_debs, system_debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
+    found = python_sources(asked.site, here)
+    links = (
+        *(str(directory / "wheels") for directory in sources if (directory / "wheels").is_dir()),
+        *found.find_links,
+    )
+    wheels = _python(
+        asked, old, parts, upgrade, replace(found, find_links=links), cache_dir, emit, offline=offline
+    )
+    return canonical(
+        Lock(
+            name=asked.spec.name,
+            version=asked.spec.version,
+            accelerator=str(asked.spec.accelerator),
+            base=BasePin(
+                name=asked.base.name,
+                digest=asked.base_digest,
+                architecture=asked.architecture,
+                python=asked.base.python.version,
+                abi=asked.base.python.abi,
+                glibc=asked.base.glibc,
+            ),
+            recipes=tuple(
+                RecipePin(
+                    name=chosen.recipe.name,
+                    kind=chosen.recipe.kind,
+                    version=chosen.version,
+                    variant=chosen.variant_name,
+                    digest=chosen.digest,
+                )
+                for chosen in asked.recipes
+            ),
+            requests=asked.python_requests(),
+            system_requests=asked.system_requests(),
+            base_debs=base_debs,
+            system_debs=system_debs,
+            python=wheels,
+            tools=tools,
+        )
+    )
+
+
+def _debian(
+    asked: Asked,
+    old: Lock | None,
+    parts: set[str],
+    upgrade: Sequence[str] | None,
+    machine: Machine,
+    cache_dir: Path,
+    emit: Emit,
+    *,
+    offline: bool,
+) -> Debs:
+    if old is not None and not parts & {"base", "system"} and not _touches(upgrade, _debs(old)):
+        return old.base_debs, old.system_debs
+    with _Task(emit, "lock:debian", "resolve Debian packages"):
+        return resolve_debian(
+            asked,
+            previous=old,
+            upgrade=upgrade,
+            machine=machine,
+            cache_dir=cache_dir,
+            emit=emit,
+            offline=offline,
+        )
+
+
+def _python(
+    asked: Asked,
+    old: Lock | None,
+    parts: set[str],
+    upgrade: Sequence[str] | None,
+    sources: PythonSources,
+    cache_dir: Path,
+    emit: Emit,
+    *,
+    offline: bool,
+) -> tuple[PythonPin, ...]:
+    if (
+        old is not None
+        and "python" not in parts
+        and _same_python(asked, old)
+        and not _touches(upgrade, old.python)
+    ):
+        # Who owns a distribution may have changed all the same.
+        return tuple(replace(pin, layer=asked.owner(pin.name)) for pin in old.python)
+    with _Task(emit, "lock:python", "resolve Python packages"):
+        return resolve_python(
+            asked,
+            previous=old,
+            upgrade=upgrade,
+            sources=sources,
+            cache_dir=cache_dir,
+            emit=emit,
+            offline=offline,
+        )
+
+
+class _Task:
+    """Tells the beginning and the end of a piece of work."""
+
+    def __init__(self, emit: Emit, task: str, title: str) -> None:
+        self._emit, self._task, self._title = emit, task, title
+
+    def __enter__(self) -> None:
+        self._started = clock.seconds()
+        self._emit(TaskStarted(task=self._task, title=self._title))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        seconds = clock.seconds() - self._started
+        done = TaskDone(task=self._task, seconds=seconds)
+        self._emit(done if kind is None else TaskFailed(task=self._task))
+
+
+def _same_python(asked: Asked, old: Lock) -> bool:
+    python = asked.base.python
+    return (old.base.python, old.base.abi, old.base.glibc) == (python.version, python.abi, asked.base.glibc)
+
+
+def _debs(lock: Lock) -> tuple[DebPin, ...]:
+    return (*lock.base_debs, *lock.system_debs)
+
+
+def _touches(upgrade: Sequence[str] | None, pins: Sequence[DebPin | PythonPin]) -> bool:
+    if upgrade is None:
+        return False
+    return not upgrade or any(pin.name in upgrade for pin in pins)
+
+
+def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names as the lock writes them; refuse those that nothing in the lock has."""
+    if not upgrade or old is None:
+        return None if upgrade is None else ()
+    debs = {pin.name for pin in _debs(old)}
+    known = sorted(debs | {pin.name for pin in old.python})
+    names = tuple(name if name in debs else str(canonicalize_name(name)) for name in upgrade)
+    errors: list[EnvbuildError] = [
+        RequestError(
+            f"`{name}` is not locked, so it cannot be upgraded",
+            at=Location(path=asked.path),
+            hint=did_you_mean(name, known),
+        )
+        for name in names
+        if name not in known
+    ]
+    raise_all(errors)
+    return names

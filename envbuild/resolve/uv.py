@@ -1,0 +1,292 @@
+"""Run uv: one resolution, or the addresses of exact versions."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uv
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.errors import Location, MachineError, RequestError
+from envbuild.events import Emit, Warned
+from envbuild.resolve import uvtext
+from envbuild.resolve.origins import PythonSources
+from envbuild.spec.asked import Asked
+from envbuild.system import host, network, process
+
+_TIMEOUT_S = 900.0
+_UNREACHABLE = (
+    "Failed to fetch",
+    "error sending request",
+    "dns error",
+    "tcp connect error",
+    "Could not connect",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexes:
+    """The indexes of one run, all of them reachable when they were chosen.
+
+    Attributes
+    ----------
+    default : str
+        Address of the ``pypi`` origin; empty for uv's own default.
+    named : dict of str to str
+        Other origins that can be asked.
+    owners : dict of str to str
+        Distribution → origin in `named` that it is taken from.
+    origins : dict of str to str
+        Distribution → origin that its recipe names, reachable or not.
+    """
+
+    default: str
+    named: Mapping[str, str]
+    owners: Mapping[str, str]
+    origins: Mapping[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Uv:
+    """uv for one image: its Python, platform, sources and cache.
+
+    Attributes
+    ----------
+    sources : PythonSources
+        Where distributions come from.
+    cache_dir : Path
+        uv's cache and its log are kept below it.
+    offline : bool
+        Whether uv may not use the network.
+    """
+
+    asked: Asked
+    sources: PythonSources
+    cache_dir: Path
+    client: network.Client
+    emit: Emit
+    offline: bool = False
+    _indexes: Indexes | None = field(default=None, init=False)
+
+    @property
+    def log(self) -> Path:
+        """File with what uv wrote at its last failure."""
+        return self.cache_dir / "uv-resolution.log"
+
+    def indexes(self) -> Indexes:
+        """Return the indexes to ask; those that cannot be reached are told and left out."""
+        if self._indexes is None:
+            self._indexes = self._choose()
+        return self._indexes
+
+    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[uvtext.Resolved, ...]:
+        """Resolve requirements together.
+
+        Parameters
+        ----------
+        keep : mapping
+            Distribution → version that is preferred where it fits.
+
+        Raises
+        ------
+        RequestError
+            They cannot be met together.
+        MachineError
+            An index cannot be reached.
+        """
+        pins = "".join(f"{name}=={version}\n" for name, version in sorted(keep.items()))
+        options = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
+        finished, text = self._compile(requirements, options, before=pins)
+        if not finished.ok:
+            raise self._failure(finished)
+        for warning in uvtext.warnings(finished.stderr):
+            self.emit(Warned(text=f"uv: {warning}"))
+        return uvtext.parse_resolution(text)
+
+    def locate(self, versions: Mapping[str, str]) -> dict[str, list[uvtext.Wheel]]:
+        """Return the wheels of exact versions, with their addresses.
+
+        Raises
+        ------
+        RequestError
+            One of them is nowhere to be found.
+        """
+        exact = [f"{name}=={version}" for name, version in sorted(versions.items())]
+        finished, text = self._compile(exact, ("--format", "pylock.toml", "--no-deps"))
+        if not finished.ok:
+            raise self._failure(finished)
+        return uvtext.parse_pylock(text)
+
+    def origin(self, found: uvtext.Resolved, address: str) -> str:
+        """Return the logical origin of what uv took from an address."""
+        indexes = self.indexes()
+        source = network.redact(found.source) if found.source else ""
+        for origin, index in indexes.named.items():
+            if source and source.rstrip("/") == network.redact(index).rstrip("/"):
+                return origin
+        local = network.local_path(address) is not None
+        links = {network.redact(link).rstrip("/") for link in self.sources.find_links}
+        if local or source.rstrip("/") in links:
+            return indexes.origins.get(found.name, "find-links")
+        return "pypi"
+
+    def _choose(self) -> Indexes:
+        owners: dict[str, str] = {}
+        origins: dict[str, str] = {}
+        named: dict[str, str] = {}
+        for chosen in self.asked.recipes:
+            texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
+            own = {canonicalize_name(Requirement(text).name) for text in texts} | set(chosen.recipe.owns)
+            for origin in reversed(chosen.variant.origins):
+                origins.update(dict.fromkeys(own, origin))
+                if origin == "pypi" or self.sources.no_index:
+                    continue
+                probe = min(own)
+                address = named.get(origin) or self._reachable(
+                    origin, self.sources.named.get(origin, ()), probe
+                )
+                if address:
+                    named[origin] = address
+                    owners.update(dict.fromkeys(own, origin))
+        default = ""
+        if len(self.sources.indexes) == 1:
+            default = self.sources.indexes[0]
+        elif self.sources.indexes:
+            default = self._reachable("pypi", self.sources.indexes, "") or self.sources.indexes[0]
+        return Indexes(default=default, named=named, owners=owners, origins=origins)
+
+    def _reachable(self, origin: str, addresses: Iterable[str], probe: str) -> str:
+        for address in addresses:
+            path = network.local_path(address)
+            if self.offline or (path is not None and path.is_dir()):
+                return address
+            try:
+                code = (
+                    0
+                    if path is not None
+                    else self.client.status(f"{address.rstrip('/')}/{probe}".rstrip("/") + "/")
+                )
+            except network.NetworkError:
+                code = 0
+            if 0 < code < 400 or code == 404:
+                return address
+            said = f"answers with status {code}" if code else "cannot be reached"
+            text = f"the origin `{origin}` at {network.redact(address)} {said}; it is left out"
+            self.emit(Warned(text=text, hint="another origin has to serve what it would have"))
+        return ""
+
+    def _compile(
+        self, requirements: Sequence[str], options: Sequence[str], *, before: str = ""
+    ) -> tuple[process.Finished, str]:
+        indexes = self.indexes()
+        base = self.asked.base
+        try:
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self.cache_dir) as name:
+                work = Path(name)
+                text = uvtext.project(
+                    requirements, python=base.python.version, sources=indexes.owners, indexes=indexes.named
+                )
+                (work / "pyproject.toml").write_text(text, encoding="utf-8")
+                # uv takes what already stands in its output file for preferences.
+                suffix = "pylock.toml" if "pylock.toml" in options else "requirements.txt"
+                output = work / suffix
+                if before:
+                    output.write_text(before, encoding="utf-8")
+                finished = process.run(
+                    [*self._argv(options), "--output-file", output, work / "pyproject.toml"],
+                    env=self._environment(indexes),
+                    cwd=work,
+                    timeout_s=_TIMEOUT_S,
+                )
+                return finished, output.read_text(encoding="utf-8") if finished.ok else ""
+        except OSError as error:
+            raise MachineError(f"`{self.cache_dir}` cannot be written: {error.strerror or error}") from error
+
+    def _argv(self, options: Sequence[str]) -> list[str | Path]:
+        base = self.asked.base
+        argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-config", "--no-header"]
+        argv += ["--color", "never", "--no-progress", "--cache-dir", self.cache_dir.absolute() / "uv"]
+        argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
+        argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
+        argv += ["--only-binary", ":all:", *options]
+        if self.sources.no_index:
+            argv.append("--no-index")
+        if self.offline:
+            argv.append("--offline")
+        return argv
+
+    def _environment(self, indexes: Indexes) -> dict[str, str]:
+        # Addresses may hold credentials: other users see a process's arguments, not its environment.
+        extra = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+        if indexes.default and not self.sources.no_index:
+            extra["UV_DEFAULT_INDEX"] = indexes.default
+        if self.sources.find_links:
+            extra["UV_FIND_LINKS"] = ",".join(self.sources.find_links)
+        return host.environment(network=True, extra=extra)
+
+    def _failure(self, finished: process.Finished) -> RequestError | MachineError:
+        stderr = finished.stderr
+        self.log.write_text(network.redact_text(stderr), encoding="utf-8")
+        at = Location(path=self.asked.path)
+        if finished.timed_out:
+            return MachineError(
+                f"uv did not end within {_TIMEOUT_S:.0f} s", hint=f"its output is in {self.log}"
+            )
+        if "No solution found" not in stderr:
+            if any(word in stderr for word in _UNREACHABLE):
+                return MachineError(
+                    f"the index of the Python packages cannot be reached; uv's output is in `{self.log}`",
+                    hint="a site file names another (`origins: {pypi: [ADDRESS]}`), https_proxy a proxy",
+                )
+            said = next(
+                (line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason"
+            )
+            return MachineError(
+                f"uv failed: {network.redact_text(said[7:])}", hint=f"its output is in {self.log}"
+            )
+        base = self.asked.base
+        sourced = uvtext.without_wheels(stderr)
+        if sourced and "no usable wheels" in uvtext.reason(stderr):
+            names = ", ".join(f"`{name}`" for name in sourced)
+            where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
+            problem = f"{names}: no wheel fits {where}"
+            return RequestError(
+                problem, at=at, hint=f"{uvtext.reason(stderr)}; source archives are not built here"
+            )
+        hint = self._origin_hint(stderr) or f"uv's whole reasoning is in {self.log}"
+        return RequestError(
+            f"no set of Python packages meets what was asked: {uvtext.reason(stderr)}", at=at, hint=hint
+        )
+
+    def _origin_hint(self, stderr: str) -> str | None:
+        """Return what to configure where what is lacking should come from an origin without an address."""
+        indexes = self.indexes()
+        for name, origin in sorted(indexes.origins.items()):
+            lacking = f"no version of {name}" in stderr or f"{name} was not found" in stderr
+            if lacking and origin not in indexes.named:
+                return (
+                    f"`{name}` comes from the origin `{origin}`, which could not be asked: a site file gives it "
+                    f"an address (`origins: {{{origin}: [ADDRESS]}}`) or names a place with the wheel "
+                    "(`find_links`; pip's find-links does too)"
+                )
+        return None
+
+
+def find_uv() -> Path:
+    """Return the uv program that came with the Python package.
+
+    Raises
+    ------
+    MachineError
+        It is not installed.
+    """
+    try:
+        return Path(uv.find_uv_bin())
+    except FileNotFoundError as error:
+        raise MachineError("the `uv` program is not installed beside its Python package") from error

@@ -1,0 +1,263 @@
+"""Texts that uv reads and writes, and the choice of a wheel: pure functions, no process."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envbuild.errors import MachineError
+from envbuild.system import network
+
+PROJECT = "envbuild-request"
+
+# What `uv pip compile --python-platform` knows; wheels for an older C library run on a newer one.
+_UV_GLIBC = (17, 28, *range(31, 41))
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+_PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
+_FROM = re.compile(r"\s+# from (?P<address>\S+)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Resolved:
+    """One distribution of a resolution.
+
+    Attributes
+    ----------
+    name, version : str
+        Canonical name and PEP 440 version.
+    via : tuple of str
+        Canonical names of the distributions that asked for it; empty for none but the request itself.
+    source : str
+        Address of the index or directory that uv took it from; empty where it does not say.
+    """
+
+    name: str
+    version: str
+    via: tuple[str, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """A wheel and where it is.
+
+    Attributes
+    ----------
+    address : str
+        May hold credentials.
+    size_bytes : int or None
+        None where the index does not say.
+    """
+
+    name: str
+    version: str
+    file: str
+    address: str
+    sha256: str
+    size_bytes: int | None
+
+
+def platform(architecture: str, glibc: str) -> str:
+    """Return uv's name of a platform: ``x86_64-manylinux_2_36``.
+
+    Parameters
+    ----------
+    architecture : str
+        In Debian's words.
+    glibc : str
+        Version of the C library that wheels must not exceed (``2.36``).
+
+    Raises
+    ------
+    MachineError
+        uv knows no platform that old.
+    """
+    minor = int(glibc.partition(".")[2])
+    known = [number for number in _UV_GLIBC if number <= minor]
+    if not known:
+        raise MachineError(f"uv knows no platform with glibc {glibc}")
+    return f"{_MACHINES[architecture]}-manylinux_2_{known[-1]}"
+
+
+def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
+    """Return the wheel tags that a base's Python accepts, the best first.
+
+    Parameters
+    ----------
+    abi : str
+        ABI tag (``cp311``).
+    """
+    machine = _MACHINES[architecture]
+    python = (3, int(abi.removeprefix("cp3")))
+    oldest = 5 if machine == "x86_64" else 17
+    platforms: list[str] = []
+    for minor in range(int(glibc.partition(".")[2]), oldest - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        if minor in _LEGACY:
+            platforms.append(f"{_LEGACY[minor]}_{machine}")
+    platforms.append(f"linux_{machine}")
+    return (
+        *cpython_tags(python, abis=[abi], platforms=platforms),
+        *compatible_tags(python, interpreter=abi, platforms=platforms),
+    )
+
+
+def best(wheels: Sequence[Wheel], accepted: Sequence[Tag]) -> Wheel | None:
+    """Return the wheel that fits best: by tag, then by build number, then by file name."""
+    rank = {tag: number for number, tag in reversed(list(enumerate(accepted)))}
+
+    def key(wheel: Wheel) -> tuple[int, tuple[int, str], str]:
+        _, _, build, found = parse_wheel_filename(wheel.file)
+        number, text = build or (0, "")
+        nearest = min((rank[tag] for tag in found if tag in rank), default=len(rank))
+        return (-nearest, (number, text), wheel.file)
+
+    fitting = [wheel for wheel in wheels if -key(wheel)[0] < len(rank)]
+    return max(fitting, key=key, default=None)
+
+
+def project(
+    requirements: Sequence[str], *, python: str, sources: Mapping[str, str], indexes: Mapping[str, str]
+) -> str:
+    """Return a pyproject.toml that stands for one request.
+
+    Parameters
+    ----------
+    requirements : sequence of str
+        PEP 508.
+    python : str
+        Version (``3.11``).
+    sources : mapping
+        Distribution → index name that it, and nothing else, is taken from.
+    indexes : mapping
+        Index name → address.
+    """
+    lines = [
+        "[project]",
+        f'name = "{PROJECT}"',
+        'version = "0"',
+        f'requires-python = "=={python}.*"',
+        "dependencies = [",
+        *(f"  {_string(text)}," for text in requirements),
+        "]",
+        # Its own workspace: a project in a directory above must not take part.
+        "[tool.uv.workspace]",
+        "members = []",
+        "[tool.uv.sources]",
+        *(f"{_string(name)} = {{ index = {_string(index)} }}" for name, index in sorted(sources.items())),
+    ]
+    for name, address in sorted(indexes.items()):
+        lines += [
+            "[[tool.uv.index]]",
+            f"name = {_string(name)}",
+            f"url = {_string(address)}",
+            "explicit = true",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def parse_resolution(text: str) -> tuple[Resolved, ...]:
+    """Read ``uv pip compile --annotation-style line --emit-index-annotation``.
+
+    Raises
+    ------
+    MachineError
+        A line is none that is known.
+    """
+    found: list[Resolved] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        origin = _FROM.fullmatch(line.rstrip())
+        if origin is not None and found:
+            found[-1].source = origin["address"]
+            continue
+        match = _PINNED.fullmatch(line.rstrip())
+        if match is None:
+            raise MachineError(f"uv wrote a line that is not understood: {network.redact_text(line.strip())}")
+        words = [part.strip() for part in (match["via"] or "").split(",")]
+        via = {canonicalize_name(word.partition("[")[0]) for word in words if word and " " not in word}
+        found.append(
+            Resolved(name=canonicalize_name(match["name"]), version=match["version"], via=tuple(sorted(via)))
+        )
+    return tuple(found)
+
+
+def parse_pylock(text: str) -> dict[str, list[Wheel]]:
+    """Read the wheels of a pylock.toml (PEP 751): canonical name → wheels.
+
+    Raises
+    ------
+    MachineError
+        It is no such file.
+    """
+    try:
+        packages = tomllib.loads(text).get("packages", [])
+        return {canonicalize_name(entry["name"]): list(_wheels(entry)) for entry in packages}
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise MachineError(f"uv wrote a pylock.toml that is not understood: {error}") from error
+
+
+def _wheels(entry: Mapping[str, Any]) -> Iterator[Wheel]:
+    for wheel in entry.get("wheels", ()):
+        address = wheel.get("url") or wheel["path"]
+        file = unquote(wheel.get("name") or urlsplit(address).path.rpartition("/")[2])
+        digest, size = wheel["hashes"].get("sha256", ""), wheel.get("size")
+        try:
+            name, version, _, _ = parse_wheel_filename(file)
+        except (InvalidWheelFilename, InvalidVersion):
+            continue
+        if name != canonicalize_name(entry["name"]) or not _SHA256.fullmatch(digest):
+            continue
+        yield Wheel(
+            name=name,
+            version=str(version),
+            file=file,
+            address=address,
+            sha256=digest,
+            size_bytes=size if isinstance(size, int) and size >= 0 else None,
+        )
+
+
+def same_version(one: str, other: str) -> bool:
+    """Return whether two texts are the same PEP 440 version."""
+    return Version(one) == Version(other)
+
+
+def reason(stderr: str) -> str:
+    """Return why uv found no resolution, in one line that people can read."""
+    text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
+    text = re.sub(r"\s+", " ", network.redact_text(text)).strip()
+    text = text.replace(f"{PROJECT} depends on", "what was asked needs")
+    sentences = re.split(r"\. And (?:because )?", text.rstrip("."))
+    last = re.sub(r",? we can conclude that your requirements are unsatisfiable$", "", sentences[-1])
+    last = last.removeprefix("Because ")
+    # Of a long proof the last step says what clashes.
+    conclusions = re.findall(r"we can conclude that (.+)$", sentences[-2]) if len(sentences) > 1 else []
+    return "; ".join([*(part for part in conclusions if len(part) < 300), last])
+
+
+def without_wheels(stderr: str) -> list[str]:
+    """Return the distributions of which uv says that only source is there."""
+    return sorted(set(re.findall(r"Wheels are required for `([^`]+)`", stderr)))
+
+
+def warnings(stderr: str) -> list[str]:
+    """Return uv's warnings, without addresses' credentials."""
+    return [network.redact_text(line) for line in re.findall(r"^warning: (.+)$", stderr, re.MULTILINE)]
+
+
+def _string(text: str) -> str:
+    return json.dumps(text)

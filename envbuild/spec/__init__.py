@@ -1,0 +1,1 @@
+"""What was asked: models, the loader that keeps places, and the checks between them."""

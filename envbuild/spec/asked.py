@@ -1,0 +1,104 @@
+"""A spec together with the recipes and the base image that it chose: what resolving starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from envbuild.spec.model import BaseImage, EnvSpec, Recipe, Site, Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenRecipe:
+    """A recipe, the version that met the spec's constraint, and its files.
+
+    Attributes
+    ----------
+    variant_name : str
+        Accelerator (``cpu``).
+    files : dict of str to bytes
+        Relative path → content of recipe.yaml and everything under verify/.
+    digest : str
+        ``sha256:…`` over `files`.
+    """
+
+    recipe: Recipe
+    version: str
+    variant_name: str
+    variant: Variant
+    files: dict[str, bytes]
+    digest: str
+
+    @property
+    def layer(self) -> str:
+        """Name of the layer that it owns."""
+        return "mpi" if self.recipe.kind == "mpi" else f"framework:{self.recipe.name}"
+
+    def requirements(self) -> tuple[str, ...]:
+        """Return what the resolver must meet for this recipe, its companions included."""
+        own = (text.replace("{version}", self.version) for text in self.variant.requirements)
+        return (*own, *self.recipe.python)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Everything that was asked for, checked and put together.
+
+    Attributes
+    ----------
+    path : Path
+        The spec's file, as the user named it; `files` are relative to its directory.
+    base_digest : str
+        ``sha256:…`` over the canonical JSON of the base image definition.
+    recipes : tuple of ChosenRecipe
+        The MPI first if there is one, then frameworks in the spec's order.
+    site : Site or None
+        The site's settings.
+    files : dict of str to bytes
+        Source path in the spec → content.
+    architecture : str
+        In Debian's words.
+    """
+
+    spec: EnvSpec
+    path: Path
+    base: BaseImage
+    base_digest: str
+    recipes: tuple[ChosenRecipe, ...]
+    site: Site | None
+    files: dict[str, bytes]
+    architecture: str
+
+    @property
+    def mpi(self) -> ChosenRecipe | None:
+        """The MPI recipe, if any."""
+        return next((chosen for chosen in self.recipes if chosen.recipe.kind == "mpi"), None)
+
+    @property
+    def frameworks(self) -> tuple[ChosenRecipe, ...]:
+        """The framework recipes."""
+        return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
+
+    def python_requests(self) -> tuple[str, ...]:
+        """Return all Python requirements, sorted and without repeats."""
+        wanted = set(self.spec.packages.python)
+        for chosen in self.recipes:
+            wanted.update(chosen.requirements())
+        return tuple(sorted(wanted))
+
+    def system_requests(self) -> tuple[str, ...]:
+        """Return the Debian packages that are asked for beyond the base, sorted."""
+        wanted = set(self.spec.packages.system)
+        for chosen in self.recipes:
+            wanted.update(chosen.recipe.system)
+        return tuple(sorted(wanted - set(self.base.packages)))
+
+    def owner(self, distribution: str) -> str:
+        """Return the layer that owns a Python distribution."""
+        name = canonicalize_name(distribution)
+        for chosen in self.recipes:
+            if name in chosen.recipe.owns:
+                return chosen.layer
+        return "python"

@@ -1,0 +1,290 @@
+"""Does what was asked fit together? Every mistake that spec, recipes and base image make between them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import BaseImage, Choice, EnvSpec, Recipe, Site, Variant
+
+Mistakes = Iterator[EnvbuildError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeSource:
+    """A recipe as it was found.
+
+    Attributes
+    ----------
+    directory : str
+        Name of its directory; the recipe must have the same.
+    files : dict of str to bytes
+        Relative path → content of recipe.yaml and ``verify/*.py``.
+    """
+
+    directory: str
+    loaded: Loaded[Recipe]
+    files: dict[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` over the canonical JSON of relative path → sha256 of the content."""
+        return _digest({path: hashlib.sha256(content).hexdigest() for path, content in self.files.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a spec is checked against.
+
+    Attributes
+    ----------
+    base : Loaded or None
+        The base image that it names, if there is one.
+    recipes : dict of str to RecipeSource
+        The recipes that it names, as far as they were found.
+    known_recipes, known_bases : tuple of str
+        The names of all that could be chosen.
+    faulty : frozenset of str
+        Names of recipes and base images that are there with mistakes, told already.
+    files : dict of str to bytes
+        Source path in the spec → content.
+    architecture : str
+        In Debian's words.
+    """
+
+    spec: Loaded[EnvSpec]
+    base: Loaded[BaseImage] | None
+    recipes: Mapping[str, RecipeSource]
+    known_recipes: tuple[str, ...]
+    known_bases: tuple[str, ...]
+    faulty: frozenset[str]
+    site: Site | None
+    files: dict[str, bytes]
+    architecture: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One place of the spec that names a recipe."""
+
+    choice: Choice
+    kind: str
+    loc: tuple[str | int, ...]
+
+
+def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
+    """Check a spec against its recipes and base image, and choose versions.
+
+    The version of a recipe is the first of its ``versions`` that the
+    constraint admits. What rests on a key that is wrong already is not judged.
+
+    Parameters
+    ----------
+    told : sequence of EnvbuildError
+        Mistakes found before; they are raised together with those found here.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All mistakes at once, in the order of their places.
+    """
+    mistakes = [*told, *_base_mistakes(parts)]
+    chosen: list[tuple[_Wish, ChosenRecipe]] = []
+    for wish in _wishes(parts.spec.value):
+        source = parts.recipes.get(wish.choice.name)
+        if source is None:
+            mistakes += _unknown_recipe(parts, wish)
+            continue
+        found = [*_recipe_mistakes(source), *_choice_mistakes(parts, wish, source)]
+        mistakes += found
+        variant = _variant(parts.spec.value, source.loaded.value)
+        if not found and variant is not None:
+            chosen.append((wish, _choose(wish, source, *variant)))
+    located = [(choice, wish.loc) for wish, choice in chosen]
+    mistakes += _repeated_frameworks(parts.spec)
+    mistakes += _shared_names(parts.spec, located)
+    mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
+    mistakes += variable_mistakes(parts.spec, located)
+    raise_all(mistakes)
+    if parts.base is None:
+        raise AssertionError("a base image that is not there is a mistake")
+    return Asked(
+        spec=parts.spec.value,
+        path=parts.spec.path,
+        base=parts.base.value,
+        base_digest=_digest(parts.base.value.model_dump(mode="json", by_alias=True)),
+        recipes=tuple(choice for _, choice in chosen),
+        site=parts.site,
+        files=parts.files,
+        architecture=parts.architecture,
+    )
+
+
+def choose_base(choice: Choice, bases: Sequence[Loaded[BaseImage]]) -> Loaded[BaseImage] | None:
+    """Return the newest base image of the distribution that a choice names (``debian@12``)."""
+    of_name = [base for base in bases if base.value.distribution == choice.name]
+    fitting = [base for base in of_name if choice.admits(base.value.version)]
+    return max(fitting, key=lambda base: (Version(base.value.version), base.value.name), default=None)
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _wishes(spec: EnvSpec) -> Iterator[_Wish]:
+    if spec.mpi is not None:
+        yield _Wish(spec.mpi, "mpi", ("mpi",))
+    for index, choice in enumerate(spec.frameworks):
+        yield _Wish(choice, "framework", ("frameworks", index))
+
+
+def _choose(wish: _Wish, source: RecipeSource, variant_name: str, variant: Variant) -> ChosenRecipe:
+    recipe = source.loaded.value
+    return ChosenRecipe(
+        recipe=recipe,
+        version=next(version for version in recipe.versions if wish.choice.admits(version)),
+        variant_name=variant_name,
+        variant=variant,
+        files=source.files,
+        digest=source.digest,
+    )
+
+
+def _variant(spec: EnvSpec, recipe: Recipe) -> tuple[str, Variant] | None:
+    """Variant for the accelerator; an MPI serves them all with the one for ``cpu``."""
+    names = [spec.accelerator.name, "cpu"] if recipe.kind == "mpi" else [spec.accelerator.name]
+    return next(((name, recipe.variants[name]) for name in names if name in recipe.variants), None)
+
+
+def not_known(what: str, name: str, known: Sequence[str], at: Location) -> RequestError:
+    """Return the error for a name that nothing has, with the nearest and all that could be named."""
+    suggestion = did_you_mean(name, known)
+    listed = f"known: {', '.join(known)}" if known else "none is known here"
+    hint = f"{suggestion} {listed}" if suggestion else listed
+    return RequestError(f"unknown {what} `{name}`", at=at, hint=hint)
+
+
+def _base_mistakes(parts: Parts) -> Mistakes:
+    spec = parts.spec
+    if "base" in spec.left_out:
+        return
+    choice, at = spec.value.base, spec.at("base")
+    if parts.base is None:
+        if choice.name not in parts.faulty:
+            yield not_known("base image", choice.name, parts.known_bases, at)
+        return
+    base = parts.base.value
+    if not choice.admits(base.version):
+        problem = f"the base image `{base.name}` does not meet `{choice.constraint}`"
+        yield RequestError(problem, at=at, hint=f"it is {base.distribution} {base.version}")
+    if parts.architecture not in base.architectures:
+        problem = f"the base image `{base.name}` is not made for {parts.architecture}"
+        yield RequestError(problem, at=at, hint=f"it is made for {', '.join(base.architectures)}")
+    wanted = spec.value.python
+    # The definition knows the minor release alone; the lock pins the fix.
+    fixes = [f"{base.python.version}.{fix}" for fix in range(100)]
+    if wanted and not any(SpecifierSet(wanted).contains(fix) for fix in fixes):
+        problem = f"the Python of the base image `{base.name}` does not meet `{wanted}`"
+        yield RequestError(problem, at=spec.at("python"), hint=f"it is Python {base.python.version}")
+
+
+def _unknown_recipe(parts: Parts, wish: _Wish) -> Mistakes:
+    if wish.choice.name not in parts.faulty:
+        yield not_known("recipe", wish.choice.name, parts.known_recipes, parts.spec.at(*wish.loc))
+
+
+def _recipe_mistakes(source: RecipeSource) -> Mistakes:
+    """Tell mistakes that a recipe makes with itself."""
+    recipe, loaded = source.loaded.value, source.loaded
+    if recipe.name != source.directory:
+        problem = f"the recipe's name is `{recipe.name}`, but its directory is `{source.directory}`"
+        yield RequestError(problem, at=loaded.at("name"), hint="they must be the same")
+    if not recipe.variants:
+        problem = "`variants`: needs at least one entry"
+        yield RequestError(problem, at=loaded.at("variants"), hint="such as `cpu`")
+    elif recipe.kind == "mpi" and "cpu" not in recipe.variants:
+        problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
+        yield RequestError(problem, at=loaded.at("variants"))
+    yield from search_path_mistakes(loaded, recipe.environment)
+    seen: set[str] = set()
+    for index, job in enumerate(recipe.verify):
+        if f"verify/{job.job}" not in source.files:
+            there = [path.removeprefix("verify/") for path in source.files if path.startswith("verify/")]
+            hint = did_you_mean(job.job, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
+            problem = f"there is no file `verify/{job.job}` in the recipe"
+            yield RequestError(problem, at=loaded.at("verify", index, "job"), hint=hint)
+        if job.id in seen:
+            problem = f"the check `{job.id}` is there twice"
+            yield RequestError(problem, at=loaded.at("verify", index, "id"))
+        seen.add(job.id)
+
+
+def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource) -> Mistakes:
+    spec, recipe, at = parts.spec, source.loaded.value, parts.spec.at(*wish.loc)
+    if recipe.kind != wish.kind:
+        key = "mpi" if recipe.kind == "mpi" else "frameworks"
+        article = {"mpi": "an MPI", "framework": "a framework"}
+        problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[wish.kind]}"
+        yield RequestError(problem, at=at, hint=f"name it under `{key}`")
+        return
+    if not any(wish.choice.admits(version) for version in recipe.versions):
+        problem = f"no proven version of `{recipe.name}` meets `{wish.choice.constraint}`"
+        yield RequestError(problem, at=at, hint=f"proven: {', '.join(recipe.versions)}")
+    if "accelerator" not in spec.left_out:
+        yield from _accelerator_mistakes(parts, wish, recipe)
+    if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:
+        problem = f"the recipe `{recipe.name}` needs an MPI, and the spec has none"
+        yield RequestError(problem, at=at, hint="add a line such as `mpi: mpich`")
+
+
+def _accelerator_mistakes(parts: Parts, wish: _Wish, recipe: Recipe) -> Mistakes:
+    wanted = parts.spec.value.accelerator
+    asked_for = ("accelerator",) in parts.spec.places
+    at = parts.spec.at("accelerator") if asked_for else parts.spec.at(*wish.loc)
+    if _variant(parts.spec.value, recipe) is None:
+        if recipe.kind == "mpi" or not recipe.variants:
+            return  # the recipe's own mistake, told with it
+        problem = f"the recipe `{recipe.name}` has no variant for `{wanted.name}`"
+        yield RequestError(problem, at=at, hint=f"it has: {', '.join(sorted(recipe.variants))}")
+    elif wanted.constraint and recipe.kind == "framework":
+        problem = f"the recipe `{recipe.name}` does not say which version of `{wanted.name}` it is for"
+        yield RequestError(problem, at=at, hint=f"write `accelerator: {wanted.name}`")
+
+
+def _repeated_frameworks(spec: Loaded[EnvSpec]) -> Mistakes:
+    first: dict[str, int] = {}
+    for index, choice in enumerate(spec.value.frameworks):
+        if choice.name in first:
+            hint = f"it was first named at {spec.at('frameworks', first[choice.name])}"
+            yield RequestError(
+                f"the framework `{choice.name}` is named twice", at=spec.at("frameworks", index), hint=hint
+            )
+        first.setdefault(choice.name, index)
+
+
+def _shared_names(
+    spec: Loaded[EnvSpec], located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]]
+) -> Mistakes:
+    """Tell where two recipes claim the same distribution or the same check."""
+    claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
+        ("own the distribution", lambda recipe: recipe.owns),
+        ("have the check", lambda recipe: [job.id for job in recipe.verify]),
+    )
+    for verb, names in claims:
+        holder: dict[str, str] = {}
+        for chosen, loc in located:
+            for name in names(chosen.recipe):
+                other = holder.setdefault(name, chosen.recipe.name)
+                if other != chosen.recipe.name:
+                    problem = f"the recipes `{other}` and `{chosen.recipe.name}` both {verb} `{name}`"
+                    yield RequestError(problem, at=spec.at(*loc), hint="they cannot be in one image")

@@ -1,0 +1,297 @@
+"""Content-addressed blobs, and which key promised which.
+
+Layout below the root, all of it relocatable:
+
+    blobs/sha256/ab/<hex>       squashfs of a finished layer
+    layers/ab/<key hex>.json    key → blob, and what the layer holds
+    files/                      locked files (see `envbuild.store.files`)
+    logs/, plans/, verdicts/    what people and later runs look at
+    stage/                      work in progress, one private directory each
+
+No daemon and no lock that a network file system breaks: everything is made
+under a private name in `stage/`, synced, and renamed into place. A reader
+sees a finished layer or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
+from envbuild.store.tree import Tree, digest_of
+from envbuild.system import host
+
+RECORD_FORMAT = 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """A finished layer.
+
+    Attributes
+    ----------
+    key : str
+        ``sha256:…`` of the plan's layer.
+    name : str
+        The layer's name when it was built, for people.
+    blob : str
+        ``sha256:…`` of the squashfs.
+    size_bytes : int
+        Length of the squashfs.
+    tree : Tree
+        What it holds.
+    """
+
+    key: str
+    name: str
+    blob: str
+    size_bytes: int
+    tree: Tree
+
+
+class Store:
+    """A store directory; made on first use.
+
+    Parameters
+    ----------
+    root : Path
+        Its directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def directory(self, name: str) -> Path:
+        """Return a directory of the store, made if absent.
+
+        Raises
+        ------
+        MachineError
+            It cannot be made.
+        BuildError
+            The disk is full.
+        """
+        path = self.root / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refusal(error) from error
+        return path
+
+    def _refusal(self, error: OSError) -> EnvbuildError:
+        if error.errno in _FULL:
+            return BuildError(
+                f"no space left in the store `{self.root}`",
+                hint="free some space and run it again: it resumes",
+            )
+        return MachineError(
+            f"the store `{self.root}` cannot be written: {error.strerror}",
+            hint="name another with --store DIR or ENVBUILD_STORE",
+        )
+
+    def blob_path(self, digest: str) -> Path:
+        """Return where a blob lies, or would lie.
+
+        Raises
+        ------
+        RequestError
+            It is no digest.
+        """
+        algorithm, _, value = digest.partition(":")
+        if algorithm != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
+            raise RequestError(f"`{digest}` is not a sha256 digest")
+        return self.root / "blobs" / "sha256" / value[:2] / value
+
+    def get(self, key: str) -> LayerRecord | None:
+        """Return the finished layer of a key, or None.
+
+        A record that cannot be read, or whose blob is missing or of another
+        length, is no finished layer: it will be built again.
+        """
+        try:
+            data = json.loads(self._record_path(key).read_text())
+            record = _record(data)
+            whole = self.blob_path(record.blob).stat().st_size == record.size_bytes
+        except (OSError, ValueError, KeyError, RecursionError, RequestError):
+            return None
+        return record if whole and record.key == key else None
+
+    def publish(self, *, key: str, name: str, squashfs: Path, tree: Tree) -> tuple[LayerRecord, str | None]:
+        """Move a finished squashfs into the store and record it under its key.
+
+        Returns
+        -------
+        tuple
+            The record, and the digest of an earlier, different blob of the
+            same key (a broken promise) or None.
+        """
+        earlier = self.get(key)
+        blob = "sha256:" + digest_of(squashfs)
+        record = LayerRecord(key=key, name=name, blob=blob, size_bytes=squashfs.stat().st_size, tree=tree)
+        target = self.blob_path(blob)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        squashfs.chmod(0o444)
+        sync(squashfs)
+        squashfs.replace(target)
+        sync(target.parent)
+        self._write_record(record)
+        return record, earlier.blob if earlier is not None and earlier.blob != blob else None
+
+    def _record_path(self, key: str) -> Path:
+        value = self.blob_path(key).name  # also checks that it is a digest
+        return self.root / "layers" / value[:2] / f"{value}.json"
+
+    def _write_record(self, record: LayerRecord) -> None:
+        data = {
+            "format": RECORD_FORMAT,
+            "key": record.key,
+            "name": record.name,
+            "blob": record.blob,
+            "size_bytes": record.size_bytes,
+            "tree": dict(record.tree.entries),
+        }
+        self.write(self._record_path(record.key), json.dumps(data, sort_keys=True, separators=(",", ":")))
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of the store: whole, or not at all.
+
+        Raises
+        ------
+        MachineError
+            The store cannot be written.
+        BuildError
+            The disk is full.
+        """
+        staged = self.directory("stage") / f"{secrets.token_hex(8)}.tmp"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with staged.open("w") as sink:
+                sink.write(text)
+                sink.flush()
+                os.fsync(sink.fileno())
+            staged.replace(path)
+            sync(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink(missing_ok=True)
+            raise self._refusal(error) from error
+
+    @contextlib.contextmanager
+    def stage(self) -> Iterator[Path]:
+        """Yield a private work directory that is gone afterwards, except after a BuildError.
+
+        Raises
+        ------
+        MachineError
+            The store cannot be written.
+        BuildError
+            The disk is full.
+        """
+        try:
+            path = private_directory(self.directory("stage"))
+        except OSError as error:
+            raise self._refusal(error) from error
+        # A shared store's directories may be set-group-ID: ours must not be, modes become bytes.
+        path.chmod(0o700)
+        try:
+            yield path
+        except BuildError:
+            raise  # what the failed step saw is kept, so that it can be repeated; `sweep` takes it away
+        except BaseException as error:
+            remove(path)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise self._refusal(error) from error
+            raise
+        remove(path)
+
+    def sweep(self) -> None:
+        """Take away what builds of this host that have ended, or failed, left in progress."""
+        sweep(self.root / "stage")
+
+
+def default_root() -> Path:
+    """Return where the store lies when nobody says otherwise.
+
+    ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
+    """
+    named = os.environ.get("ENVBUILD_STORE")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "envbuild"
+
+
+def private_directory(parent: Path) -> Path:
+    """Make a directory of mode 0700 whose name tells which process it belongs to."""
+    path = parent / f"envbuild-{host.name()}-{os.getpid()}-{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def sweep(parent: Path) -> None:
+    """Remove the directories that processes of this host and user made and did not live to remove."""
+    try:
+        found = sorted(parent.glob(f"envbuild-{glob.escape(host.name())}-*-*"))
+    except OSError:
+        return
+    for path in found:
+        process = path.name.split("-")[-2]
+        with contextlib.suppress(OSError):
+            lives = not process.isdecimal() or Path(f"/proc/{process}").exists()
+            if not lives and path.stat().st_uid == os.geteuid():
+                remove(path)
+
+
+def sync(path: Path) -> None:
+    """Make a file or a directory's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a tree, read-only directories in it included; nothing there is no error."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        path.chmod(0o700)
+        for place, names, _ in os.walk(path):
+            for child in (Path(place, name) for name in names):
+                if not child.is_symlink():
+                    child.chmod(0o700)
+        shutil.rmtree(path)
+
+
+def _record(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
+    if not isinstance(data, dict) or data["format"] != RECORD_FORMAT:
+        raise ValueError("a record of another format")
+    entries = data["tree"]
+    if not isinstance(entries, dict) or type(data["size_bytes"]) is not int:
+        raise ValueError("a record of other types")
+    texts = (data["key"], data["name"], data["blob"], *entries.values())
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a record of other types")
+    return LayerRecord(
+        key=data["key"],
+        name=data["name"],
+        blob=data["blob"],
+        size_bytes=data["size_bytes"],
+        tree=Tree(entries=entries),
+    )

@@ -1,0 +1,116 @@
+"""What a layer holds: one line a path, so that owners can be settled without unpacking."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envbuild.errors import BuildError
+
+WHITEOUT = "whiteout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The paths of a layer.
+
+    Attributes
+    ----------
+    entries : dict of str to str
+        Path without a leading slash → ``d 0755``, ``f 0644 <sha256>``,
+        ``l <target>`` or ``whiteout``; sorted by path.
+    """
+
+    entries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whiteouts(self) -> tuple[str, ...]:
+        """Paths of lower layers that this one hides."""
+        return tuple(path for path, what in self.entries.items() if what == WHITEOUT)
+
+    def without_whiteouts(self) -> Tree:
+        """Return the paths that really exist."""
+        return Tree(entries={path: what for path, what in self.entries.items() if what != WHITEOUT})
+
+
+def stack(trees: Sequence[Tree], *, with_root: bool) -> Tree:
+    """Return what layers show when they lie over one another, from bottom to top.
+
+    Parameters
+    ----------
+    with_root : bool
+        Whether the lowest is a whole root: then nothing lies below that a
+        whiteout could still hide.
+    """
+    entries: dict[str, str] = {}
+    for tree in trees:
+        # A whiteout hides a directory, and so does a file or a link that takes its place.
+        hidden = tuple(
+            f"{path}/"
+            for path, what in tree.entries.items()
+            if not what.startswith("d ") and entries.get(path, "").startswith("d ")
+        )
+        if hidden:
+            entries = {path: what for path, what in entries.items() if not path.startswith(hidden)}
+        entries.update(tree.entries)
+    shown = Tree(entries=dict(sorted(entries.items())))
+    return shown.without_whiteouts() if with_root else shown
+
+
+def scan(root: Path) -> Tree:
+    """Read a directory tree.
+
+    Raises
+    ------
+    BuildError
+        It holds something that a layer cannot: a device, a socket, a named pipe.
+    """
+    entries = {}
+    for path, status in walk(root):
+        name = path.relative_to(root).as_posix()
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISDIR(status.st_mode):
+            entries[name] = f"d {mode:04o}"
+        elif stat.S_ISLNK(status.st_mode):
+            entries[name] = f"l {path.readlink()}"
+        elif stat.S_ISREG(status.st_mode):
+            entries[name] = f"f {mode:04o} {digest_of(path)}"
+        else:
+            raise BuildError(f"`/{name}` is neither a file, a directory nor a symbolic link")
+    return Tree(entries=entries)
+
+
+def walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield every path below a directory with its status, sorted, never following links."""
+    with os.scandir(root) as found:
+        children = sorted(found, key=lambda entry: entry.name)
+    for child in children:
+        status = child.stat(follow_symlinks=False)
+        yield Path(child.path), status
+        if stat.S_ISDIR(status.st_mode):
+            yield from walk(Path(child.path))
+
+
+def digest_of(path: Path) -> str:
+    """Return a file's SHA-256 as 64 hex characters."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:
+    """Return the paths that two layers hold differently: (path, one layer, the other).
+
+    The same path with the same bytes and mode is no collision.
+    """
+    owners: dict[str, list[str]] = {}
+    found = []
+    for name, tree in trees.items():
+        for path, what in tree.entries.items():
+            earlier = owners.setdefault(path, [])
+            found += [(path, other, name) for other in earlier if trees[other].entries[path] != what]
+            earlier.append(name)
+    return found

@@ -1,0 +1,107 @@
+"""Apptainer: which one, and the command lines that start something in an image."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.errors import MachineError
+from envbuild.system import host, process
+
+OLDEST = (1, 3)
+_HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A host path that an image sees; the target should exist in the image."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}:{'rw' if self.writable else 'ro'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apptainer:
+    """An Apptainer on this machine.
+
+    Attributes
+    ----------
+    program : Path
+        The command.
+    version : str
+        ``1.4.5``.
+    """
+
+    program: Path
+    version: str
+
+    def command(
+        self,
+        image: Path,
+        argv: Sequence[str],
+        *,
+        action: str = "exec",
+        binds: Sequence[Bind] = (),
+        env: Mapping[str, str] | None = None,
+        overlays: Sequence[Path] = (),
+        cwd: str | None = None,
+        network: bool = False,
+        isolated: bool = True,
+    ) -> list[str]:
+        """Return the command line that runs something in an image.
+
+        Parameters
+        ----------
+        action : str
+            ``exec``, ``run`` or ``test``.
+        network : bool
+            Whether it may reach the network; if not, it has a loopback alone.
+        isolated : bool
+            Whether it sees neither the host's environment, home, nor devices
+            beyond a minimal /dev (``--containall --cleanenv --no-home``).
+        """
+        words = [str(self.program), "--silent", action]
+        if host.is_root():
+            # A root without CAP_SYS_RESOURCE cannot start an image otherwise, and none is worse for it.
+            words.append("--userns")
+        if isolated:
+            words += ["--containall", "--cleanenv", "--no-home"]
+        if not network:
+            words += ["--net", "--network", "none"]
+        for overlay in overlays:
+            words += ["--overlay", f"{overlay}:ro"]
+        for bind in binds:
+            words += ["--bind", str(bind)]
+        for name, value in sorted((env or {}).items()):
+            words += ["--env", f"{name}={value}"]
+        if cwd is not None:
+            words += ["--pwd", cwd]
+        return [*words, str(image), *argv]
+
+
+def find(path: Path | None = None) -> Apptainer:
+    """Return the Apptainer to use: the one named, else ENVBUILD_APPTAINER, else the one on PATH.
+
+    Raises
+    ------
+    MachineError
+        There is none, or it is older than 1.3.
+    """
+    named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
+    program = named or host.find_program("apptainer", hint=_HINT)
+    finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)
+    found = re.search(r"(\d+)\.(\d+)(\.\d+)?\S*", finished.stdout)
+    if not finished.ok or found is None or "apptainer" not in finished.stdout:
+        raise MachineError(f"`{program}` is not an Apptainer", hint=_HINT)
+    if (int(found[1]), int(found[2])) < OLDEST:
+        raise MachineError(
+            f"Apptainer {found[0]} at `{program}` is too old: 1.3 or newer is needed", hint=_HINT
+        )
+    return Apptainer(program=program, version=found[0])

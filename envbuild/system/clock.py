@@ -1,0 +1,16 @@
+"""The only clock of the house. What it says goes into records and progress, never into a product."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def seconds() -> float:
+    """Return a monotonic time in seconds, for measuring how long something took."""
+    return time.monotonic()
+
+
+def now() -> str:
+    """Return the present time as ISO 8601 in UTC, to the second."""
+    return datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,186 @@
+"""Files of the user: read with limits, listed in order, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+import envbuild
+from envbuild.errors import Location, MachineError, RequestError, did_you_mean
+
+_SYSTEM_CONFIGURATION = Path("/etc/envbuild")
+
+
+def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
+    """Read a whole file that a user named.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        A longer file is refused.
+    at : Location, optional
+        Where the file was named, for messages.
+    hint : str, optional
+        What to do when it is not there.
+
+    Raises
+    ------
+    RequestError
+        It is missing, no regular file, unreadable or too large.
+    """
+    try:
+        # Not blocking: a named pipe must not hang us before it is recognised.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise RequestError(f"there is no file `{path}`", at=at, hint=hint or _neighbour_hint(path)) from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
+        raise RequestError(f"`{path}` is {what}", at=at)
+    with os.fdopen(descriptor, "rb") as stream:
+        try:
+            content = stream.read(limit_bytes + 1)
+        except OSError as error:
+            raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at) from None
+    if len(content) > limit_bytes:
+        problem = f"`{path}` is too large: more than {limit_bytes} bytes"
+        raise RequestError(problem, at=at)
+    return content
+
+
+def is_below(path: Path, directory: Path) -> bool:
+    """Return whether a path, symbolic links followed, lies below a directory."""
+    try:
+        return path.resolve().is_relative_to(directory.resolve())
+    except (OSError, RuntimeError):
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is something at a path that we may see; never raises."""
+    return _mode(path) is not None
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether there is a directory at a path; never raises."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def list_directory(path: Path) -> tuple[str, ...]:
+    """Return the names in a directory, sorted; none where there is no such directory.
+
+    Raises
+    ------
+    RequestError
+        It cannot be read.
+    """
+    try:
+        return tuple(sorted(entry.name for entry in path.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise RequestError(f"the directory `{path}` cannot be read: {_reason(error)}") from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    A symbolic link is followed; an existing file keeps its mode.
+
+    Raises
+    ------
+    RequestError
+        It cannot be written here.
+    MachineError
+        The disk is full or broken.
+    """
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(0, "it is a directory")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "wb") as stream:
+            if target.exists():
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        temporary.replace(target)
+        _sync_directory(target.parent)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise RequestError(f"`{path}` cannot be written: {_reason(error)}") from None
+    except OSError as error:
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def configuration_homes() -> tuple[Path, ...]:
+    """Return the directories of the user, the machine and this program, in the order of search.
+
+    Each may hold ``recipes/``, ``base-images/`` and ``sites/``.
+    """
+    return (*settings_homes(), _own_data())
+
+
+def settings_homes() -> tuple[Path, ...]:
+    """Return the directories of the user's and the machine's own settings, in the order of search."""
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    # Relative values are to be ignored (XDG Base Directory Specification).
+    user = Path(configured) if configured.startswith("/") else _home() / ".config"
+    return (user / "envbuild", _SYSTEM_CONFIGURATION)
+
+
+def environment_paths(variable: str) -> tuple[Path, ...]:
+    """Return the paths that an environment variable lists; none where it is not set."""
+    return tuple(Path(part) for part in os.environ.get(variable, "").split(os.pathsep) if part)
+
+
+def _mode(path: Path) -> int | None:
+    # Unlike Path.exists, which raises where a directory may not be searched.
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def _own_data() -> Path:
+    """Return where our data lies: in the package when installed, at the repository's top in a checkout."""
+    package = Path(envbuild.__file__).parent
+    packaged = package / "data"
+    return packaged if packaged.is_dir() else package.parent
+
+
+def _neighbour_hint(path: Path) -> str | None:
+    """Suggest a file of nearly the same name."""
+    with contextlib.suppress(OSError, ValueError):
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    return None
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

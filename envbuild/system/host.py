@@ -1,0 +1,91 @@
+"""Facts of this host that the house needs, read from its environment and files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuild.errors import MachineError
+
+# What a child may inherit to reach the network as its user does: proxies and CA bundles.
+NETWORK_VARIABLES = (
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def environment(*, network: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a small, fixed environment for a child process.
+
+    Parameters
+    ----------
+    network : bool
+        Whether to pass on proxy and CA settings, HOME (for netrc) and the
+        user's own configuration directory.
+    extra : mapping, optional
+        Further variables; they win.
+    """
+    result = {
+        # The user's PATH comes first so that a tool installed there is found; the
+        # system directories follow because cron and CI often lack /usr/sbin.
+        "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":"),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "HOME": os.environ.get("HOME", "/nonexistent"),
+    }
+    if network:
+        names = (*NETWORK_VARIABLES, "XDG_CONFIG_HOME", "NETRC")
+        result.update({name: os.environ[name] for name in names if name in os.environ})
+    result.update(extra or {})
+    return result
+
+
+def find_program(name: str, *, hint: str | None = None) -> Path:
+    """Return the path of a program.
+
+    Raises
+    ------
+    MachineError
+        It is not on this machine.
+    """
+    found = shutil.which(name, path=environment()["PATH"])
+    if found is None:
+        raise MachineError(
+            f"`{name}` is not on this machine",
+            hint=hint or "`make setup` installs what envbuild needs",
+        )
+    return Path(found)
+
+
+def architecture() -> str:
+    """Return this machine's architecture in Debian's words (``amd64``, ``arm64``)."""
+    machine = platform.machine()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def name() -> str:
+    """Return this machine's name in its network."""
+    return platform.node()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def is_root() -> bool:
+    """Return whether this process runs as root."""
+    return os.geteuid() == 0

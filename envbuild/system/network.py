@@ -1,0 +1,326 @@
+"""Open connections: the only place in the house that does.
+
+Proxies, certificates and netrc are taken from the environment, as `requests`
+does. Nothing here decides whether bytes are the right ones: callers compare
+digests.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from envbuild.errors import MachineError
+
+if TYPE_CHECKING:
+    import requests
+
+Result = TypeVar("Result")
+
+_CHUNK_BYTES = 256 * 1024
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_GONE = frozenset({404, 410})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
+
+
+class NetworkError(MachineError):
+    """A connection that did not bring what was asked for.
+
+    Attributes
+    ----------
+    gone : bool
+        The other side answered, and does not have it (404, 410).
+    """
+
+    def __init__(self, problem: str, *, gone: bool = False, hint: str | None = None) -> None:
+        super().__init__(problem, hint=hint)
+        self.gone = gone
+
+
+class Cancelled(Exception):  # noqa: N818 - control flow between our own threads, never shown
+    """The download was given up because another one failed or the user interrupted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a download is tried.
+
+    Attributes
+    ----------
+    attempts : int
+        Connections per address (count).
+    connect_s, read_s : float
+        Limits on making a connection and on waiting for further bytes, in seconds.
+    pause_s : float
+        Pause before the second attempt, in seconds; it doubles each time, up to `longest_pause_s`.
+    longest_pause_s : float
+        No pause is longer, whatever a server's Retry-After says, in seconds.
+    """
+
+    attempts: int = 5
+    connect_s: float = 15.0
+    read_s: float = 60.0
+    pause_s: float = 0.5
+    longest_pause_s: float = 20.0
+
+
+def redact(address: str) -> str:
+    """Return an address without user name, password, query and fragment: fit to be shown."""
+    parts = urlsplit(address)
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        port = ""
+    host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
+    return urlunsplit((parts.scheme, host + port, parts.path, "", ""))
+
+
+def redact_text(text: str) -> str:
+    """Return a text with every address in it redacted."""
+    return re.sub(r"[a-z][a-z0-9+.-]*://[^\s\"'<>`)\]]+", lambda match: redact(match[0]), text)
+
+
+def local_path(address: str) -> Path | None:
+    """Return the path that a ``file:`` address or a plain path names; None for other addresses."""
+    parts = urlsplit(address)
+    if parts.scheme in ("file", "copy"):
+        return Path(unquote(parts.path))
+    return Path(address) if not parts.scheme else None
+
+
+class Client:
+    """Makes connections, keeps them for the next request, and closes them at the end of a ``with`` block.
+
+    May be used by several threads at once.
+
+    Parameters
+    ----------
+    patience : Patience, optional
+        Limits of every request.
+    proxies : mapping, optional
+        ``scheme://host`` → proxy for it, beside those of the environment.
+    """
+
+    def __init__(self, patience: Patience | None = None, proxies: Mapping[str, str] | None = None) -> None:
+        # Late: requests takes a tenth of a second, and most commands open no connection.
+        import http.cookiejar  # noqa: PLC0415
+
+        import requests  # noqa: PLC0415
+
+        self._patience = patience or Patience()
+        self._session = requests.Session()
+        self._session.proxies.update(proxies or {})
+        # No cookies: nothing here needs them, and they are what threads could not share.
+        self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._session.close()
+
+    def status(self, address: str) -> int:
+        """Return the HTTP status that an address answers with; one attempt.
+
+        Raises
+        ------
+        NetworkError
+            Nobody answers.
+        """
+        try:
+            with self._answer(address, "GET", {}) as response:
+                return response.status_code
+        except _TransientError as error:
+            raise NetworkError(str(error)) from error
+
+    def length(self, address: str) -> int:
+        """Return how many bytes a file at an address has; where the server does not say, they are counted.
+
+        Raises
+        ------
+        NetworkError
+            Nobody answers, or the file is not there.
+        """
+        path = local_path(address)
+        if path is not None:
+            try:
+                return path.stat().st_size
+            except OSError as error:
+                raise NetworkError(f"`{path}` cannot be read: {error.strerror}", gone=True) from error
+
+        def ask(method: str) -> int | None:
+            # The length of the file itself: a compressed transfer must not be counted.
+            with self._good_answer(address, method, {"Accept-Encoding": "identity"}) as response:
+                text = response.headers.get("Content-Length", "")
+                if text.isascii() and text.isdigit() and len(text) < 16:
+                    return int(text)
+                return sum(map(len, response.iter_content(_CHUNK_BYTES))) if method == "GET" else None
+
+        try:
+            told = self._persist(lambda: ask("HEAD"), threading.Event())
+        except NetworkError:
+            told = None  # some servers refuse HEAD; the answer to GET is what counts
+        return told if told is not None else self._persist(lambda: ask("GET") or 0, threading.Event())
+
+    def download(
+        self,
+        address: str,
+        target: Path,
+        *,
+        size_bytes: int,
+        on_bytes: Callable[[int], None],
+        stop: threading.Event,
+    ) -> None:
+        """Write what an address holds to a file; a transfer that is cut goes on where it ended.
+
+        Parameters
+        ----------
+        address : str
+            ``http`` or ``https``.
+        target : Path
+            File to write, emptied first.
+        size_bytes : int
+            How much is expected; more than this is never written.
+        on_bytes : callable
+            Called with the number of bytes in `target` as it changes.
+        stop : threading.Event
+            Once set, the download ends with `Cancelled`.
+
+        Raises
+        ------
+        NetworkError
+            It did not come within the limits, is not there, or has another length.
+        MachineError
+            The file cannot be written.
+        """
+        target.write_bytes(b"")
+
+        def receive() -> None:
+            have = target.stat().st_size
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+            with self._good_answer(address, "GET", headers) as response:
+                _receive(response, target, size_bytes, on_bytes, stop)
+
+        self._persist(receive, stop)
+
+    def _persist(self, work: Callable[[], Result], stop: threading.Event) -> Result:
+        """Try until it works, or what hinders it is not of the kind that passes."""
+        limits = self._patience
+        for attempt in range(limits.attempts - 1):
+            try:
+                return work()
+            except _TransientError as error:
+                seconds = max(limits.pause_s * 2**attempt, error.after_s)
+                if stop.wait(min(seconds, limits.longest_pause_s)):
+                    raise Cancelled from error
+        try:
+            return work()
+        except _TransientError as error:
+            raise NetworkError(str(error)) from error
+
+    @contextmanager
+    def _good_answer(
+        self, address: str, method: str, headers: Mapping[str, str]
+    ) -> Iterator[requests.Response]:
+        with self._answer(address, method, headers) as response:
+            code = response.status_code
+            if code in _TRANSIENT:
+                after = response.headers.get("Retry-After", "")
+                seconds = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0.0
+                raise _TransientError(f"{redact(address)} answered with status {code}", after_s=seconds)
+            if code >= 400:
+                raise NetworkError(f"{redact(address)} answered with status {code}", gone=code in _GONE)
+            yield response
+
+    @contextmanager
+    def _answer(self, address: str, method: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
+        import requests  # noqa: PLC0415
+
+        limits = self._patience
+        try:
+            response = self._session.request(
+                method,
+                address,
+                headers=dict(headers),
+                stream=True,
+                timeout=(limits.connect_s, limits.read_s),
+                allow_redirects=True,
+            )
+        except requests.exceptions.SSLError as error:
+            raise NetworkError(
+                f"{redact(address)}: its certificate is not trusted here",
+                hint="SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs",
+            ) from error
+        except requests.exceptions.Timeout as error:
+            raise _TransientError(f"{redact(address)} does not answer") from error
+        except requests.exceptions.ConnectionError as error:
+            raise _TransientError(f"{redact(address)} cannot be reached") from error
+        except (requests.RequestException, UnicodeError) as error:
+            raise NetworkError(f"{redact(address)} cannot be asked: it is no usable address") from error
+        with response:
+            yield response
+
+
+class _TransientError(Exception):
+    """What may be otherwise at the next attempt.
+
+    Attributes
+    ----------
+    after_s : float
+        How long the other side asks us to wait, in seconds.
+    """
+
+    def __init__(self, problem: str, *, after_s: float = 0.0) -> None:
+        super().__init__(problem)
+        self.after_s = after_s
+
+
+def _receive(
+    response: requests.Response,
+    target: Path,
+    size_bytes: int,
+    on_bytes: Callable[[int], None],
+    stop: threading.Event,
+) -> None:
+    """Append the answer to what is there already, or replace it where the server sends all of it again."""
+    import requests  # noqa: PLC0415
+
+    shown = redact(response.url)
+    have = _resumed_at(response, target)
+    with target.open("r+b") as stream:
+        stream.truncate(have)
+        stream.seek(have)
+        try:
+            for chunk in response.iter_content(_CHUNK_BYTES):
+                if stop.is_set():
+                    raise Cancelled
+                have += len(chunk)
+                if have > size_bytes:
+                    raise NetworkError(f"{shown} is longer than the {size_bytes} bytes that are locked")
+                stream.write(chunk)
+                on_bytes(have)
+        except requests.RequestException as error:
+            raise _TransientError(
+                f"{shown}: the transfer was cut after {have} of {size_bytes} bytes"
+            ) from error
+    if have < size_bytes:
+        raise _TransientError(f"{shown}: the transfer ended after {have} of {size_bytes} bytes")
+
+
+def _resumed_at(response: requests.Response, target: Path) -> int:
+    """Return where in the file the answer's first byte belongs."""
+    if response.status_code != 206:
+        return 0
+    match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if match is not None and int(match[1]) == target.stat().st_size:
+        return int(match[1])
+    target.write_bytes(b"")
+    raise _TransientError(f"{redact(response.url)} answered with another part than the one asked for")

@@ -1,0 +1,322 @@
+"""Start processes: the only place in the house that does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from envbuild.errors import MachineError
+
+TAIL_BYTES = 64 * 1024
+_GRACE_S = 3.0
+
+# Process groups that must not outlive us, whichever thread started them.
+_running: dict[int, subprocess.Popen[bytes]] = {}
+# Set on the way out: a thread between two processes must not start the second.
+_closing = threading.Event()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a process ended.
+
+    Attributes
+    ----------
+    argv : tuple of str
+        What was run.
+    code : int
+        Exit code; negative for a signal, as `subprocess` has it.
+    stdout, stderr : str
+        What it wrote, undecodable bytes replaced; of long output the last
+        `TAIL_BYTES` bytes of stderr (all of stdout is kept).
+    seconds : float
+        Wall clock.
+    timed_out : bool
+        Whether it was ended because its time was up.
+    """
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.code == 0 and not self.timed_out
+
+    @property
+    def output(self) -> str:
+        """Stdout, then stderr: for showing what a failed process said."""
+        return "\n".join(part.rstrip("\n") for part in (self.stdout, self.stderr) if part.strip())
+
+    @property
+    def command(self) -> str:
+        """The command line, quoted so that it can be copied into a shell."""
+        return shlex.join(self.argv)
+
+    def last_lines(self, count: int = 20) -> str:
+        """Return the last lines of what it wrote."""
+        return "\n".join(self.output.splitlines()[-count:])
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    stdin: bytes | None = None,
+    log: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+    umask: int = 0o022,
+) -> Finished:
+    """Run a process to its end and return how it ended.
+
+    Both output streams are drained while it runs. It has a process group of
+    its own; on time-out, interrupt or error the whole group is ended.
+
+    Parameters
+    ----------
+    argv : sequence of str or Path
+        Program and arguments: a list, never a shell string.
+    env : mapping
+        The complete environment; nothing is inherited besides it.
+    cwd : Path, optional
+        Where it runs; our own working directory if absent.
+    timeout_s : float, optional
+        Wall-clock limit in seconds.
+    stdin : bytes, optional
+        What it reads; nothing if absent.
+    log : Path, optional
+        File that receives both streams as they come.
+    on_line : callable, optional
+        Called with each line of either stream, without its end.
+    umask : int
+        The process's file mode creation mask. Set, never inherited: it
+        decides modes and so bytes.
+
+    Raises
+    ------
+    MachineError
+        The program does not exist or cannot be started.
+    """
+    words = tuple(str(word) for word in argv)
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(log.open("ab")) if log is not None else None
+        process = _start(words, env=env, cwd=cwd, has_stdin=stdin is not None, umask=umask)
+        stack.callback(_forget, process)
+        stack.callback(_end_group, process)
+        deadline = None if timeout_s is None else started + timeout_s
+        collector = _Collector(sink=sink, on_line=on_line)
+        timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
+        if not timed_out:
+            try:
+                process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                timed_out = True
+        if timed_out:
+            _end_group(process)
+        code = process.wait()
+    return Finished(
+        argv=words,
+        code=code,
+        stdout=collector.text("stdout"),
+        stderr=collector.text("stderr"),
+        seconds=time.monotonic() - started,
+        timed_out=timed_out,
+    )
+
+
+def end_all() -> None:
+    """End every process group that still runs, and start no more: for the way out on an interrupt."""
+    _closing.set()
+    for process in list(_running.values()):
+        _end_group(process)
+
+
+@contextlib.contextmanager
+def ended_with_us() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into a KeyboardInterrupt while the block runs.
+
+    So that a terminated build cleans up as an interrupted one does.
+    """
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        end_all()
+        _closing.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(
+    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, has_stdin: bool, umask: int
+) -> subprocess.Popen[bytes]:
+    if _closing.is_set():
+        raise KeyboardInterrupt
+    try:
+        process = subprocess.Popen(
+            words,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            umask=umask,
+        )
+    except FileNotFoundError as error:
+        if cwd is not None and not cwd.is_dir():
+            raise MachineError(f"`{words[0]}` cannot be started: there is no directory `{cwd}`") from error
+        raise MachineError(
+            f"`{words[0]}` is not on this machine",
+            hint="`envbuild doctor` or `make setup` tells what is missing",
+        ) from error
+    except OSError as error:
+        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
+    _running[process.pid] = process
+    return process
+
+
+def _forget(process: subprocess.Popen[bytes]) -> None:
+    _running.pop(process.pid, None)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the group: politely first, then for good. Does nothing once the group is empty."""
+    for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        try:
+            os.killpg(process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            break
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and _group_lives(process):
+            time.sleep(0.02)
+    process.poll()
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    # A dead orphan still counts for killpg until init buries it, and the init of a container may never do.
+    return any(_runs_in(entry, process.pid) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _runs_in(entry: Path, group: int) -> bool:
+    try:
+        state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return state not in ("Z", "X") and int(its_group) == group
+
+
+class _Collector:
+    """Drains both streams of a process without letting either block it."""
+
+    def __init__(self, *, sink: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
+        self._chunks: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._partial: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._sink = sink
+        self._on_line = on_line
+
+    def text(self, name: str) -> str:
+        return self._chunks[name].decode(errors="replace")
+
+    def drain(self, process: subprocess.Popen[bytes], *, stdin: bytes | None, deadline: float | None) -> bool:
+        """Read until both streams end; False when the deadline came first."""
+        pending = memoryview(stdin or b"")
+        with selectors.DefaultSelector() as selector:
+            selector.register(_stream(process.stdout), selectors.EVENT_READ, "stdout")
+            selector.register(_stream(process.stderr), selectors.EVENT_READ, "stderr")
+            if process.stdin is not None:
+                os.set_blocking(process.stdin.fileno(), False)
+                selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
+            over = False
+            while selector.get_map():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    self._flush()
+                    return False
+                # A child of the child may hold the streams open for ever: look up now and then.
+                ready = selector.select(0 if over else 0.5 if left is None else min(left, 0.5))
+                for key, _ in ready:
+                    if key.data == "stdin":
+                        pending = _feed(selector, key, pending)
+                    else:
+                        self._read(selector, key)
+                if not ready and over:
+                    break
+                # Once more: what it said last may have come after the look above.
+                over = over or (not ready and process.poll() is not None and not _group_lives(process))
+        self._flush()
+        return True
+
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        chunk = os.read(key.fd, 65536)
+        if not chunk:
+            selector.unregister(key.fileobj)
+            return
+        kept = self._chunks[key.data]
+        kept += chunk
+        if key.data == "stderr" and len(kept) > 2 * TAIL_BYTES:
+            del kept[:-TAIL_BYTES]
+        if self._sink is not None:
+            self._sink.write(chunk)
+            self._sink.flush()
+        if self._on_line is not None:
+            partial = self._partial[key.data]
+            partial += chunk
+            *lines, rest = bytes(partial).split(b"\n")
+            partial[:] = rest
+            for line in lines:
+                self._on_line(line.decode(errors="replace"))
+
+    def _flush(self) -> None:
+        for partial in self._partial.values():
+            if partial and self._on_line is not None:
+                self._on_line(partial.decode(errors="replace"))
+                partial.clear()
+
+
+def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise AssertionError("both streams are pipes here")
+    return stream
+
+
+def _feed(selector: selectors.BaseSelector, key: selectors.SelectorKey, pending: memoryview) -> memoryview:
+    try:
+        pending = pending[os.write(key.fd, pending[:65536]) :]
+    except BrokenPipeError:
+        pending = memoryview(b"")
+    if not pending:
+        selector.unregister(key.fileobj)
+        key.fileobj.close()  # type: ignore[union-attr]
+    return pending

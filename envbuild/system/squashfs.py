@@ -1,0 +1,192 @@
+"""Make and unpack squashfs files: the same tree gives the same bytes, whoever makes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from envbuild.errors import BuildError, MachineError
+from envbuild.system import host, process
+
+Compression = Literal["zstd", "gzip"]
+
+_HINT = "install squashfs-tools 4.5 or newer; `make setup` does"
+
+# Nothing of the host, the user or the clock: order is mksquashfs's own, owners are root, times are 0,
+# and two files that are hard links here are the same as two copies.
+_CANONICAL = (
+    "-noappend",
+    "-reproducible",
+    *("-mkfs-time", "0"),
+    *("-all-time", "0"),
+    "-all-root",
+    # A staging directory is often 0700, and the top layer's root is the image's.
+    *("-root-mode", "755"),
+    "-no-xattrs",
+    "-no-hardlinks",
+    *("-b", "131072"),
+    # Bounded: it would take a quarter of the memory.
+    *("-mem", "512M"),
+    # A file that cannot be read would become an empty one otherwise.
+    "-exit-on-error",
+    "-no-progress",
+    "-quiet",
+)
+_COMPRESSION: dict[Compression, tuple[str, ...]] = {
+    "zstd": ("-comp", "zstd", "-Xcompression-level", "3"),
+    "gzip": ("-comp", "gzip"),
+}
+
+
+def make(
+    tree: Path,
+    out: Path,
+    *,
+    exclude: Sequence[str] = (),
+    pseudo: Sequence[str] = (),
+    processors: int | None = None,
+    compression: Compression = "zstd",
+) -> None:
+    """Make a squashfs of a directory tree.
+
+    Names, kinds, modes and contents decide its bytes; owners, times, hard
+    links, extended attributes, the order of the directories and the mode of
+    the tree's own directory do not.
+
+    Parameters
+    ----------
+    tree : Path
+        Its root; it stays as it is.
+    out : Path
+        The file; one that is there is replaced.
+    exclude : sequence of str
+        Paths relative to the tree that are left out with all below them.
+    pseudo : sequence of str
+        Further entries in mksquashfs's notation, such as those of `whiteout`.
+    processors : int, optional
+        Threads (count); as many as this process may use if absent.
+    compression : str
+        ``zstd`` (level 3), or ``gzip`` for kernels without zstd.
+
+    Raises
+    ------
+    BuildError
+        A file cannot be read, or mksquashfs failed otherwise.
+    MachineError
+        There is no mksquashfs, or no space.
+    """
+    words = [os.path.abspath(tree)]  # noqa: PTH100  # resolve() would follow links
+    entries = [word for entry in pseudo for word in ("-p", entry)]
+    # Last: everything behind it is a name.
+    excludes = ["-e", *exclude] if exclude else []
+    _mksquashfs(words, out, [*entries, *excludes], processors=processors, compression=compression)
+
+
+def make_of_dumps(
+    dumps: Sequence[Path],
+    out: Path,
+    *,
+    processors: int | None = None,
+    compression: Compression = "zstd",
+) -> None:
+    """Make a squashfs of what `dump` wrote; needs neither root nor the tree.
+
+    Parameters
+    ----------
+    dumps : sequence of Path
+        Their entries must not collide, and a directory's entry must come
+        before those of what it holds.
+
+    Raises
+    ------
+    BuildError, MachineError
+        As `make`.
+    """
+    files = [word for path in dumps for word in ("-pf", str(path))]
+    _mksquashfs(["-"], out, files, processors=processors, compression=compression)
+
+
+def dump(squashfs: Path, into: Path) -> None:
+    """Write all that a squashfs holds as one file: its entries as lines of text, then all contents.
+
+    So modes, owners and device nodes pass through an ordinary user's hands
+    unchanged, which they do not where the tree is unpacked.
+
+    Raises
+    ------
+    BuildError
+        It is no squashfs, or damaged.
+    MachineError
+        There is no unsquashfs, or no space.
+    """
+    into.unlink(missing_ok=True)
+    _unsquashfs(squashfs, ["-pf", str(into)], into)
+
+
+def extract(squashfs: Path, into: Path) -> None:
+    """Unpack a squashfs into a new directory.
+
+    An ordinary user becomes the owner of everything and cannot make device
+    nodes; set-user-id bits are lost.
+
+    Raises
+    ------
+    BuildError
+        It is no squashfs, is damaged, or holds what this user cannot make.
+    MachineError
+        There is no unsquashfs, or no space.
+    """
+    _unsquashfs(squashfs, ["-no-xattrs", "-d", str(into)], into)
+
+
+def whiteout(path: str) -> str:
+    """Return the pseudo entry that hides a path of the layers below: a character device 0/0.
+
+    Parameters
+    ----------
+    path : str
+        Relative to the root of the tree; the directory that holds it must be there.
+    """
+    name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
+    return f"{name} c 000 0 0 0 0"
+
+
+def _mksquashfs(
+    sources: Sequence[str],
+    out: Path,
+    options: Sequence[str],
+    *,
+    processors: int | None,
+    compression: Compression,
+) -> None:
+    program = host.find_program("mksquashfs", hint=_HINT)
+    argv = [str(program), *sources, str(out), *_CANONICAL, *_COMPRESSION[compression]]
+    argv += ["-processors", str(processors or host.cores()), *options]
+    # A complete environment of ours: it lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
+    finished = process.run(argv, env=host.environment())
+    if not finished.ok:
+        out.unlink(missing_ok=True)
+        raise _failure(f"`{out.name}` cannot be made", finished)
+
+
+def _unsquashfs(squashfs: Path, options: Sequence[str], into: Path) -> None:
+    program = host.find_program("unsquashfs", hint=_HINT)
+    argv = [str(program), "-no-progress", "-quiet", "-processors", str(host.cores())]
+    # Queues of 64 MiB in place of 256: several layers may be unpacked at the same time.
+    argv += ["-da", "64", "-fr", "64", *options, str(squashfs)]
+    finished = process.run(argv, env=host.environment())
+    if not finished.ok:
+        if into.is_file():
+            into.unlink()
+        raise _failure(f"`{squashfs}` cannot be unpacked", finished)
+
+
+def _failure(problem: str, finished: process.Finished) -> BuildError | MachineError:
+    said = finished.last_lines(5)
+    hint = f"it said:\n{said}\nto try again: {finished.command}"
+    if "No space left" in said or "quota exceeded" in said:
+        return MachineError(f"{problem}: there is no space", hint=hint)
+    return BuildError(problem, hint=hint)

@@ -1,0 +1,179 @@
+"""Which tools make our bytes: their versions and digests, which a lock records."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError, MachineError, raise_all
+from envbuild.system import host, process
+
+NAMES = ("mksquashfs", "mmdebstrap", "uv")
+
+_CACHE = "tools.json"
+_CACHE_FORMAT = 1
+_CACHE_LIMIT_BYTES = 1024 * 1024
+_VERSION_FLAG = {"mksquashfs": "-version"}
+# What a program loads that decides its output; the rest of its libraries do not.
+_LIBRARIES = {"mksquashfs": r"^lib(zstd|z)\.so"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ToolIdentity:
+    """A tool whose bytes decide ours.
+
+    Attributes
+    ----------
+    version : str
+        What the tool says of itself: the first line.
+    digest : str
+        ``sha256:…`` over the digests of the program and of the compression libraries that it loads.
+    """
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What a cache keeps of a tool: it holds as long as all its files are as they were."""
+
+    files: dict[str, list[int]]
+    version: str
+    digest: str
+
+
+def identify(cache: Path, names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
+    """Return the identities of tools, sorted by name.
+
+    Parameters
+    ----------
+    cache : Path
+        Directory in which to remember digests; they hold while size, time
+        and inode of the files stay. It may be missing, unwritable or damaged.
+    names : sequence of str
+        Which tools.
+
+    Raises
+    ------
+    MachineError
+        Tools are missing or cannot tell their version: all of them at once.
+    """
+    remembered = _load(cache)
+    kept: dict[str, _Known] = {}
+    errors: list[EnvbuildError] = []
+    for name in sorted(names):
+        try:
+            program = locate(name)
+            known = remembered.get(str(program))
+            kept[str(program)] = known if known is not None and _still(known) else _examine(name, program)
+        except EnvbuildError as error:
+            errors.append(error)
+    raise_all(errors)
+    if any(remembered.get(program) is not known for program, known in kept.items()):
+        _save(cache, {**remembered, **kept})
+    return tuple(
+        ToolIdentity(name=name, version=known.version, digest=known.digest)
+        for name, known in zip(sorted(names), kept.values(), strict=True)
+    )
+
+
+def locate(name: str) -> Path:
+    """Return the path of a tool; uv is the one that envbuild was installed with, else the one on PATH.
+
+    Raises
+    ------
+    MachineError
+        It is not on this machine.
+    """
+    if name == "uv":
+        with contextlib.suppress(ImportError, FileNotFoundError):
+            from uv import find_uv_bin  # noqa: PLC0415  # late: few commands need it
+
+            return Path(find_uv_bin()).resolve()
+    return host.find_program(name).resolve()
+
+
+def _examine(name: str, program: Path) -> _Known:
+    environment = host.environment()
+    told = process.run([program, _VERSION_FLAG.get(name, "--version")], env=environment, timeout_s=30)
+    version = told.output.strip().partition("\n")[0]
+    # mksquashfs 4.5 ends with code 1 after it has told its version.
+    if told.timed_out or not version:
+        raise MachineError(f"`{program}` does not tell its version", hint=f"try `{told.command}`")
+    files = [program, *_libraries(name, program)]
+    digests = [_digest(path) for path in files]
+    joined = "\n".join(digests).encode()
+    digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
+    return _Known(
+        files={str(path): _signature(path) for path in files}, version=version, digest=f"sha256:{digest}"
+    )
+
+
+def _libraries(name: str, program: Path) -> list[Path]:
+    """Paths of the libraries that count, in the order of their names."""
+    pattern = _LIBRARIES.get(name)
+    if pattern is None:
+        return []
+    listed = process.run([host.find_program("ldd"), program], env=host.environment(), timeout_s=30)
+    found = re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, flags=re.MULTILINE)
+    return [Path(path).resolve() for soname, path in sorted(found) if re.match(pattern, soname)]
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise MachineError(f"`{path}` cannot be read: {error.strerror}") from error
+
+
+def _signature(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _still(known: _Known) -> bool:
+    try:
+        return all(_signature(Path(path)) == signature for path, signature in known.files.items())
+    except OSError:
+        return False
+
+
+def _load(cache: Path) -> dict[str, _Known]:
+    """Read what is remembered; nothing where it cannot be used."""
+    try:
+        with (cache / _CACHE).open("rb") as file:
+            document = json.loads(file.read(_CACHE_LIMIT_BYTES))
+        if document["format"] != _CACHE_FORMAT:
+            return {}
+        entries = {program: _Known(**entry) for program, entry in document["programs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {program: entry for program, entry in entries.items() if _sound(entry)}
+
+
+def _sound(entry: _Known) -> bool:
+    return (
+        isinstance(entry.version, str)
+        and re.fullmatch(r"sha256:[0-9a-f]{64}", str(entry.digest)) is not None
+        and isinstance(entry.files, dict)
+        and bool(entry.files)
+    )
+
+
+def _save(cache: Path, entries: dict[str, _Known]) -> None:
+    """Remember; a cache that cannot be written costs time and nothing else."""
+    document = {"format": _CACHE_FORMAT, "programs": {path: asdict(known) for path, known in entries.items()}}
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = cache / f".{_CACHE}.{os.getpid()}"
+        partial.write_text(json.dumps(document, sort_keys=True))
+        partial.replace(cache / _CACHE)

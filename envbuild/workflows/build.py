@@ -1,0 +1,198 @@
+"""Build: lock if needed, plan, build what the store lacks, compose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uv
+
+from envbuild.build.run import Workshop, build_layers, missing_layers
+from envbuild.errors import EnvbuildError
+from envbuild.events import TaskAdvanced, TaskDone, TaskStarted
+from envbuild.image.compose import compose, is_image
+from envbuild.image.model import Part
+from envbuild.lock.text import dump
+from envbuild.plan.model import BaseStep, BuildPlan, InputFile, Layer, PrefixStep, SystemStep
+from envbuild.store.store import LayerRecord
+from envbuild.system import clock
+from envbuild.workflows.design import design, manifest_with
+from envbuild.workflows.fetch import all_pins, fetch_pins
+from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """An image that was built.
+
+    Attributes
+    ----------
+    digest : str
+        ``sha256:…``: the image's identity.
+    layers : int
+        How many layers it holds.
+    unchanged : bool
+        Whether the file was already this image.
+    """
+
+    path: Path
+    digest: str
+    size_bytes: int
+    layers: int
+    unchanged: bool
+
+    def to_json(self) -> str:
+        """Return it as JSON, one line."""
+        data = {
+            "image": str(self.path),
+            "digest": self.digest,
+            "size_bytes": self.size_bytes,
+            "layers": self.layers,
+            "unchanged": self.unchanged,
+        }
+        return json.dumps(data)
+
+
+def build_image(
+    spec: Path,
+    settings: Settings,
+    *,
+    output: Path | None = None,
+    locked: bool = False,
+    offline: bool = False,
+    rebuild: bool = False,
+    flat: bool = False,
+    sources: Sequence[Path] = (),
+) -> Built:
+    """Build the image of a spec.
+
+    Parameters
+    ----------
+    output : Path, optional
+        The image to write; ``STEM.sif`` beside the spec if absent.
+    locked : bool
+        Refuse a lock that does not satisfy the spec.
+    offline : bool
+        Use no network.
+    rebuild : bool
+        Build every layer anew and compare with the store.
+    flat : bool
+        One partition instead of layers.
+    sources : sequence of Path
+        Directories that `envbuild fetch` filled.
+
+    Raises
+    ------
+    EnvbuildError
+        Of every kind: see the exit codes.
+    """
+    state = lock_spec(spec, settings, refuse_change=locked, offline=offline, sources=sources)
+    plan = design(state, flat=flat)
+    path = output or spec.with_name(f"{spec.stem}.sif")
+    missing = missing_layers(plan, settings.store, rebuild=rebuild)
+    if missing:
+        records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+    else:
+        records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
+    parts = [
+        Part(
+            role="root" if layer.name == plan.root else "overlay",
+            layers=plan.members[layer.name],
+            digest=records[layer.name].blob,
+            size_bytes=records[layer.name].size_bytes,
+        )
+        for layer in plan.parts()
+    ]
+    manifest = manifest_with(state, parts, flat=flat)
+    unchanged = is_image(path, manifest)
+    if not unchanged:
+        started = clock.seconds()
+        total = sum(part.size_bytes for part in parts)
+        settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
+        blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
+        compose(
+            path,
+            manifest,
+            blobs,
+            lock=dump(state.lock),
+            plan=plan.to_json(),
+            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+        )
+        settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
+    _remember(state, plan, settings)
+    return Built(
+        path=path,
+        digest=manifest.digest,
+        size_bytes=path.stat().st_size,
+        layers=sum(len(part.layers) for part in parts),
+        unchanged=unchanged,
+    )
+
+
+def plan_record(state: Locked, settings: Settings) -> Path:
+    """Return where the store remembers the last plan of a spec's name."""
+    return settings.store.root / "plans" / f"{state.asked.spec.name}.json"
+
+
+def _build(
+    state: Locked,
+    plan: BuildPlan,
+    missing: Sequence[Layer],
+    settings: Settings,
+    *,
+    offline: bool,
+    rebuild: bool,
+    sources: Sequence[Path],
+) -> dict[str, LayerRecord]:
+    by_digest = {pin.sha256: pin for pin in all_pins(state.lock)}
+    wanted = {file.sha256 for layer in missing for file in _files(layer)}
+    cache = fetch_pins(
+        (by_digest[sha256] for sha256 in sorted(wanted)),
+        state.asked,
+        settings,
+        sources=sources,
+        offline=offline,
+    )
+
+    def locate(file: InputFile) -> Path:
+        return cache.path(by_digest[file.sha256])
+
+    workshop = Workshop(
+        store=settings.store,
+        apptainer=settings.find_apptainer(),
+        uv=Path(uv.find_uv_bin()),
+        locate=locate,
+        emit=settings.emit,
+        rebuild=rebuild,
+    )
+    return build_layers(plan, workshop)
+
+
+def _files(layer: Layer) -> tuple[InputFile, ...]:
+    step = layer.step
+    if isinstance(step, BaseStep):
+        return step.debs
+    if isinstance(step, SystemStep):
+        return (*step.base_debs, *step.debs)
+    if isinstance(step, PrefixStep):
+        return step.wheels
+    return ()
+
+
+def _finished(layer: Layer, settings: Settings) -> LayerRecord:
+    record = settings.store.get(layer.key)
+    if record is None:
+        raise EnvbuildError(
+            f"layer {layer.name} vanished from the store while it was used", hint="run it again"
+        )
+    return record
+
+
+def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:
+    path = plan_record(state, settings)
+    text = plan.to_json()
+    if not path.exists() or path.read_text() != text:
+        settings.store.write(path, text)

@@ -1,0 +1,58 @@
+"""Fetch: make the locked files exist here, and keep them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.files import FileCache
+from envbuild.spec.asked import Asked
+from envbuild.workflows.lock import lock_spec
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What was kept: how many files, how many bytes."""
+
+    files: int
+    size_bytes: int
+
+
+def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
+    """Lock a spec if needed and keep every locked file in a directory."""
+    locked = lock_spec(spec, settings, sources=sources)
+    pins = all_pins(locked.lock)
+    cache = fetch_pins(pins, locked.asked, settings, sources=sources, offline=False)
+    export(pins, cache, to)
+    return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
+
+
+def all_pins(lock: Lock) -> tuple[DebPin | PythonPin, ...]:
+    """Return everything that a lock pins to a file."""
+    return (*lock.base_debs, *lock.system_debs, *lock.python)
+
+
+def fetch_pins(
+    pins: Iterable[DebPin | PythonPin],
+    asked: Asked,
+    settings: Settings,
+    *,
+    sources: Sequence[Path],
+    offline: bool,
+) -> FileCache:
+    """Make files exist in the store's cache, verified; return the cache."""
+    cache = FileCache(settings.store.directory("files"))
+    fetch(
+        tuple(pins),
+        files=cache,
+        asked=asked,
+        sources=tuple(sources),
+        offline=offline,
+        cache_dir=settings.store.directory("resolve"),
+        emit=settings.emit,
+    )
+    return cache

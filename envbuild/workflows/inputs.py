@@ -1,0 +1,253 @@
+"""Inputs: find and read everything that a spec names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.spec.asked import Asked
+from envbuild.spec.check import Parts, RecipeSource, choose_base, not_known, put_together
+from envbuild.spec.load import Loaded, examine
+from envbuild.spec.model import NAME, BaseImage, Choice, EnvSpec, Recipe, Site
+from envbuild.spec.nodes import MAX_BYTES
+from envbuild.system.files import (
+    configuration_homes,
+    environment_paths,
+    exists,
+    is_below,
+    is_directory,
+    list_directory,
+    read_input,
+    settings_homes,
+)
+from envbuild.system.host import architecture
+
+MAX_FILE_BYTES = 64 << 20
+_RECIPE = "recipe.yaml"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Where recipes, base images and sites are looked for; the first directory that has a name wins.
+
+    Attributes
+    ----------
+    recipes, bases, sites : tuple of Path
+        Directories, in the order of search; not all of them need exist.
+    """
+
+    recipes: tuple[Path, ...]
+    bases: tuple[Path, ...]
+    sites: tuple[Path, ...]
+
+    def recipe_names(self) -> tuple[str, ...]:
+        """Return the names of all recipes, sorted."""
+        found = {
+            name
+            for directory in self.recipes
+            for name in list_directory(directory)
+            if re.fullmatch(NAME, name) and exists(directory / name / _RECIPE)
+        }
+        return tuple(sorted(found))
+
+    def recipe(self, name: str) -> Path | None:
+        """Return the directory of a recipe."""
+        return next((path / name for path in self.recipes if exists(path / name / _RECIPE)), None)
+
+    def base_names(self) -> tuple[str, ...]:
+        """Return the names of all base images, sorted."""
+        return _stems(self.bases)
+
+    def base(self, name: str) -> Path | None:
+        """Return the file of a base image."""
+        return _first_file(self.bases, name)
+
+    def site_names(self) -> tuple[str, ...]:
+        """Return the names of all sites, sorted."""
+        return _stems(self.sites)
+
+    def site(self, name: str) -> Path | None:
+        """Return the file of a site."""
+        return _first_file(self.sites, name)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads what a spec names and collects what is wrong with it."""
+
+    catalog: Catalog
+    mistakes: list[EnvbuildError] = field(default_factory=list)
+    faulty: set[str] = field(default_factory=set)
+
+    def model(self, model: type[M], path: Path, *, at: Location | None = None) -> Loaded[M] | None:
+        content = self.content(path, limit_bytes=MAX_BYTES, at=at)
+        if content is None:
+            return None
+        loaded, mistakes = examine(model, content, path)
+        self.mistakes += mistakes
+        return loaded
+
+    def content(self, path: Path, *, limit_bytes: int, at: Location | None = None) -> bytes | None:
+        try:
+            return read_input(path, limit_bytes=limit_bytes, at=at)
+        except EnvbuildError as error:
+            self.mistakes.append(error)
+            return None
+
+    def recipe(self, name: str) -> RecipeSource | None:
+        directory = self.catalog.recipe(name)
+        if directory is None:
+            return None
+        loaded = self.model(Recipe, directory / _RECIPE)
+        names = [f"verify/{job}" for job in list_directory(directory / "verify") if job.endswith(".py")]
+        files = {
+            name: content
+            for name in (_RECIPE, *names)
+            if (content := self.content(directory / name, limit_bytes=MAX_BYTES)) is not None
+        }
+        if loaded is None or len(files) != len(names) + 1:
+            self.faulty.add(name)
+            return None
+        return RecipeSource(directory=name, loaded=loaded, files=files)
+
+    def base(self, choice: Choice) -> Loaded[BaseImage] | None:
+        path = self.catalog.base(choice.name)
+        if path is None:
+            return self.base_of_distribution(choice) if choice.constraint else None
+        loaded = self.model(BaseImage, path)
+        if loaded is None:
+            self.faulty.add(choice.name)
+            return None
+        self.same_name(loaded, loaded.value.name, "base image")
+        return loaded
+
+    def base_of_distribution(self, choice: Choice) -> Loaded[BaseImage] | None:
+        """Find what `debian@12` names by looking into all base images."""
+        paths = [self.catalog.base(name) for name in self.catalog.base_names()]
+        read = [self.model(BaseImage, path) for path in paths if path is not None]
+        return choose_base(choice, [base for base in read if base is not None])
+
+    def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Site | None:
+        if given is not None:
+            return self.site_file(given, at=None)
+        from_environment = environment_paths("ENVBUILD_SITE")
+        if from_environment:
+            return self.site_file(from_environment[0], at=None)
+        if spec is not None and spec.value.site is not None:
+            path = self.catalog.site(spec.value.site)
+            if path is not None:
+                loaded = self.model(Site, path)
+                if loaded is not None:
+                    self.same_name(loaded, loaded.value.name, "site")
+                return None if loaded is None else loaded.value
+            known = self.catalog.site_names()
+            self.mistakes.append(not_known("site", spec.value.site, known, spec.at("site")))
+            return None
+        path = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
+        return None if path is None else self.site_file(path, at=None)
+
+    def site_file(self, path: Path, *, at: Location | None) -> Site | None:
+        loaded = self.model(Site, path, at=at)
+        return None if loaded is None else loaded.value
+
+    def same_name(self, loaded: Loaded[M], name: str, what: str) -> None:
+        if name != loaded.path.stem:
+            problem = f"the {what}'s name is `{name}`, but its file is `{loaded.path.name}`"
+            self.mistakes.append(RequestError(problem, at=loaded.at("name"), hint="they must be the same"))
+
+    def files(self, spec: Loaded[EnvSpec]) -> dict[str, bytes]:
+        """Read the files that the image is to carry."""
+        directory = spec.path.parent
+        result: dict[str, bytes] = {}
+        for index, entry in enumerate(spec.value.files):
+            at = spec.at("files", index, "source")
+            path = directory / entry.source
+            if not is_below(path, directory):
+                problem = f"`{entry.source}` leads out of the spec's directory"
+                hint = "a symbolic link may not; copy the file"
+                self.mistakes.append(RequestError(problem, at=at, hint=hint))
+                continue
+            content = self.content(path, limit_bytes=MAX_FILE_BYTES, at=at)
+            if content is not None:
+                result[entry.source] = content
+        return result
+
+
+def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
+    """Return the directories to look in: given ones, ``ENVBUILD_RECIPES``, the user's, the machine's, ours.
+
+    Raises
+    ------
+    RequestError
+        A directory that was given is not there.
+    """
+    listed = environment_paths("ENVBUILD_RECIPES")
+    origins = ["--recipes"] * len(recipes) + ["ENVBUILD_RECIPES"] * len(listed)
+    for path, origin in zip((*recipes, *listed), origins, strict=True):
+        if not is_directory(path):
+            hint = f"{origin} takes a directory that holds NAME/{_RECIPE}"
+            raise RequestError(f"there is no directory `{path}`", hint=hint)
+    homes = configuration_homes()
+    return Catalog(
+        recipes=(*recipes, *listed, *(home / "recipes" for home in homes)),
+        bases=tuple(home / "base-images" for home in homes),
+        sites=tuple(home / "sites" for home in homes),
+    )
+
+
+def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | None = None) -> Asked:
+    """Read a spec and everything that it names, and check that it fits together.
+
+    Parameters
+    ----------
+    recipes : sequence of Path
+        Directories to look for recipes in before all others.
+    site : Path, optional
+        The site's settings; otherwise ``ENVBUILD_SITE``, the site that the
+        spec names, or ``site.yaml`` of the user or the machine.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All mistakes of the spec, recipes, base image and site at once.
+    """
+    reader = _Reader(find_catalog(recipes))
+    content = read_input(spec_path, limit_bytes=MAX_BYTES)
+    spec, reader.mistakes = examine(EnvSpec, content, spec_path)
+    settings = reader.site(spec, site)
+    if spec is None:
+        raise_all(reader.mistakes)
+        raise AssertionError("a spec that cannot be read has a mistake")
+    base = None if "base" in spec.left_out else reader.base(spec.value.base)
+    choices = [*spec.value.frameworks, *([spec.value.mpi] if spec.value.mpi else [])]
+    sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}
+    parts = Parts(
+        spec=spec,
+        base=base,
+        recipes={name: source for name, source in sources.items() if source is not None},
+        known_recipes=reader.catalog.recipe_names(),
+        known_bases=reader.catalog.base_names(),
+        faulty=frozenset(reader.faulty),
+        site=settings,
+        files=reader.files(spec),
+        architecture=architecture(),
+    )
+    return put_together(parts, told=reader.mistakes)
+
+
+def _stems(directories: Sequence[Path]) -> tuple[str, ...]:
+    files = {name for path in directories for name in list_directory(path) if name.endswith(".yaml")}
+    stems = {name.removesuffix(".yaml") for name in files}
+    return tuple(sorted(stem for stem in stems if re.fullmatch(NAME, stem)))
+
+
+def _first_file(directories: Sequence[Path], name: str) -> Path | None:
+    return next((path / f"{name}.yaml" for path in directories if exists(path / f"{name}.yaml")), None)

@@ -1,0 +1,73 @@
+"""Inspect: what an image says of itself, and what was last proven of it here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from envbuild.check import verdicts
+from envbuild.image.model import Manifest
+from envbuild.image.sif import read_manifest
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An image for people.
+
+    Attributes
+    ----------
+    verdict : str
+        One sentence on the last test of this image on a host like this one.
+    """
+
+    path: Path
+    manifest: Manifest
+    verdict: str
+
+    def to_json(self) -> str:
+        """Return it as JSON: the manifest with digest and verdict."""
+        data = {"digest": self.manifest.digest, "verdict": self.verdict, **asdict(self.manifest)}
+        return json.dumps(data, indent=2, sort_keys=True)
+
+    def to_text(self) -> str:
+        """Return it as lines of ``name: value``."""
+        manifest = self.manifest
+        recipes = ", ".join(f"{name} {version}" for name, version in sorted(manifest.recipes.items()))
+        rows = [
+            ("image", str(self.path)),
+            ("name", f"{manifest.name}/{manifest.version}"),
+            ("summary", manifest.summary),
+            ("digest", manifest.digest),
+            (
+                "base",
+                f"{manifest.base} ({manifest.architecture}, glibc {manifest.glibc}, Python {manifest.python})",
+            ),
+            ("recipes", recipes),
+            ("lock", manifest.lock_digest),
+            ("verdict", self.verdict),
+        ]
+        for part in manifest.parts:
+            rows.append(
+                (part.role, f"{', '.join(part.layers)} ({part.size_bytes / 1e6:.0f} MB, {part.digest[7:19]})")
+            )
+        for variable in manifest.environment:
+            sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
+            rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
+        rows += [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
+        return "\n".join(f"{name + ':':<13}{value}" for name, value in rows if value)
+
+
+def inspect_image(image: Path, settings: Settings) -> Shown:
+    """Read an image's manifest and its last verdict on a host like this one.
+
+    Raises
+    ------
+    RequestError
+        It is no image of ours.
+    """
+    manifest = read_manifest(image)
+    return Shown(
+        path=image, manifest=manifest, verdict=verdicts.sentence(settings.store.root, manifest.digest)
+    )

@@ -1,0 +1,135 @@
+"""Lock: read what is asked, see whether the lock beside it still satisfies it, resolve what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envbuild.errors import RequestError
+from envbuild.events import Warned
+from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
+from envbuild.lock.satisfy import differences, tool_differences
+from envbuild.lock.text import dump, load
+from envbuild.resolve.lock import make_lock
+from envbuild.spec.asked import Asked
+from envbuild.system import tools
+from envbuild.system.files import read_input, write_atomically
+from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.settings import Settings
+
+_LOCK_LIMIT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """What is asked, and the lock that satisfies it.
+
+    Attributes
+    ----------
+    path : Path
+        The lock's file.
+    changes : tuple of str
+        Sentences: what differed from the lock that was there; empty if nothing.
+    """
+
+    asked: Asked
+    lock: Lock
+    path: Path
+    changes: tuple[str, ...]
+
+
+def lock_path(spec: Path) -> Path:
+    """Return the lock's file of a spec: ``STEM.lock.yaml`` beside it."""
+    return spec.with_name(f"{spec.stem}.lock.yaml")
+
+
+def lock_spec(
+    spec: Path,
+    settings: Settings,
+    *,
+    refuse_change: bool = False,
+    upgrade: Sequence[str] | None = None,
+    offline: bool = False,
+    sources: Sequence[Path] = (),
+    write: bool = True,
+) -> Locked:
+    """Return a lock that satisfies a spec: the one beside it, or a new one.
+
+    Parameters
+    ----------
+    refuse_change : bool
+        Whether a lock that does not satisfy the spec is an error.
+    upgrade : sequence of str, optional
+        Packages that may take newer versions; empty for all, None for none
+        but what the spec demands.
+    write : bool
+        Whether a new lock is written beside the spec.
+
+    Raises
+    ------
+    RequestError
+        The spec is wrong, cannot be met, or the lock was to stay as it is.
+    """
+    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    path = lock_path(spec)
+    previous = load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path) if path.exists() else None
+    pins = _tool_pins(settings)
+    changes = _changes(previous, asked, pins)
+    if refuse_change and changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise RequestError(
+            f"the lock `{path}` does not satisfy the spec\n{listed}",
+            hint=f"`envbuild lock {spec}` renews it",
+        )
+    if previous is not None and not changes and upgrade is None:
+        return Locked(asked=asked, lock=previous, path=path, changes=())
+    if previous is not None and upgrade is None and not differences(previous, asked):
+        # Only tools differ: the same packages, and other bytes. Named, never silently used.
+        for difference in tool_differences(previous, pins):
+            settings.emit(Warned(text=difference.sentence, hint="layers that it makes are built anew"))
+        lock = replace(previous, tools=tuple(sorted(pins)))
+    else:
+        lock = make_lock(
+            asked,
+            previous=previous,
+            upgrade=upgrade,
+            tools=pins,
+            cache_dir=settings.store.directory("resolve"),
+            sources=sources,
+            offline=offline,
+            emit=settings.emit,
+        )
+    if lock == previous:
+        return Locked(asked=asked, lock=lock, path=path, changes=())
+    if write:
+        write_atomically(path, dump(lock).encode())
+    return Locked(asked=asked, lock=lock, path=path, changes=changes or _version_changes(previous, lock))
+
+
+def _changes(previous: Lock | None, asked: Asked, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
+    if previous is None:
+        return ("there was no lock",)
+    found = (*differences(previous, asked), *tool_differences(previous, pins))
+    return tuple(difference.sentence for difference in found)
+
+
+def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:
+    """Say which pins an upgrade moved."""
+    before = {} if previous is None else _versions(previous)
+    now = _versions(lock)
+    return tuple(
+        f"{name} {before.get(name, 'none')} → {now.get(name, 'none')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )
+
+
+def _versions(lock: Lock) -> dict[str, str]:
+    pins: tuple[DebPin | PythonPin, ...] = (*lock.base_debs, *lock.system_debs, *lock.python)
+    return {pin.name: pin.version for pin in pins}
+
+
+def _tool_pins(settings: Settings) -> tuple[ToolPin, ...]:
+    found = tools.identify(settings.store.directory("tools"))
+    return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))

@@ -1,0 +1,100 @@
+"""Module: put an image behind `module load`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envbuild.activate.install import Installed, install
+from envbuild.activate.model import VerdictNote
+from envbuild.activate.thin import provide_parts
+from envbuild.check import verdicts
+from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.sif import read_manifest
+from envbuild.spec.load import load_site
+from envbuild.spec.model import Site
+from envbuild.spec.nodes import MAX_BYTES
+from envbuild.system import clock
+from envbuild.system.apptainer import Apptainer
+from envbuild.system.files import exists, read_input, settings_homes
+from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.settings import Settings
+
+_TASK = "module"
+
+
+def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -> Installed:
+    """Install an image, wrappers for its commands, and a modulefile.
+
+    Parameters
+    ----------
+    root : Path
+        Where modules and images are installed; made if absent.
+    thin : bool
+        Start from the store's parts instead of a copy of the image.
+
+    Raises
+    ------
+    RequestError
+        It is no image of ours, its names cannot stand in a module, or the
+        root cannot be written.
+    MachineError
+        There is no usable Apptainer, or no space.
+    """
+    started = clock.seconds()
+    manifest = read_manifest(image)
+    apptainer = settings.find_apptainer()
+    site = _site(settings)
+    verdict = _verdict(manifest.digest, apptainer, settings)
+    title = f"module {manifest.name}/{manifest.version}"
+    settings.emit(TaskStarted(task=_TASK, title=title, total_bytes=image.stat().st_size))
+
+    def copied(count: int) -> None:
+        settings.emit(TaskAdvanced(task=_TASK, bytes=count))
+
+    try:
+        parts = provide_parts(image, manifest, settings.store.blob_path, copied=copied) if thin else None
+        installed = install(
+            image,
+            manifest,
+            root=root,
+            verdict=verdict,
+            thin_parts=parts,
+            site=site,
+            apptainer=apptainer,
+            copied=copied,
+        )
+    except BaseException:
+        settings.emit(TaskFailed(task=_TASK))
+        raise
+    detail = str(installed.modulefile) if installed.changed else "everything was in place"
+    settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
+    _tell(installed, verdict, settings)
+    return installed
+
+
+def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> None:
+    for warning in installed.warnings:
+        hint = (
+            "`envbuild test` proves the image; then install it again" if warning == verdict.warning else None
+        )
+        settings.emit(Warned(text=warning, hint=hint))
+    if installed.replaced is not None:
+        kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
+        settings.emit(Note(text=kept))
+
+
+def _verdict(digest: str, apptainer: Apptainer, settings: Settings) -> VerdictNote:
+    known = verdicts.latest(settings.store.root, digest, here=fingerprint(apptainer))
+    if known is None:
+        return VerdictNote(state="absent")
+    if known.state == "stale":
+        outcome = "passed" if known.passed else "failed"
+        return VerdictNote(state="stale", text=f"{outcome} there: {known.text}")
+    return VerdictNote(state=known.state, text=known.text)
+
+
+def _site(settings: Settings) -> Site | None:
+    """Read the site that was named, else the user's or the machine's own."""
+    own = (home / "site.yaml" for home in settings_homes())
+    path = settings.site or next((path for path in own if exists(path)), None)
+    return None if path is None else load_site(read_input(path, limit_bytes=MAX_BYTES), path)

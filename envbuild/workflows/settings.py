@@ -1,0 +1,59 @@
+"""Where a run works and whom it tells: what every verb is given beside its own arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envbuild import events
+from envbuild.events import Emit
+from envbuild.store.store import Store, default_root
+from envbuild.system import apptainer as runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one run.
+
+    Attributes
+    ----------
+    store : Store
+        Where layers, files and verdicts are kept.
+    apptainer : Path or None
+        The Apptainer that was named; None for the machine's own.
+    recipes : tuple of Path
+        Directories to look in first.
+    site : Path or None
+        The site file that was named.
+    emit : callable
+        Receives progress.
+    """
+
+    store: Store
+    apptainer: Path | None = None
+    recipes: tuple[Path, ...] = ()
+    site: Path | None = None
+    emit: Emit = field(default=events.ignore)
+
+    @staticmethod
+    def of(
+        *,
+        store: Path | None,
+        apptainer: Path | None,
+        recipes: Sequence[Path] | None,
+        site: Path | None,
+        emit: Emit = events.ignore,
+    ) -> Settings:
+        """Return settings from a command line's options; absent ones get their defaults."""
+        return Settings(
+            store=Store((store or default_root()).absolute()),
+            apptainer=apptainer,
+            recipes=tuple(recipes or ()),
+            site=site,
+            emit=emit,
+        )
+
+    def find_apptainer(self) -> runtime.Apptainer:
+        """Return the Apptainer to use; see `envbuild.system.apptainer.find`."""
+        return runtime.find(self.apptainer)

@@ -1,0 +1,121 @@
+"""Test: prove that the ranks of an image talk, and keep what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envbuild.check import report as reports
+from envbuild.check import run, verdicts
+from envbuild.check.findings import Finding
+from envbuild.check.judge import judge_mapped
+from envbuild.check.report import Report
+from envbuild.check.trial import Trial, try_job
+from envbuild.errors import EnvbuildError
+from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.sif import read_manifest, verify_parts
+from envbuild.system import clock, files
+from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.settings import Settings
+
+
+def test_image(
+    image: Path,
+    *,
+    ranks: int | None = None,
+    timeout_s: float | None = None,
+    settings: Settings,
+    report: Path | None = None,
+) -> Report:
+    """Test an image from the image alone, and record the verdict.
+
+    Parameters
+    ----------
+    ranks : int, optional
+        Processes to start (count); what the image says if absent.
+    timeout_s : float, optional
+        Wall-clock limit of each mini job in seconds; what the job or the image says if absent.
+    report : Path, optional
+        Where to write the report as JSON.
+
+    Returns
+    -------
+    Report
+        Whatever was found; a failed check is no exception.
+
+    Raises
+    ------
+    RequestError
+        It is no image of ours, or the report cannot be written.
+    MachineError
+        There is no usable Apptainer.
+    """
+    started = clock.seconds()
+    manifest = read_manifest(image)
+    apptainer = settings.find_apptainer()
+    subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
+    here = fingerprint(apptainer)
+    wanted = ranks or manifest.ranks
+    findings = _static(subject, limit_s=timeout_s or manifest.timeout_s, emit=settings.emit)
+    trials = _dynamic(subject, wanted, timeout_s, settings.emit)
+    for trial in trials.values():
+        findings += trial.findings
+    findings.append(judge_mapped(each for trial in trials.values() for each in trial.reports))
+    result = Report(
+        name=manifest.name,
+        version=manifest.version,
+        digest=manifest.digest,
+        ranks=wanted,
+        findings=tuple(findings),
+        outputs={name: trial.output for name, trial in trials.items() if trial.output},
+        fingerprint=here.digest,
+        facts=here.facts,
+        when=clock.now(),
+        seconds=clock.seconds() - started,
+    )
+    if report is not None:
+        files.write_atomically(report, reports.to_json(result).encode())
+    _keep(result, settings)
+    return result
+
+
+def _static(subject: run.Subject, *, limit_s: float, emit: Emit) -> list[Finding]:
+    started, task = clock.seconds(), "test:static"
+    total = sum(part.size_bytes for part in subject.manifest.parts)
+    emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
+    parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
+    findings = [run.judge_parts(parts)]
+    if foreign := run.judge_foreign(subject.manifest):
+        findings.append(foreign)
+    else:
+        findings += run.probe(subject, limit_s=limit_s)
+    _done(task, findings, started, emit)
+    return findings
+
+
+def _dynamic(subject: run.Subject, ranks: int, timeout_s: float | None, emit: Emit) -> dict[str, Trial]:
+    launcher = run.launcher_of(subject)
+    launch = None if launcher is None else run.launch_with(subject, launcher)
+    trials: dict[str, Trial] = {}
+    for job in subject.jobs():
+        started, task = clock.seconds(), f"test:{job.id}"
+        emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
+        limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s
+        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
+        _done(task, trials[job.id].findings, started, emit)
+    return trials
+
+
+def _done(task: str, findings: Sequence[Finding], started: float, emit: Emit) -> None:
+    if any(finding.status == "FAIL" for finding in findings):
+        emit(TaskFailed(task=task))
+    else:
+        emit(TaskDone(task=task, seconds=clock.seconds() - started))
+
+
+def _keep(result: Report, settings: Settings) -> None:
+    """Record the verdict; a store that cannot be written costs the record, not the test."""
+    try:
+        verdicts.record(settings.store.root, result)
+    except EnvbuildError as error:
+        settings.emit(Warned(text=f"the verdict was not recorded: {error.problem}", hint=error.hint))

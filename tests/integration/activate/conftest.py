@@ -1,0 +1,263 @@
+"""A small real image for these tests: shells, a few tools and a Python, in a root and two overlays."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.install import Installed, install
+from envbuild.activate.model import VerdictNote
+from envbuild.activate.thin import provide_parts
+from envbuild.image import startup
+from envbuild.image.environment import default_environment, render_script
+from envbuild.image.model import MARKER, Manifest, Part
+from envbuild.image.sif import read_manifest, write_sif
+from envbuild.spec.model import Site
+from envbuild.system.apptainer import find
+from envbuild.system.host import architecture
+
+PYTHON = Path("/usr/bin/python3.11")
+STDLIB = Path("/usr/lib/python3.11")
+TOOLS = ("bash", "cat", "env", "mkdir", "readlink", "sh", "sleep", "true")
+LEFT_OUT = ("test", "idlelib", "lib2to3", "tkinter", "pydoc_data", "ensurepip", "lib-dynload", "distutils", "config-*")
+
+# Stands in for the real one: `venv` calls it with the new environment's Python.
+ENSUREPIP = """
+import os, pathlib, sys
+script = pathlib.Path(sys.prefix, "bin", "installed")
+script.write_text("#!" + sys.executable + "\\nimport sys\\nprint('script', sys.prefix, *sys.argv[1:])\\n")
+script.chmod(0o755)
+"""
+
+NOBODY = 65534
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory that an ordinary user can reach, and how to run something as one."""
+
+    path: Path
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    def argv(self, *words: str | Path) -> list[str]:
+        drop = ["/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+        return [*drop, *(str(word) for word in words)]
+
+    def env(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        return {"PATH": PATH, "HOME": str(self.home), **(extra or {})}
+
+    def run(
+        self,
+        *words: str | Path,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: str = "",
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run as an ordinary user, with nothing in the environment but what is given."""
+        return subprocess.run(
+            self.argv(*words),
+            env=self.env(env),
+            cwd=cwd or self.home,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def directory(self, name: str) -> Path:
+        """Make a directory that the ordinary user owns."""
+        path = self.path / name
+        path.mkdir(parents=True)
+        if os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+        return path
+
+
+@pytest.fixture(scope="session")
+def session_place():
+    path = Path(tempfile.mkdtemp(prefix="envbuild-activate-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def place(session_place: Path):
+    path = Path(tempfile.mkdtemp(dir=session_place))
+    path.chmod(0o755)
+    result = Place(path=path)
+    result.directory("home")
+    return result
+
+
+@pytest.fixture(scope="session")
+def images(session_place: Path) -> dict[str, Path]:
+    """Layered SIFs of the same name: version 1.0 and 2.0."""
+    return {version: make_image(session_place / version, version=version) for version in ("1.0", "2.0")}
+
+
+Activate = Callable[..., Installed]
+
+
+@pytest.fixture
+def activate(images: dict[str, Path], place: Place) -> Activate:
+    """Install one of the images below the place, fat or thin."""
+
+    def call(
+        version: str = "1.0",
+        *,
+        root: str = "modules",
+        thin: bool = False,
+        site: Site | None = None,
+        verdict: VerdictNote | None = None,
+    ) -> Installed:
+        manifest = read_manifest(images[version])
+        parts = None
+        if thin:
+            parts = provide_parts(images[version], manifest, lambda digest: place.path / "blobs" / digest[7:])
+        return install(
+            images[version],
+            manifest,
+            root=place.path / root,
+            verdict=verdict or VerdictNote(state="passed", text="2 ranks"),
+            thin_parts=parts,
+            site=site,
+            apptainer=find(),
+        )
+
+    return call
+
+
+@pytest.fixture(params=["fat", "thin"])
+def installed(request: pytest.FixtureRequest, activate: Activate) -> Installed:
+    return activate(thin=request.param == "thin")
+
+
+def tree_of_root(root: Path) -> None:
+    for directory in ("dev", "etc", "home", "opt/env", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "var/tmp"):
+        (root / directory).mkdir(parents=True)
+    for name in ("bin", "lib"):
+        (root / name).symlink_to(f"usr/{name}")
+    for user in ("passwd", "group"):
+        (root / "etc" / user).write_text("")
+    for tool in (*(Path("/usr/bin", name).resolve() for name in TOOLS), PYTHON):
+        copy_program(tool, root)
+    if not (root / "usr/bin/sh").exists():
+        (root / "usr/bin/sh").symlink_to(Path("/usr/bin/sh").resolve().name)
+    (root / "usr/bin/python3").symlink_to(PYTHON.name)
+    shutil.copytree(STDLIB, root / STDLIB.relative_to("/"), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+    (root / STDLIB.relative_to("/") / "lib-dynload").mkdir()  # Python warns where it is missing
+    pip = root / STDLIB.relative_to("/") / "ensurepip"
+    pip.mkdir()
+    (pip / "__init__.py").write_text("")
+    (pip / "__main__.py").write_text(ENSUREPIP)
+    for path, (text, mode) in startup.base_files().items():
+        put(root, path, text, mode)
+    for path in startup.EMPTY_DIRECTORIES:
+        (root / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+
+
+def tree_of_python(root: Path) -> None:
+    """Make a virtual environment, as the framework layers of a real image are."""
+    put(root, "/opt/env/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
+    (root / "opt/env/bin").mkdir()
+    for name in ("python", "python3"):
+        (root / "opt/env/bin" / name).symlink_to(PYTHON)
+    put(root, "/opt/env/lib/python3.11/site-packages/framework.py", "VERSION = '2.13.0'\n")
+    put(root, "/opt/env/layer", "lower\n")
+
+
+def tree_of_top(root: Path, manifest: Manifest) -> None:
+    put(root, MARKER, "")
+    put(root, startup.ENVIRONMENT, render_script(manifest.environment), 0o755)
+    put(root, "/opt/env/layer", "upper\n")
+    put(root, "/opt/env/bin/tool", '#!/bin/sh\necho "tool of $TOOL:" "$@"\n'.replace("$TOOL", manifest.version), 0o755)
+    for path, (text, mode) in startup.top_files(manifest).items():
+        put(root, path, text, mode)
+
+
+def make_image(directory: Path, *, name: str = "small", version: str = "1.0", summary: str = "a small image") -> Path:
+    """Build a layered SIF; returns its path. Squashfs files lie beside it as ``0`` to ``2``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    manifest = manifest_of(name, version, summary)
+    trees = [directory / f"tree-{index}" for index in range(3)]
+    for tree in trees:
+        tree.mkdir()
+    if not (directory.parent / "root.sqfs").exists():
+        tree_of_root(trees[0])
+        squash(trees[0], directory.parent / "root.sqfs")
+    tree_of_python(trees[1])
+    tree_of_top(trees[2], manifest)
+    os.link(directory.parent / "root.sqfs", directory / "0")
+    for index in (1, 2):
+        squash(trees[index], directory / str(index))
+    for tree in trees:
+        shutil.rmtree(tree)
+    files = [directory / str(index) for index in range(3)]
+    parts = [part_of(index, file) for index, file in enumerate(files)]
+    image = directory / f"{name}-{version}.sif"
+    write_sif(
+        image,
+        architecture=architecture(),
+        manifest=manifest_of(name, version, summary, parts),
+        parts=list(zip(parts, files, strict=True)),
+        data=[],
+    )
+    return image
+
+
+def manifest_of(name: str, version: str, summary: str, parts: list[Part] | None = None) -> Manifest:
+    return Manifest(
+        name=name, version=version, summary=summary, architecture=architecture(), form="layered",
+        parts=tuple(parts or ()), environment=default_environment(), base="debian-12", glibc="2.36",
+        python="3.11", mpi="", recipes={"framework": "2.13.0"}, imports=("framework",),
+        commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2, timeout_s=60.0, labels={},
+        lock_digest="sha256:" + "0" * 64,
+    )  # fmt: skip
+
+
+def part_of(index: int, file: Path) -> Part:
+    return Part(
+        role="overlay" if index else "root",
+        layers=(("base", "python", "metadata")[index],),
+        digest="sha256:" + hashlib.sha256(file.read_bytes()).hexdigest(),
+        size_bytes=file.stat().st_size,
+    )
+
+
+def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    target.chmod(mode)
+
+
+def copy_program(program: Path, root: Path) -> None:
+    """Copy a program and the libraries that it loads."""
+    shutil.copy2(program, root / "usr/bin" / program.name)
+    for line in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.splitlines():
+        for word in line.split():
+            if word.startswith("/"):
+                target = root / word.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(word, target)
+
+
+def squash(tree: Path, target: Path) -> None:
+    for path in tree.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    tree.chmod(0o755)
+    argv = ["mksquashfs", tree, target, "-noappend", "-all-root", "-comp", "lz4", "-no-xattrs", "-quiet", "-no-progress"]
+    subprocess.run(argv, check=True, capture_output=True)
+    target.chmod(0o644)

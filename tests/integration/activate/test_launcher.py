@@ -1,0 +1,131 @@
+"""What the launcher hands to Apptainer, with a stand-in that shows it: devices, Slurm, processes."""
+
+import os
+import subprocess
+
+import pytest
+
+from envbuild.activate.wrapper import Launch, launcher_text
+
+SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
+
+
+@pytest.fixture
+def launcher(place):
+    """Lay out an installation whose Apptainer is a stand-in; returns a command of it."""
+
+    def make(**changes):
+        commands = place.path / "home.d/bin"
+        commands.mkdir(parents=True)
+        (place.path / "image.sif").write_text("")
+        stand_in = place.path / "apptainer"
+        stand_in.write_text(SHOW)
+        stand_in.chmod(0o755)
+        launch = Launch(
+            **{
+                "label": "small/1.0", "home": place.path / "home.d", "image": place.path / "image.sif", "overlays": (),
+                "digest": "sha256:" + "a" * 64, "commands": ("python", "mpiexec"), "has_mpi": True,
+                "apptainer": stand_in, "binds": (), **changes,
+            }
+        )  # fmt: skip
+        (commands / "launcher").write_text(launcher_text(launch))
+        (commands / "launcher").chmod(0o755)
+        for command in launch.commands:
+            (commands / command).symlink_to("launcher")
+        return commands / "python"
+
+    return make
+
+
+def words(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_command_line_of_an_ordinary_user(launcher, place):
+    command = launcher()
+    expected = ["--silent", "exec", f"{place.path}/image.sif", "python", "a b", "", "psec="]
+    assert words(place.run(command, "a b", "")) == expected
+
+
+def test_overlays_come_bottom_first(launcher, place):
+    layers = tuple(place.path / name for name in ("lower", "upper"))
+    for layer in layers:
+        layer.write_text("")
+    expected = ["--silent", "exec", "--overlay", f"{layers[0]}:ro", "--overlay", f"{layers[1]}:ro"]
+    assert words(place.run(launcher(overlays=layers)))[:6] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "option"), [("nvidiactl", "--nv"), ("kfd", "--rocm"), ("other", f"{'image.sif'}")]
+)
+def test_devices_bring_their_libraries(launcher, place, device, option):
+    command = launcher()
+    script = f'mount -t tmpfs none /dev && : >/dev/{device} && exec "$0"'
+    done = place.run("unshare", "--user", "--map-current-user", "--mount", "--keep-caps", "sh", "-c", script, command)
+    assert words(done)[2].endswith(option)
+
+
+def test_root_gets_a_user_namespace(launcher, place):
+    # Root of a namespace over the same files: `/` is its own there.
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", str(launcher())], env=place.env(), capture_output=True, text=True
+    )
+    assert ("--userns" in words(done)) == (os.stat("/").st_uid == os.geteuid())
+
+
+def test_it_starts_no_process_of_its_own(launcher, place):
+    command = launcher()
+    env = {"TMPDIR": str(place.home), "LD_LIBRARY_PATH": "/x", "SLURM_CPUS_PER_TASK": "2"}
+    limited = place.run("prlimit", "--nproc=0", command, env=env)
+    assert words(limited)[-2] == "python"
+    # The limit works: a shell under it that forks is told so.
+    assert place.run("prlimit", "--nproc=0", "sh", "-c", "x=$(:)").returncode != 0
+
+
+RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("env", "has_mpi", "warned"),
+    [
+        (RANKS, True, True),
+        ({**RANKS, "SLURM_PROCID": "1"}, True, False),
+        ({**RANKS, "PMI_RANK": "0"}, True, False),
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, True, False),
+        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, True, False),
+        (RANKS, False, False),
+        ({}, True, False),
+    ],
+)
+def test_tasks_without_pmi_are_warned_of_once(launcher, place, env, has_mpi, warned):
+    done = place.run(launcher(has_mpi=has_mpi), env=env)
+    assert words(done)[-2] == "python"
+    assert ("4 tasks and no PMI: every MPI rank will be alone" in done.stderr) == warned
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [({"PMIX_SECURITY_MODE": "munge"}, "munge"), ({"PMIX_SECURITY_MODE": "munge", "PMIX_MCA_psec": "native"}, "native")],
+)
+def test_the_security_of_pmix_is_told_in_the_images_words(launcher, place, env, expected):
+    assert words(place.run(launcher(), env=env))[-1] == f"psec={expected}"
+
+
+def test_another_apptainer_can_be_named(launcher, place):
+    other = place.path / "other"
+    other.write_text("#!/bin/sh\necho other\n")
+    other.chmod(0o755)
+    assert words(place.run(launcher(), env={"ENVBUILD_APPTAINER": str(other)})) == ["other"]
+
+
+def test_where_it_went_the_one_on_path_is_taken(launcher, place):
+    command = launcher(apptainer=place.path / "gone")
+    done = place.run(command, env={"PATH": f"{place.path}:/usr/bin:/bin"})
+    assert words(done)[:2] == ["--silent", "exec"]
+
+
+def test_a_directory_that_cannot_be_told_to_apptainer_is_left_out(launcher, place):
+    odd = place.directory('with "quotes"')
+    assert not [word for word in words(place.run(launcher(), env={"TMPDIR": str(odd)})) if "quotes" in word]
+    assert place.run(launcher.__wrapped__ if False else place.path / "home.d/bin/python", env={"TMPDIR": "relative"}).returncode == 0

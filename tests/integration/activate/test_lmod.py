@@ -1,0 +1,159 @@
+"""`module` with the real Lmod: load and unload leave no trace, help tells, names are found."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.install import install
+from envbuild.activate.model import VerdictNote
+from envbuild.activate.modulefile import lua_literal
+from envbuild.image.sif import read_manifest
+from envbuild.system.apptainer import find
+
+INIT = Path("/usr/share/lmod/lmod/init/bash")
+SNAPSHOT = "/usr/bin/python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+# What Lmod keeps for itself, whatever is loaded.
+BOOKKEEPING = ("_ModuleTable", "__LMOD_REF_COUNT_", "_")
+
+
+def module(place, installed, script, env=None):
+    # Ends in a command of the shell's own: it would become the last one, and SHLVL differ.
+    text = f"set -e\n. {INIT}\nmodule use '{installed.modulefiles}'\n{script}\n:"
+    return place.run("/bin/bash", "--norc", "-c", text, env=env)
+
+
+def snapshots(done):
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [{name: value for name, value in each.items() if not name.startswith(BOOKKEEPING)} for each in found]
+
+
+def test_load_then_python_runs_inside_the_image(installed, place):
+    script = "module load small/1.0\npython -c 'import framework; print(framework.VERSION)'"
+    done = module(place, installed, script)
+    assert (done.stdout, done.stderr) == ("2.13.0\n", "")
+
+
+def test_a_program_started_by_env_runs_inside_the_image(activate, place):
+    program = place.path / "train"
+    program.write_text("#!/usr/bin/env python\nimport framework, sys\nprint(framework.VERSION, sys.argv[1:])\n")
+    program.chmod(0o755)
+    done = module(place, activate(), f"module load small\n{program} 'a b'")
+    assert done.stdout == "2.13.0 ['a b']\n"
+
+
+def test_load_changes_what_it_says_and_nothing_else(activate, place):
+    installed = activate()
+    before, after = snapshots(module(place, installed, f"{SNAPSHOT}\nmodule load small\n{SNAPSHOT}"))
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert {name for name in changed if not name.startswith("LMOD_FAMILY_")} == {
+        "PATH", "ENVBUILD_IMAGE", "LOADEDMODULES",
+    }  # fmt: skip
+    assert after["PATH"] == f"{installed.home}/bin:{before['PATH']}"
+    assert after["ENVBUILD_IMAGE"] == f"{installed.home}/image.sif"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "module load small/1.0; module unload small",
+        "module load small/1.0; module purge",
+        "module load small/1.0; module swap small/1.0 small/2.0; module unload small",
+        "module load small/1.0; module load small/2.0; module purge",
+        "module load small; module load small; module purge",
+    ],
+)
+@pytest.mark.parametrize("own", [{}, {"ENVBUILD_IMAGE": "the user's own", "PYTHONPATH": "/mine"}])
+def test_unloading_restores_the_environment_exactly(activate, place, steps, own):
+    activate("2.0")
+    before, after = snapshots(module(place, activate(), f"{SNAPSHOT}\n{steps}\n{SNAPSHOT}", env=own))
+    assert after == before
+
+
+def test_swap_gives_the_other_one(activate, place):
+    activate("2.0")
+    script = "module load small/1.0\ntool a\nmodule swap small/1.0 small/2.0\ntool b"
+    assert module(place, activate(), script).stdout == "tool of 1.0: a\ntool of 2.0: b\n"
+
+
+@pytest.mark.parametrize("other", ["python", "cuda", "other"])
+def test_a_conflicting_module_stops_the_load_and_changes_nothing(activate, place, other):
+    installed = activate()
+    (installed.modulefiles / f"{other}.lua").write_text('setenv("OTHER", "loaded")\n')
+    script = f"module load {other}\n{SNAPSHOT}\nmodule load small || true\n{SNAPSHOT}"
+    done = module(place, installed, script)
+    before, after = snapshots(done)
+    assert after == before
+    assert other in done.stderr
+
+
+def test_one_of_a_family_takes_the_place_of_another(activate, place):
+    installed = activate()
+    sibling = installed.modulefiles / "another.lua"
+    sibling.write_text('family("envbuild")\nsetenv("OTHER", "loaded")\n')
+    loaded, after = snapshots(module(place, installed, f"module load another\n{SNAPSHOT}\nmodule load small\n{SNAPSHOT}"))
+    assert loaded["OTHER"] == "loaded"
+    assert "OTHER" not in after
+    assert after["LOADEDMODULES"] == "small/1.0"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("passed", "Tested:   passed (2 ranks)"),
+        ("failed", "Tested:   FAILED (2 ranks)"),
+        ("stale", "Tested:   stale: tested on another host, or before this one changed (2 ranks)"),
+        ("absent", "Tested:   absent: this image was never tested here"),
+    ],
+)
+def test_help_shows_the_last_verdict(activate, place, state, expected):
+    note = VerdictNote(state=state, text="" if state == "absent" else "2 ranks")
+    installed = activate(verdict=note)
+    shown = module(place, installed, "module help small/1.0 2>&1").stdout
+    assert expected in shown.splitlines()
+    assert "small/1.0: a small image" in shown
+    assert bool(installed.warnings) == (state != "passed")
+
+
+def test_whatis_and_spider_find_what_is_in_it(activate, place):
+    installed = activate()
+    assert "Description: a small image" in module(place, installed, "module whatis small/1.0 2>&1").stdout
+    for wanted in ("framework", "framework/2.13.0"):
+        assert "small/1.0" in module(place, installed, f"module spider {wanted} 2>&1").stdout
+
+
+HOSTILE = ['"); os.execute("touch BAD") --', "]]) os.execute('touch BAD') --[[", "\\", '\\"', "é\u202e\x1b[31m", "$(touch BAD)`id`"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text(images, place, text):
+    manifest = replace(read_manifest(images["1.0"]), summary=text)
+    installed = install(
+        images["1.0"],
+        manifest,
+        root=place.path / "$(touch BAD) it's",
+        verdict=VerdictNote(state="failed", text=text),
+        apptainer=find(),
+    )
+    shown = place.run(
+        "/bin/bash", "--norc", "-c",
+        f'. {INIT}; module use "$ROOT"; module help small/1.0 2>&1; module load small && tool hello',
+        env={"ROOT": str(installed.modulefiles)},
+    )  # fmt: skip
+    assert shown.stdout.endswith("tool of 1.0: hello\n"), shown.stderr
+    # Lmod writes a backslash as it is; what is unprintable came as an escape.
+    assert text.split("\u202e")[0] in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert not list(place.path.rglob("BAD"))
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "".join(map(chr, range(1, 256))), "\n\r\n", "\0001", "1\t2\x7f3"])
+def test_lua_reads_back_exactly_what_was_quoted(place, text):
+    program = place.path / "program.lua"
+    program.write_bytes(f"io.write({lua_literal(text)})".encode())
+    lua = next(path for name in ("lua", "lua5.4", "lua5.3", "lua5.1") if (path := Path("/usr/bin", name)).exists())
+    done = subprocess.run([lua, program], capture_output=True, check=True)
+    assert done.stdout == text.encode()

@@ -1,0 +1,150 @@
+"""The main job, once a session: the example built by an ordinary user with an installed envbuild."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.users import as_user, ordinary_user, shared_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Desk:
+    """Where somebody works: a directory of theirs, a store of theirs, and the installed command."""
+
+    place: Path
+    command: Path
+    store: Path
+    root: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def envbuild(self, *words: str | Path, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command with this desk's store and hold it to an exit code."""
+        return self.run([self.command, *words], code=code, **options)
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        code: int | None = 0,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        umask: int = -1,
+        timeout: float = 1500,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as this desk's owner."""
+        words = [str(word) for word in argv]
+        finished = subprocess.run(
+            words if self.root else as_user(words),
+            cwd=cwd or self.place,
+            env={**os.environ, "ENVBUILD_STORE": str(self.store), **self.env, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            umask=umask,
+            timeout=timeout,
+        )
+        if code is not None:
+            assert finished.returncode == code, f"{words}\n{finished.stdout}\n{finished.stderr}"
+        return finished
+
+    def apptainer(
+        self, *words: str | Path, code: int | None = 0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run plain Apptainer; root here may lack the capability to do without --userns."""
+        action, *rest = words
+        userns = ["--userns"] if self.root and action in ("exec", "run", "shell", "test") else []
+        return self.run(["apptainer", str(action), *userns, *rest], code=code, **options)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of this desk's owner."""
+        path = self.place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        own(path, self.place)
+        return path
+
+
+def own(path: Path, like: Path) -> None:
+    """Give a path the owner of another."""
+    status = like.stat()
+    os.chown(path, status.st_uid, status.st_gid)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Path]:
+    """A directory that root and the ordinary user both reach."""
+    with shared_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def installed(shared: Path) -> Path:
+    """Install envbuild from its wheel, where every user can run it; return the command."""
+    uv = ROOT / ".venv/bin/uv"
+    python = ROOT / ".venv/bin/python"
+    subprocess.run(
+        [python, "-m", "hatchling", "build", "-t", "wheel", "-d", shared / "dist"], cwd=ROOT, check=True
+    )
+    (wheel,) = (shared / "dist").glob("*.whl")
+    venv = shared / "venv"
+    quiet = ["--quiet", "--no-config"]
+    subprocess.run([uv, "venv", *quiet, "--python", "/usr/bin/python3", venv], check=True)
+    # What the checkout's own environment holds, copied: no second download, and readable for everybody.
+    source = next((ROOT / ".venv/lib").glob("python*/site-packages"))
+    target = next((venv / "lib").glob("python*/site-packages"))
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*envbuild*"))
+    shutil.copy(uv, venv / "bin/uv")
+    subprocess.run(
+        [uv, "pip", "install", *quiet, "--offline", "--no-deps", "--python", venv / "bin/python", wheel],
+        check=True,
+    )
+    return venv / "bin/envbuild"
+
+
+def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> Desk:
+    """Make a work place with a store below `shared`, for the ordinary user or for root."""
+    place = shared / name
+    place.mkdir()
+    user = ordinary_user()
+    if os.geteuid() == 0 and not root:
+        os.chown(place, user.uid, user.gid)
+    return Desk(place=place, command=command, store=place / "store", root=root)
+
+
+@pytest.fixture(scope="session")
+def desk(shared: Path, installed: Path) -> Desk:
+    """The ordinary user's work place, with the example spec in it."""
+    desk = make_desk(shared, "desk", installed)
+    desk.write("pytorch-mpi.yaml", (ROOT / "examples/pytorch-mpi.yaml").read_text())
+    return desk
+
+
+@pytest.fixture(scope="session")
+def image(desk: Desk) -> Path:
+    """The example's image, built from an empty store."""
+    desk.envbuild("build", "pytorch-mpi.yaml")
+    return desk.place / "pytorch-mpi.sif"
+
+
+@pytest.fixture(scope="session")
+def kept(desk: Desk, image: Path) -> Path:
+    """The locked files of the example, kept in a directory."""
+    desk.envbuild("fetch", "pytorch-mpi.yaml", "--to", "kept")
+    return desk.place / "kept"
+
+
+def layers(desk: Desk, spec: str) -> dict[str, dict[str, str]]:
+    """Return the plan's rows by layer."""
+    shown = json.loads(desk.envbuild("plan", spec, "--json").stdout)
+    return {row["name"]: row for row in shown["layers"]}

@@ -1,0 +1,313 @@
+"""Stock Apptainer with our images: what people expect of any image holds for these."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from envbuild.image import sif
+from envbuild.system import host
+from tests.integration.image.conftest import Images
+from tests.support import trees, users
+
+GREETING = "it's $HOME `here`"
+START = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+INNER = f"/opt/env/bin:/opt/mpi/bin:{START}"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session", params=["ourselves", "user"])
+def run(request: pytest.FixtureRequest, program: str) -> Run:
+    """Start something in an image: as whoever runs the tests, and as an ordinary user."""
+    as_root = os.geteuid() == 0 and request.param == "ourselves"
+
+    def start(
+        action: str,
+        image: Path | str,
+        *argv: str,
+        options: Sequence[str] = (),
+        before: Sequence[str] = ("--silent",),
+        env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> "subprocess.CompletedProcess[str]":
+        if as_root and action != "instance stop":
+            options = ["--userns", *options]
+        words = [program, *before, *action.split(), *options, str(image), *argv]
+        if not as_root:
+            words = users.as_user(words)
+        return subprocess.run(
+            words,
+            env=host.environment(extra=env),
+            cwd="/",
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def variables(run: Run, image: Path, **settings: object) -> dict[str, str]:
+    done = run("exec", image, "env", **settings)
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+
+@pytest.fixture(params=["layered", "flat"])
+def image(request: pytest.FixtureRequest, images: Images) -> Path:
+    found: Path = getattr(images, request.param)
+    return found
+
+
+def test_exec(run: Run, image: Path) -> None:
+    done = run("exec", image, "hello", "a", "b  c", "", "$d")
+    assert (done.returncode, done.stdout) == (0, "hello a b  c  $d\n")
+    assert run("exec", image, "sh", "-c", "exit 7").returncode == 7
+
+
+def test_layers_add_replace_and_hide(run: Run, image: Path) -> None:
+    script = "cat /opt/env/lib/one /opt/env/lib64/two; ls /etc/hidden /srv/hidden; ls /srv; ls -ld / /usr/bin/set-id"
+    done = run("exec", image, "sh", "-c", script)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["base", "middle"]
+    assert [line[:10] for line in lines[2:]] == ["drwxr-xr-x", "-rwsr-xr-x"]
+    assert len(re.findall("No such file or directory", done.stderr)) == 2
+
+
+def test_layered_and_flat_show_the_same(run: Run, images: Images) -> None:
+    script = "ls -lnR /opt /usr /bin /.singularity.d /.envbuild; ls -ln /etc/replaced"
+    seen = [run("exec", image, "sh", "-c", script) for image in (images.layered, images.flat)]
+    # Directories have other sizes where overlayfs merges them.
+    plain = [re.sub(r"(?m)^(d\S+) +\d+ (\d+) +(\d+) +\d+", r"\1 \2 \3", done.stdout) for done in seen]
+    assert "/opt/env/lib64 -> lib" in re.sub(r"(?m)^.*lib64 -> lib$", "/opt/env/lib64 -> lib", plain[0])
+    plain = [re.sub(r"(?m)^total \d+$", "", text) for text in plain]
+    assert plain[0] == plain[1]
+
+
+def test_run(run: Run, image: Path) -> None:
+    done = run("run", image, "hello", "x y")
+    assert (done.returncode, done.stdout) == (0, "hello x y\n")
+    assert run("run", image, "sh", "-c", "exit 9").returncode == 9
+    # Without arguments a shell, which reads what it is given.
+    done = run("run", image, stdin="echo $VIRTUAL_ENV; exit 3\n")
+    assert (done.returncode, done.stdout) == (3, "/opt/env\n")
+
+
+def test_shell(run: Run, image: Path) -> None:
+    done = run("shell", image, stdin="echo $GREETING\n")
+    assert done.returncode == 0
+    assert GREETING in done.stdout
+
+
+def test_test_gives_the_verdict(run: Run, image: Path) -> None:
+    done = run("test", image, "--ranks", "4")
+    assert (done.returncode, done.stdout) == (0, "python3 -I /.envbuild/judge.py test --ranks 4\n")
+    assert run("test", image, options=["--env", "VERDICT=4"]).returncode == 4
+
+
+def test_inspect(program: str, images: Images, image: Path) -> None:
+    """Without a start of the image, hence also for a root that lacks capabilities."""
+
+    def inspect(*options: str) -> str:
+        return subprocess.run(
+            [program, "inspect", *options, image], capture_output=True, text=True, check=True
+        ).stdout
+
+    expected = trees.labels_of(inspect("--json", "--labels"))
+    assert expected["org.opencontainers.image.title"] == "demo"
+    assert expected["org.example.contact"] == "help@example.org"
+    assert "envbuild.recipe.pytorch: 2.13.0\n" in inspect("--labels")
+    assert '/judge.py test "$@"' in inspect("--test")
+    assert "# Made by envbuild from a lock" in inspect("--deffile")
+    assert "a demonstration" in inspect("--helpfile")
+    assert "export PYTHONNOUSERSITE" in inspect("--environment")
+    assert 'exec "$@"' in inspect("--runscript")
+
+
+def test_environment(run: Run, image: Path) -> None:
+    seen = variables(run, image)
+    assert seen["GREETING"] == GREETING
+    assert seen["PATH"] == INNER
+    assert seen["LD_LIBRARY_PATH"] == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"
+    assert (seen["VIRTUAL_ENV"], seen["PYTHONNOUSERSITE"]) == ("/opt/env", "1")
+    assert not [name for name in seen if name.startswith("SING_USER_DEFINED")]
+
+
+def test_the_hosts_python_settings_stay_outside(run: Run, image: Path) -> None:
+    outside = {
+        "PYTHONPATH": "/host",
+        "PYTHONHOME": "/host",
+        "VIRTUAL_ENV": "/host",
+        "LD_LIBRARY_PATH": "/host",
+        "KEPT": "by default",
+    }
+    seen = variables(run, image, env=outside)
+    assert not {"PYTHONPATH", "PYTHONHOME"} & set(seen)
+    assert seen["VIRTUAL_ENV"] == "/opt/env"
+    assert "/host" not in seen["LD_LIBRARY_PATH"]
+    assert seen["KEPT"] == "by default"
+
+
+def test_what_is_set_on_purpose_wins(run: Run, image: Path) -> None:
+    options = ["--env", "PYTHONPATH=/mine", "--env", "GREETING=moin", "--env", "LD_LIBRARY_PATH=/mine/lib"]
+    seen = variables(run, image, options=options, env={"APPTAINERENV_EXTRA": "a b", "PYTHONPATH": "/host"})
+    assert (seen["PYTHONPATH"], seen["GREETING"], seen["EXTRA"]) == ("/mine", "moin", "a b")
+    assert seen["LD_LIBRARY_PATH"] == "/mine/lib:/.singularity.d/libs"
+
+
+def test_paths_given_by_the_user(run: Run, image: Path) -> None:
+    around = {"APPTAINERENV_PREPEND_PATH": "/front", "APPTAINERENV_APPEND_PATH": "/back"}
+    assert variables(run, image, env=around)["PATH"] == f"/front:{INNER}:/back"
+    assert variables(run, image, env={"APPTAINERENV_PATH": "/only:/usr/bin"})["PATH"] == "/only:/usr/bin"
+
+
+def test_contained_and_clean(run: Run, image: Path) -> None:
+    options = ["--containall", "--cleanenv", "--no-home"]
+    seen = variables(run, image, options=options, env={"LOST": "1"})
+    assert "LOST" not in seen
+    assert seen["PATH"] == INNER
+
+
+def test_nv_without_a_gpu_warns_and_runs(run: Run, image: Path) -> None:
+    done = run("exec", image, "hello", options=["--nv"], before=())
+    assert (done.returncode, done.stdout) == (0, "hello \n")
+
+
+def test_writable_tmpfs(run: Run, image: Path) -> None:
+    script = 'echo x > "$HOME/new"; cat "$HOME/new"; hello'
+    options = ["--writable-tmpfs", "--no-mount", "home,cwd"]
+    done = run("exec", image, "sh", "-c", script, options=options)
+    assert (done.returncode, done.stdout) == (0, "x\nhello \n")
+
+
+def without_overlay(program: str, directory: Path) -> str:
+    """A copy of this Apptainer's configuration, with overlay disabled."""
+    told = subprocess.run([program, "buildcfg"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^APPTAINER_CONF_FILE=(.+)$", told, re.MULTILINE)
+    assert found is not None
+    text, count = re.subn(r"(?m)^enable overlay = .*$", "enable overlay = no", Path(found[1]).read_text())
+    assert count == 1
+    path = directory / "no-overlay.conf"
+    path.write_text(text)
+    path.chmod(0o644)
+    return str(path)
+
+
+@pytest.mark.parametrize("action", ["exec", "run", "test", "shell"])
+def test_the_guard_refuses_where_overlay_is_disabled(
+    run: Run, program: str, images: Images, action: str
+) -> None:
+    before = ["--silent", "--config", without_overlay(program, images.directory)]
+    argv = [] if action == "shell" else ["hello"]
+    done = run(action, images.layered, *argv, before=before)
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert done.stderr == (
+        "error: layered.sif was started without its upper layers\n"
+        "\n"
+        "hint: overlay is disabled here (`enable overlay = no` in apptainer.conf, or --underlay).\n"
+        "hint: use the flat form (`envbuild build --flat SPEC`), or ask the site to enable overlay.\n"
+    )
+
+
+def test_the_flat_form_runs_where_overlay_is_disabled(run: Run, program: str, images: Images) -> None:
+    before = ["--silent", "--config", without_overlay(program, images.directory)]
+    done = run("exec", images.flat, "hello", "flat", before=before)
+    assert (done.returncode, done.stdout) == (0, "hello flat\n")
+    assert run("test", images.flat, before=before).returncode == 0
+
+
+def test_the_guard_refuses_under_underlay(run: Run, images: Images) -> None:
+    assert run("exec", images.layered, "true", options=["--underlay"]).returncode == 78
+
+
+def test_a_base_alone(run: Run, images: Images) -> None:
+    """Refused; started thin, with its overlays; started by a build step, with the guard bound away."""
+    base, middle, top = images.layers
+    assert run("exec", base, "true").returncode == 78
+    thin = ["--overlay", f"{middle}:ro", "--overlay", f"{top}:ro"]
+    assert run("exec", base, "sh", "-c", "echo $VIRTUAL_ENV", options=thin).stdout == "/opt/env\n"
+    empty = images.directory / "empty"
+    empty.write_text("")
+    empty.chmod(0o644)
+    step = ["--bind", f"{empty}:/.singularity.d/env/00-guard.sh:ro"]
+    assert run("exec", base, "cat", "/etc/hidden", options=step).stdout == "base\n"
+
+
+def test_instance(run: Run, images: Images) -> None:
+    name = f"envbuild-test-{os.getpid()}"
+    started = run("instance start", images.layered, name)
+    assert started.returncode == 0, started.stderr
+    try:
+        done = run("exec", f"instance://{name}", "hello", "there")
+    finally:
+        stopped = run("instance stop", name)
+    assert (done.stdout, stopped.returncode) == ("hello there\n", 0)
+
+
+def test_tables_as_apptainer_reads_them(program: str, images: Images) -> None:
+    listed = subprocess.run([program, "sif", "list", images.layered], capture_output=True, text=True, check=True)
+    kinds = [line.split("|")[-1] for line in listed.stdout.splitlines() if re.match(r"\d", line)]
+    assert kinds == [
+        "Def.FILE",
+        "JSON.Generic",
+        "JSON.Labels",
+        "JSON.Generic",
+        "Generic/Raw",
+        "FS (Squashfs/*System/amd64)",
+        "FS (Squashfs/Overlay/amd64)",
+        "FS (Squashfs/Overlay/amd64)",
+    ]
+    header = subprocess.run(
+        [program, "sif", "header", images.layered], capture_output=True, text=True, check=True
+    )
+    facts = dict(re.findall(r"(?m)^([^:]+): +(.*)$", header.stdout))
+    assert facts["ID"] == str(sif.read_sif(images.layered).identity)
+    assert (facts["Descriptors Free"], facts["Primary Architecture"]) == ("40", "amd64")
+    assert facts["Created At"] == "1970-01-01 00:00:00 +0000 UTC"
+
+
+def test_data_as_apptainer_dumps_it(program: str, images: Images) -> None:
+    def dump(number: int) -> bytes:
+        return subprocess.run(
+            [program, "sif", "dump", str(number), images.layered], capture_output=True, check=True
+        ).stdout
+
+    assert dump(4).decode() == images.manifest.to_json()
+    assert json.loads(dump(3))["org.opencontainers.image.version"] == "2026.11"
+    for number, part in zip((6, 7, 8), images.manifest.parts, strict=True):
+        assert "sha256:" + hashlib.sha256(dump(number)).hexdigest() == part.digest
+
+
+def test_a_sif_of_apptainers_own(program: str, images: Images) -> None:
+    """Files that others wrote are read, and told from ours."""
+    path = images.directory / "foreign.sif"
+    subprocess.run([program, "sif", "new", path], capture_output=True, check=True)
+    add = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
+    subprocess.run([program, "sif", "add", *add, path, images.layers[0]], capture_output=True, check=True)
+    read = sif.read_sif(path)
+    assert [thing.size for thing in read.partitions] == [images.layers[0].stat().st_size]
+    with pytest.raises(Exception, match=r"`foreign\.sif` is a SIF that envbuild did not build"):
+        sif.read_manifest(path)
+    path.unlink()
+
+
+def test_an_object_added_by_apptainer_does_no_harm(program: str, images: Images, tmp_path: Path) -> None:
+    """As a signature is: the parts still verify."""
+    path = tmp_path / "copy.sif"
+    path.write_bytes(images.layered.read_bytes())
+    note = tmp_path / "note"
+    note.write_text("seen")
+    subprocess.run(
+        [program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True
+    )
+    assert sif.read_manifest(path) == images.manifest
+    assert all(verdict.ok for verdict in sif.verify_parts(path))

@@ -1,0 +1,144 @@
+"""Killed, failed and hostile: the store stays valid, the next run resumes, and people are told."""
+
+import filecmp
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Desk, make_desk
+from tests.support.users import as_user
+
+KILLS = 4
+
+
+def start(desk: Desk, *words: str) -> subprocess.Popen[bytes]:
+    """Start the command in a process group of its own."""
+    argv = [str(desk.command), *words]
+    return subprocess.Popen(
+        argv if desk.root else as_user(argv),
+        cwd=desk.place,
+        env={**os.environ, "ENVBUILD_STORE": str(desk.store)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def seed(desk: Desk, other: Desk) -> None:
+    """Give a desk the spec, its lock and the locked files of another, and the other's base layer."""
+    for name in ("pytorch-mpi.yaml", "pytorch-mpi.lock.yaml"):
+        other.write(name, (desk.place / name).read_text())
+    shutil.copytree(
+        desk.store, other.store, copy_function=os.link, ignore=shutil.ignore_patterns("stage", "logs")
+    )
+    for path in (other.store / "layers").glob("*/*.json"):
+        if json.loads(path.read_text())["name"] != "base":
+            path.unlink()
+    if os.geteuid() == 0 and not other.root:
+        status = other.place.stat()
+        for path in (other.store, *other.store.rglob("*")):
+            os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+
+
+def test_killed_builds_leave_a_valid_store_and_resume_to_the_same_bytes(
+    desk: Desk, image: Path, shared: Path, installed: Path
+) -> None:
+    other = make_desk(shared, "killed", installed)
+    seed(desk, other)
+    moments = random.Random(20261121)
+    for _ in range(KILLS):
+        process = start(other, "build", "pytorch-mpi.yaml", "--offline")
+        time.sleep(moments.uniform(0.5, 9.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (other.place / "pytorch-mpi.sif").exists() or filecmp.cmp(
+            image, other.place / "pytorch-mpi.sif", shallow=False
+        )
+        for path in (other.store / "layers").glob("*/*.json"):
+            record = json.loads(path.read_text())
+            digest = record["blob"].removeprefix("sha256:")
+            blob = other.store / "blobs" / "sha256" / digest[:2] / digest
+            assert blob.stat().st_size == record["size_bytes"]
+    other.envbuild("build", "pytorch-mpi.yaml", "--offline")
+    assert filecmp.cmp(image, other.place / "pytorch-mpi.sif", shallow=False)
+
+
+def test_interrupted_build_ends_its_children_and_says_so(
+    desk: Desk, shared: Path, image: Path, installed: Path
+) -> None:
+    other = make_desk(shared, "interrupted", installed)
+    seed(desk, other)
+    process = start(other, "build", "pytorch-mpi.yaml", "--offline")
+    time.sleep(4)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    time.sleep(0.5)
+    found = subprocess.run(["pgrep", "-f", str(other.store)], capture_output=True, text=True)
+    assert found.stdout == "", "a child outlived the build"
+    assert not list((other.store / "stage").iterdir()), "work in progress was left behind"
+
+
+def test_a_failed_step_keeps_its_log_and_shows_how_to_repeat_it(
+    desk: Desk, image: Path, shared: Path, installed: Path
+) -> None:
+    other = make_desk(shared, "failing", installed)
+    seed(desk, other)
+    # A program that stands in for a machine where Apptainer starts, and its command fails half-way.
+    broken = other.write(
+        "apptainer-that-fails",
+        "#!/bin/sh\ncase $1 in --version) echo apptainer version 1.4.5;; *) echo line one; echo it broke >&2; exit 9;; esac\n",
+    )
+    broken.chmod(0o755)
+    said = other.envbuild("build", "pytorch-mpi.yaml", "--offline", "--apptainer", broken, code=3).stderr
+    assert "it broke" in said
+    assert "exit code 9" in said
+    assert "repeat it: " in said
+    log = next(line.split("`")[1] for line in said.splitlines() if "the whole log is at" in line)
+    assert "line one" in Path(log).read_text()
+    assert not (other.place / "pytorch-mpi.sif").exists()
+    other.envbuild("build", "pytorch-mpi.yaml", "--offline")
+
+
+@pytest.mark.parametrize("place", ["directory", "missing/deep.sif", "readonly/image.sif"])
+def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(
+    desk: Desk, image: Path, place: str
+) -> None:
+    (desk.place / "directory").mkdir(exist_ok=True)
+    readonly = desk.place / "readonly"
+    readonly.mkdir(exist_ok=True)
+    readonly.chmod(0o555)
+    finished = desk.envbuild("build", "pytorch-mpi.yaml", "-o", place, code=None)
+    assert finished.returncode in (2, 5)
+    assert finished.stderr.count("error:") == 1
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
+    damaged = desk.place / "damaged.sif"
+    shutil.copy(image, damaged)
+    with damaged.open("r+b") as file:
+        file.seek(damaged.stat().st_size - 5_000_000)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 0xFF]))
+    said = desk.envbuild("test", damaged, code=4).stderr
+    assert "FAIL S1" in said
+
+
+def test_a_cut_or_foreign_image_is_told(desk: Desk, image: Path) -> None:
+    cut = desk.place / "cut.sif"
+    cut.write_bytes(image.read_bytes()[:1_000_000])
+    foreign = desk.write("foreign.sif", "no image\n")
+    for path in (cut, foreign):
+        for verb in (("test",), ("inspect",), ("module", "install", "--root", "nowhere")):
+            said = desk.envbuild(*verb, path, code=2).stderr
+            assert said.startswith("error:")
+            assert path.name in said

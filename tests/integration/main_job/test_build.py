@@ -1,0 +1,124 @@
+"""Build: what a user sees, what is built again and what is not."""
+
+import json
+from pathlib import Path
+
+from tests.integration.conftest import Desk, layers
+
+
+def blobs(store: Path) -> dict[str, str]:
+    records = (json.loads(path.read_text()) for path in (store / "layers").glob("*/*.json"))
+    return {record["key"]: record["blob"] for record in records}
+
+
+def test_the_default_image_has_at_most_three_overlays(desk: Desk, image: Path) -> None:
+    listed = desk.apptainer("sif", "list", image).stdout
+    assert listed.count("Overlay") <= 3
+    assert listed.count("*System") == 1
+
+
+def test_a_second_build_changes_nothing_and_says_so(desk: Desk, image: Path) -> None:
+    before = image.stat()
+    store = blobs(desk.store)
+    said = desk.envbuild("build", "pytorch-mpi.yaml", "--json")
+    assert json.loads(said.stdout)["unchanged"] is True
+    assert "is up to date" in said.stderr
+    after = image.stat()
+    assert (before.st_ino, before.st_mtime_ns, before.st_size) == (
+        after.st_ino,
+        after.st_mtime_ns,
+        after.st_size,
+    )
+    assert blobs(desk.store) == store
+
+
+def test_the_lock_names_every_file_with_origin_size_and_digest(desk: Desk, image: Path) -> None:
+    text = (desk.place / "pytorch-mpi.lock.yaml").read_text()
+    for name in ("torch", "scipy", "mpi4py", "mpich", "libc6", "python3.11-minimal", "mksquashfs", "uv"):
+        assert name in text, name
+    assert "pypi" in text
+    assert "debian:bookworm" in text
+    assert "://" not in text, "a lock holds logical origins, never addresses"
+
+
+def test_a_python_package_more_builds_the_python_layer_alone(desk: Desk, image: Path) -> None:
+    spec = desk.place / "pytorch-mpi.yaml"
+    desk.write("more.yaml", spec.read_text().replace("[scipy]", "[scipy, tabulate]"))
+    desk.write("more.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
+    before = sorted(path.name for path in desk.place.rglob("*") if "stage" not in path.parts)
+    rows = layers(desk, "more.yaml")
+    assert before == sorted(path.name for path in desk.place.rglob("*") if "stage" not in path.parts), (
+        "plan wrote"
+    )
+    assert {name for name, row in rows.items() if row["state"] == "build"} == {
+        "python",
+        "metadata",
+        "python+venv+metadata",
+    }
+    assert "gained tabulate" in rows["python"]["reason"]
+    said = desk.envbuild("build", "more.yaml").stderr
+    assert "packages.python gained `tabulate`" in said
+    assert desk.apptainer("exec", "more.sif", "python", "-c", "import tabulate, torch, scipy").returncode == 0
+
+
+def test_another_mpi_does_not_rebuild_the_framework(desk: Desk, image: Path) -> None:
+    spec = desk.place / "pytorch-mpi.yaml"
+    desk.write("open.yaml", spec.read_text().replace("mpich", "openmpi"))
+    desk.write("open.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
+    rows = layers(desk, "open.yaml")
+    assert rows["framework:pytorch"]["state"] == "cached"
+    assert rows["python"]["state"] != "build"
+    assert rows["mpi"]["state"] == "build"
+    desk.envbuild("build", "open.yaml")
+    tested = desk.envbuild("test", "open.sif", "--json")
+    assert json.loads(tested.stdout)["summary"]["failed"] == 0
+
+
+def test_system_packages_and_files_and_environment_arrive(desk: Desk, image: Path) -> None:
+    spec = (desk.place / "pytorch-mpi.yaml").read_text().replace("[scipy]}", "[scipy], system: [file]}")
+    desk.write("data/notes.txt", "hello\n")
+    desk.write(
+        "rich.yaml",
+        spec + 'environment: {GREETING: "it'
+        's $HOME `id` \\"quoted\\""}\n'
+        "files: [{source: data/notes.txt, target: /srv/notes.txt}]\n",
+    )
+    desk.write("rich.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
+    desk.envbuild("build", "rich.yaml")
+    assert desk.apptainer("sif", "list", "rich.sif").stdout.count("Overlay") <= 3
+    said = desk.apptainer("exec", "rich.sif", "file", "/srv/notes.txt").stdout
+    assert "ASCII text" in said
+    said = desk.apptainer(
+        "exec", "--cleanenv", "rich.sif", "python", "-c", "import os; print(os.environ['GREETING'])"
+    ).stdout
+    assert said == 'its $HOME `id` "quoted"\n'
+    assert "PASS" in desk.envbuild("test", "rich.sif").stderr
+
+
+def test_locked_refuses_and_names_what_differs(desk: Desk, image: Path) -> None:
+    desk.write("strict.yaml", (desk.place / "pytorch-mpi.yaml").read_text().replace("[scipy]", "[tabulate]"))
+    desk.write("strict.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
+    said = desk.envbuild("build", "strict.yaml", "--locked", code=2).stderr
+    assert "gained `tabulate`" in said
+    assert "lost `scipy`" in said or "`scipy`" in said
+    assert not (desk.place / "strict.sif").exists()
+
+
+def test_rebuild_finds_every_layer_reproducible(desk: Desk, image: Path) -> None:
+    before = blobs(desk.store)
+    said = desk.envbuild("build", "pytorch-mpi.yaml", "--rebuild").stderr
+    assert "not reproducible" not in said
+    assert before == blobs(desk.store)
+
+
+def test_flat_is_one_partition_and_passes(desk: Desk, image: Path) -> None:
+    desk.envbuild("build", "pytorch-mpi.yaml", "--flat", "-o", "flat.sif")
+    listed = desk.apptainer("sif", "list", "flat.sif").stdout
+    assert "Overlay" not in listed
+    assert "0 failed" in desk.envbuild("test", "flat.sif").stderr
+
+
+def test_inspect_tells_the_story(desk: Desk, image: Path) -> None:
+    shown = json.loads(desk.envbuild("inspect", image, "--json").stdout)
+    assert shown["recipes"] == {"mpich": "5.0.2", "pytorch": "2.13.0"}
+    assert desk.envbuild("inspect", image).stdout.startswith("image:")

@@ -1,0 +1,411 @@
+"""What the scripts in setup/ decide; what they do to a machine is proven by `make setup` itself."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).resolve().parents[2] / "setup"
+# The scripts run before anything is installed, so they are no package and find each other as siblings.
+sys.path.insert(0, str(SETUP))
+import apptainer  # noqa: E402
+import aptsources  # noqa: E402
+import common  # noqa: E402
+import environment  # noqa: E402
+import system  # noqa: E402
+
+sys.path.remove(str(SETUP))
+
+ONE_LINE = """\
+# deb http://commented.example/debian bookworm main
+deb http://mirror.example/debian bookworm main contrib  # the main archive
+deb-src http://mirror.example/debian bookworm main
+deb [arch=amd64 signed-by=/etc/keys/vendor.gpg] https://vendor.example/apt bookworm-pgdg main
+deb [trusted=yes] file:/srv/local ./
+"""
+
+DEB822 = """\
+Types: deb deb-src
+URIs: http://first.example/debian http://second.example/debian
+Suites: bookworm
+# a comment inside a field
+ bookworm-updates
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Enabled: no
+Types: deb
+URIs: http://off.example/debian
+Suites: bookworm
+Components: main
+
+Types: deb-src
+URIs: http://sources.example/debian
+Suites: bookworm
+Components: main
+
+Types: deb
+URIs: https://inline.example/apt
+Suites: stable
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mQINBF
+ -----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+def source(uri: str, suite: str = "bookworm", component: str = "main", key: str = "") -> aptsources.Source:
+    return aptsources.Source(uris=(uri,), suites=(suite,), components=(component,), signed_by=key)
+
+
+class TestAptSources:
+    def test_one_line_format(self) -> None:
+        assert list(aptsources.parse_one_line(ONE_LINE)) == [
+            aptsources.Source(
+                uris=("http://mirror.example/debian",), suites=("bookworm",), components=("main", "contrib")
+            ),
+            aptsources.Source(
+                uris=("https://vendor.example/apt",),
+                suites=("bookworm-pgdg",),
+                components=("main",),
+                signed_by="/etc/keys/vendor.gpg",
+            ),
+            aptsources.Source(uris=("file:/srv/local",), suites=("./",), components=()),
+        ]
+
+    def test_deb822_format(self) -> None:
+        assert list(aptsources.parse_deb822(DEB822)) == [
+            aptsources.Source(
+                uris=("http://first.example/debian", "http://second.example/debian"),
+                suites=("bookworm", "bookworm-updates"),
+                components=("main",),
+                signed_by="/usr/share/keyrings/debian-archive-keyring.gpg",
+            ),
+            aptsources.Source(uris=("https://inline.example/apt",), suites=("stable",), components=("main",)),
+        ]
+
+    def test_reads_the_files_that_apt_reads(self, tmp_path: Path) -> None:
+        parts = tmp_path / "sources.list.d"
+        parts.mkdir()
+        (tmp_path / "sources.list").write_text("deb http://a.example/debian bookworm main\n")
+        (parts / "z.list").write_text("deb http://z.example/debian bookworm main\n")
+        (parts / "b.sources").write_text(
+            "Types: deb\nURIs: http://b.example/debian\nSuites: bookworm\nComponents: main\n"
+        )
+        (parts / "c.sources.disabled").write_text(
+            "Types: deb\nURIs: http://c.example/debian\nSuites: bookworm\nComponents: main\n"
+        )
+        assert [s.uris[0] for s in aptsources.read_sources(tmp_path)] == [
+            "http://a.example/debian",
+            "http://b.example/debian",
+            "http://z.example/debian",
+        ]
+
+    @pytest.mark.parametrize(
+        "stranger",
+        [
+            source("http://m.example/debian-security", suite="bookworm-security"),
+            source("https://m.example/apt", suite="bookworm-pgdg"),
+            source("https://m.example/linux", component="stable"),
+            source("cdrom:[Debian 12]/"),
+        ],
+        ids=["security archive", "suite of another's", "no main component", "compact disc"],
+    )
+    def test_passes_over_what_is_no_whole_debian_archive(self, stranger: aptsources.Source) -> None:
+        mirror = source("http://mirror.example/debian/")
+        found = aptsources.debian_mirrors([stranger, mirror], "bookworm")
+        assert found == [("http://mirror.example/debian", aptsources.DEBIAN_KEYRING)]
+
+    def test_likeliest_mirror_comes_first_with_its_own_keys(self) -> None:
+        vendor = source("http://a-vendor.example/packages", key="/etc/keys/vendor.gpg")
+        mirror = source("http://mirror.example/debian", key="/etc/keys/site.gpg")
+        assert aptsources.debian_mirrors([vendor, mirror, mirror], "bookworm") == [
+            ("http://mirror.example/debian", "/etc/keys/site.gpg"),
+            ("http://a-vendor.example/packages", "/etc/keys/vendor.gpg"),
+        ]
+
+    def test_stanza_is_read_back_as_it_was_meant(self) -> None:
+        stanza = aptsources.source_stanza("http://mirror.example/debian", "unstable", "/keys.gpg")
+        assert list(aptsources.parse_deb822(stanza)) == [
+            source("http://mirror.example/debian", suite="unstable", key="/keys.gpg")
+        ]
+
+
+class TestPackages:
+    def test_names_and_reasons(self) -> None:
+        text = "# about the file\n\nlmod  # the module command\nfuse3# mounts\n"
+        assert system.parse_packages(text) == [
+            system.Package("lmod", "the module command"),
+            system.Package("fuse3", "mounts"),
+        ]
+
+    @pytest.mark.parametrize("line", ["lmod", "lmod #", "lmod uidmap  # two at once"])
+    def test_refuses_a_line_without_one_name_and_a_reason(self, line: str) -> None:
+        with pytest.raises(ValueError, match="line 2: expected"):
+            system.parse_packages(f"fuse3  # mounts\n{line}\n")
+
+    def test_our_own_list_is_sorted_and_names_each_package_once(self) -> None:
+        names = [package.name for package in system.parse_packages(system.PACKAGES.read_text())]
+        assert names == sorted(set(names))
+        assert "squashfs-tools" in names
+
+
+class TestSubordinateIds:
+    @pytest.mark.parametrize(
+        ("taken", "user_ids", "start"),
+        [
+            ([], [], 100_000),
+            ([("ann", 100_000, 65_536)], [], 165_536),
+            ([("ann", 165_536, 65_536)], [], 100_000),
+            ([("ann", 165_535, 1)], [], 165_536),
+            ([("ann", 99_999, 2)], [], 165_536),
+            ([("ann", 0, 1_000_000)], [], 1_017_504),
+            ([], [0, 1000, 120_000], 165_536),
+        ],
+        ids=["empty", "after", "before", "last id", "first id", "inside a large one", "a real account"],
+    )
+    def test_takes_the_lowest_free_range(
+        self, taken: list[tuple[str, int, int]], user_ids: list[int], start: int
+    ) -> None:
+        ranges = [system.SubidRange(*fields) for fields in taken]
+        assert system.free_range("bob", ranges, user_ids) == system.SubidRange("bob", start, 65_536)
+
+    def test_one_range_is_free_in_both_files_and_no_two_users_share_one(self) -> None:
+        uid, gid = Path("/etc/subuid"), Path("/etc/subgid")
+        files = {uid: "ann:100000:65536\n", gid: "ann:100000:65536\ncarl:165536:65536\n"}
+        lacking = system.missing_subids([("root", 0), ("bob", 1000)], files, [])
+        root, bob = system.SubidRange("root", 231_072, 65_536), system.SubidRange("bob", 296_608, 65_536)
+        assert lacking == {uid: [root, bob], gid: [root, bob]}
+
+    @pytest.mark.parametrize("owner", ["bob", "1000"])
+    def test_leaves_alone_who_has_a_range(self, owner: str) -> None:
+        files = {Path("/etc/subuid"): f"{owner}:500000:65536\n"}
+        assert system.missing_subids([("bob", 1000)], files, []) == {}
+
+    def test_a_range_too_small_for_an_image_is_none(self) -> None:
+        path = Path("/etc/subuid")
+        lacking = system.missing_subids([("bob", 1000)], {path: "bob:100000:1000\n"}, [])
+        assert lacking == {path: [system.SubidRange("bob", 165_536, 65_536)]}
+
+    def test_malformed_lines_are_passed_over(self) -> None:
+        assert system.parse_subids("\nbob\nbob:x:1\n# no\nbob:100000:65536\n") == [
+            system.SubidRange("bob", 100_000, 65_536)
+        ]
+
+    def test_appending_heals_a_missing_newline(self, tmp_path: Path) -> None:
+        path = tmp_path / "subuid"
+        path.write_text("ann:100000:65536")
+        system.append_line(path, "bob:165536:65536")
+        assert path.read_text() == "ann:100000:65536\nbob:165536:65536\n"
+
+
+class TestAptLists:
+    def lists(self, tmp_path: Path, *, fetched_s: float) -> Path:
+        (tmp_path / "partial").mkdir()
+        (tmp_path / "mirror.example_debian_dists_bookworm_main_binary-amd64_Packages.lz4").touch()
+        os.utime(tmp_path / "partial", (fetched_s, fetched_s))
+        return tmp_path
+
+    def test_never_fetched(self, tmp_path: Path) -> None:
+        (tmp_path / "lock").touch()
+        assert system.lists_are_stale(tmp_path)
+
+    @pytest.mark.parametrize(("now_s", "stale"), [(2_000.0, False), (200_000.0, True)])
+    def test_age(self, tmp_path: Path, now_s: float, stale: bool) -> None:
+        assert system.lists_are_stale(self.lists(tmp_path, fetched_s=1_000.0), now_s=now_s) is stale
+
+
+class TestApptainer:
+    @pytest.mark.parametrize(
+        ("text", "version"),
+        [
+            ("apptainer version 1.4.5-2", (1, 4, 5)),
+            ("1.3.0", (1, 3, 0)),
+            ("1.10", (1, 10)),
+            ("1.4.0-rc.1+12-gdeadbeef", (1, 4, 0)),
+            ("singularity-ce version 4.1.1-jammy", (4, 1, 1)),
+            ("command not found", None),
+        ],
+    )
+    def test_reads_version(self, text: str, version: tuple[int, ...] | None) -> None:
+        assert apptainer.parse_version(text) == version
+
+    @pytest.mark.parametrize(
+        ("answer", "accepted"),
+        [("echo 1.2.5", None), ("echo 1.10.0", "1.10.0"), ("echo 1.3.0; exit 1", None), ("true", None)],
+        ids=["too old", "ten is more than three", "fails", "says nothing"],
+    )
+    def test_accepts_only_what_works_and_is_new_enough(
+        self, tmp_path: Path, answer: str, accepted: str | None
+    ) -> None:
+        program = tmp_path / "apptainer"
+        program.write_text(f"#!/bin/sh\n{answer}\n")
+        program.chmod(0o755)
+        assert apptainer.version_of(str(program)) == accepted
+
+    def test_a_named_one_that_will_not_do_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("ENVBUILD_APPTAINER", str(tmp_path / "nowhere"))
+        with pytest.raises(common.SetupError, match="will not do"):
+            apptainer.existing(tmp_path)
+
+    def test_libraries_come_with_the_program_and_programs_do_not(self) -> None:
+        depends = (
+            "ca-certificates, libc6 (>= 2.38), libfoo2:any | libbar1, squashfs-tools, libsqlite3-0 (>= 3)"
+        )
+        assert apptainer.library_packages(depends) == ["libc6", "libfoo2", "libsqlite3-0"]
+
+    def test_what_an_interrupted_run_left_is_removed(self, tmp_path: Path) -> None:
+        (tmp_path / ".incoming-old").mkdir()
+        with apptainer.workplace(tmp_path) as work:
+            (work / "file").touch()
+            assert [path.name for path in tmp_path.glob(".incoming-*")] == [work.name]
+        assert list(tmp_path.glob(".incoming-*")) == []
+
+    def test_another_package_layout_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(common.SetupError, match="holds 0 of starter"):
+            apptainer.sole(tmp_path.glob("starter"), "starter")
+
+
+LOCK = """\
+# made by make
+tomli==2.0.1 ; python_full_version < '3.11' \\
+    --hash=sha256:aa
+uv==0.13.8 \\
+    --hash=sha256:bb \\
+    --hash=sha256:cc
+uvloop==1.0 \\
+    --hash=sha256:dd
+"""
+
+
+class TestEnvironment:
+    def test_cuts_one_requirement_with_its_hashes(self) -> None:
+        wanted = "uv==0.13.8 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+        assert environment.locked_requirement(LOCK, "uv") == wanted
+
+    def test_a_missing_pin_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="`pip` is not pinned"):
+            environment.locked_requirement(LOCK, "pip")
+
+    @pytest.mark.parametrize(
+        ("changed", "same"),
+        [
+            ({}, True),
+            ({"pyproject": '[project]\nname = "a"\n[tool.ruff]\nline-length = 80\n'}, True),
+            ({"pyproject": '[project]\nname = "b"\n'}, False),
+            ({"pyproject": '[project]\nname = "a"\n[build-system]\nrequires = []\n'}, False),
+            ({"pyproject": '[project]\nname = "a"\n[tool.hatch]\nx = 1\n'}, False),
+            ({"lock": "uv==2\n"}, False),
+            ({"interpreter": "3.12"}, False),
+            ({"place": "/elsewhere"}, False),
+            ({"recipe": "# changed"}, False),
+        ],
+        ids=[
+            "nothing",
+            "a linter rule",
+            "project",
+            "build backend",
+            "its settings",
+            "lock",
+            "interpreter",
+            "place",
+            "recipe",
+        ],
+    )
+    def test_what_asks_for_a_new_environment(self, changed: dict[str, str], same: bool) -> None:
+        made = {
+            "lock": "uv==1\n",
+            "pyproject": '[project]\nname = "a"\n',
+            "interpreter": "3.11",
+            "place": "/here",
+            "recipe": "#",
+        }
+        assert (environment.fingerprint(**made) == environment.fingerprint(**{**made, **changed})) is same
+
+    def test_reads_pip_config_in_the_order_that_pip_has(self) -> None:
+        listing = (
+            ":env:.find-links='/env'\n"
+            "global.find-links='/global'\n"
+            "global.extra-index-url='https://a.example/simple\\nhttps://b.example/simple'\n"
+            "install.no-index='true'\n"
+            "unrelated\n"
+        )
+        assert environment.parse_pip_config(listing) == {
+            "find-links": "/env",
+            "extra-index-url": "https://a.example/simple\nhttps://b.example/simple",
+            "no-index": "true",
+        }
+
+    def test_tells_uv_what_pip_knows(self) -> None:
+        pip = {
+            "index-url": "https://main.example/simple",
+            "extra-index-url": "https://a.example/simple\nhttps://b.example/simple",
+            "find-links": "/one /two",
+            "cert": "/etc/ca.pem",
+        }
+        told = environment.uv_environment(pip, {"PATH": "/bin"}, every_origin=True)
+        assert told["UV_DEFAULT_INDEX"] == "https://main.example/simple"
+        assert told["UV_INDEX"] == "https://a.example/simple https://b.example/simple"
+        assert told["UV_FIND_LINKS"] == "/one,/two"
+        assert told["SSL_CERT_FILE"] == "/etc/ca.pem"
+        assert told["PATH"] == "/bin"
+
+    def test_the_lock_is_renewed_from_the_main_index_alone(self) -> None:
+        pip = {"extra-index-url": "https://a.example/simple", "find-links": "/one"}
+        told = environment.uv_environment(pip, {}, every_origin=False)
+        assert not {"UV_INDEX", "UV_FIND_LINKS"} & told.keys()
+
+    def test_what_is_set_for_uv_itself_stays(self) -> None:
+        environ = {"UV_FIND_LINKS": "/mine", "SSL_CERT_FILE": "/mine.pem"}
+        told = environment.uv_environment(
+            {"find-links": "/pip", "cert": "/pip.pem"}, environ, every_origin=True
+        )
+        assert told["UV_FIND_LINKS"] == "/mine"
+        assert told["SSL_CERT_FILE"] == "/mine.pem"
+
+    def test_our_lock_pins_the_installer_and_names_no_place(self) -> None:
+        lock = environment.LOCK.read_text()
+        assert "--hash=sha256:" in environment.locked_requirement(lock, "uv")
+        assert "://" not in lock
+        assert "-index" not in lock
+        assert "find-links" not in lock
+
+
+class TestBecomingRoot:
+    def test_without_sudo_says_what_an_admin_would_run(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(common.SetupError, match="no sudo") as caught:
+            common.as_root(["/usr/bin/python3", "setup/system.py"])
+        assert "/usr/bin/python3 setup/system.py" in caught.value.hint
+
+    def test_keeps_the_proxy_and_nothing_else(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        log = tmp_path / "argv"
+        sudo = tmp_path / "sudo"
+        sudo.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {log}\n')
+        sudo.chmod(0o755)
+        for name in common.KEPT_BY_SUDO:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example")
+        common.as_root(["work"])
+        assert log.read_text().splitlines()[-1] == "--preserve-env=https_proxy work --quiet"
+
+    def test_a_problem_becomes_exit_code_5(self) -> None:
+        code = (
+            "import common\n"
+            "def work(): raise common.SetupError('no disk', 'buy one')\n"
+            "exit(common.main_guard(work))"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-B", "-c", code], cwd=SETUP, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 5
+        assert ended.stderr == "error: no disk\n\nhint: buy one\n"

@@ -1,0 +1,93 @@
+"""Small trees and images, made of what this machine has: no download, nothing to install."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from envbuild.image import environment, startup
+from envbuild.image.model import JUDGE, MARKER, Manifest, Part
+
+_PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/usr/bin/env", "/usr/bin/printenv", "/bin/sleep")
+_EMPTY = ("dev", "proc", "sys", "tmp", "root", "home", "etc", "var/tmp")
+_OWNED = ("opt/env", "opt/mpi", "opt/fabric", "opt/accel")
+
+
+def write(tree: Path, files: Mapping[str, tuple[str, int]]) -> None:
+    """Write files, path in the image → text and mode."""
+    for name, (text, mode) in files.items():
+        path = tree / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+
+def base_tree(tree: Path) -> Path:
+    """Make a root with a shell and a few programs of this machine, and what every base carries."""
+    tree.mkdir(mode=0o755)
+    for name in (*_EMPTY, *_OWNED):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (tree / "etc/group").write_text("root:x:0:\n")
+    for program in _PROGRAMS:
+        _copy_program(Path(program), tree)
+    for directory in startup.EMPTY_DIRECTORIES:
+        (tree / directory.lstrip("/")).mkdir(parents=True)
+    write(tree, startup.base_files())
+    return tree
+
+
+def top_tree(tree: Path, manifest: Manifest) -> Path:
+    """Make a top layer: the start-up files, the environment, the marker and a judge that tells its arguments."""
+    tree.mkdir(mode=0o755)
+    write(tree, startup.top_files(manifest))
+    write(tree, {startup.ENVIRONMENT: (environment.render_script(manifest.environment), 0o755)})
+    write(tree, {MARKER: ("", 0o644), JUDGE: ("judged\n", 0o644)})
+    # In place of a Python: shows what it was started with, and ends as it is told.
+    write(tree, {"/usr/bin/python3": ('#!/bin/sh\necho "python3 $*"\nexit "${VERDICT:-0}"\n', 0o755)})
+    return tree
+
+
+def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
+    """Return a manifest with every field set."""
+    fields: dict[str, object] = {
+        "name": "demo",
+        "version": "2026.11",
+        "summary": "a demonstration",
+        "architecture": "amd64",
+        "form": "layered",
+        "parts": tuple(parts),
+        "environment": environment.default_environment({"GREETING": "it's $HOME `here`"}),
+        "base": "debian-12",
+        "glibc": "2.36",
+        "python": "3.11",
+        "mpi": "mpich",
+        "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
+        "imports": ("torch",),
+        "commands": ("torchrun",),
+        "conflicts": ("python",),
+        "jobs": (),
+        "ranks": 2,
+        "timeout_s": 300.0,
+        "labels": {"org.example.contact": "help@example.org"},
+        "lock_digest": "sha256:" + "ab" * 32,
+        **changes,
+    }
+    return Manifest(**fields)  # type: ignore[arg-type]
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """Read labels from what `apptainer inspect --json` writes."""
+    found: dict[str, str] = json.loads(text)["data"]["attributes"]["labels"]
+    return found
+
+
+def _copy_program(program: Path, tree: Path) -> None:
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for path in (program, *(Path(name) for name in re.findall(r"(/\S+) \(0x", listed))):
+        target = tree / str(path).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            shutil.copy(path.resolve(), target)

@@ -1,0 +1,390 @@
+"""Hold the code to the plan of the house: who imports whom, and who may touch the machine."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from envbuild.check import proof
+
+TOP = Path(__file__).resolve().parents[1]
+PACKAGE = TOP / "envbuild"
+
+# The table of rooms. A room may always import itself and the leaves.
+LEAVES = frozenset({"errors", "events"})
+MAY_IMPORT: dict[str, AbstractSet[str]] = {
+    "spec": frozenset(),
+    "compat": frozenset({"spec"}),
+    "lock": frozenset({"spec"}),
+    "plan": frozenset({"spec", "lock"}),
+    "system": frozenset(),
+    "resolve": frozenset({"spec", "compat", "lock", "system"}),
+    "store": frozenset({"system"}),
+    "build": frozenset({"plan", "store", "system"}),
+    "image": frozenset({"spec", "lock", "plan", "store", "system"}),
+    "check": frozenset({"spec", "compat", "lock", "image", "system"}),
+    "activate": frozenset({"spec", "lock", "image", "system"}),
+    "cli": frozenset({"workflows"}),
+}
+MAY_IMPORT["workflows"] = MAY_IMPORT.keys() - {"cli"}
+# Single imports beyond the table: (importing module, imported module) → why. One that is gone fails.
+BEYOND: dict[tuple[str, str], str] = {
+    ("envbuild.build.run", "envbuild.image.merge"): "a merge of layers is built like any other layer",
+    ("envbuild.cli.listen", "envbuild.system.process"): "the command ends its children when it is ended",
+    ("envbuild.cli.test", "envbuild.check.report"): "the report's text and JSON are the check's own",
+}
+
+# What starts processes, opens connections or reads clocks, and so belongs to `system` alone.
+MACHINE_MODULES = frozenset(
+    (
+        *("subprocess", "multiprocessing", "concurrent.futures.process", "asyncio", "pty", "signal"),
+        *("socket", "socketserver", "ssl", "requests", "urllib3", "http", "urllib.request", "ftplib"),
+        *("time", "datetime", "platform", "getpass", "pwd", "grp", "ctypes"),
+    )
+)
+MACHINE_CALLS = re.compile(
+    r"os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawnp?|kill|killpg|uname|times|cpu_count)"
+)
+# Files that run inside an image, where there is no `system`: what they may use of the machine's.
+TRAVELLERS: dict[str, frozenset[str]] = {
+    "envbuild/check/envbuild_job.py": frozenset({"platform", "runpy", "socket", "time"}),
+    "envbuild/check/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
+    "envbuild/check/probe.py": frozenset({"platform", "os.fork"}),
+}
+FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
+FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+# Longer modules → their own limit and why; one that became short fails.
+LONG_MODULES: dict[str, tuple[int, str]] = {
+    "envbuild/spec/model.py": (500, "one model a key of the spec, and nothing else"),
+}
+
+# In pieces, so that this file does not name what it looks for.
+HOSTS = tuple(
+    "".join(pieces)
+    for pieces in (
+        ("pypi", ".org"),
+        ("files.python", "hosted"),
+        ("download.py", "torch"),
+        ("deb.deb", "ian.org"),
+        ("ftp.deb", "ian.org"),
+        ("security.deb", "ian.org"),
+        ("snapshot.deb", "ian.org"),
+        ("archive.ubu", "ntu.com"),
+        ("registry.npm", "js"),
+        ("conda.ana", "conda.org"),
+        ("proxy.gol", "ang.org"),
+        ("index.cra", "tes.io"),
+    )
+)
+DEVELOPER_PATHS = re.compile(
+    "/wo" + r"rk/(main|shared|\.)|/opt/" + r"(wheels|pypi)\b|/Us" + r"ers/\w|/ho" + r"me/\w+/src"
+)
+
+
+def sources() -> list[Path]:
+    """Every Python module of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(TOP).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """``envbuild.plan.model`` → ``plan``; the package itself → ````."""
+    return module.split(".")[1] if "." in module else ""
+
+
+@cache
+def modules() -> frozenset[str]:
+    return frozenset(module_name(path) for path in sources())
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every module that a file imports, wherever in it, with the line."""
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                origin = ".".join([*above, *([origin] if origin else [])])
+            for alias in node.names:
+                whole = f"{origin}.{alias.name}"
+                # What is imported from a package may be a module or a name.
+                is_module = whole in modules() or whole in MACHINE_MODULES
+                yield (whole if is_module else origin), node.lineno
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(TOP)}:{line}"
+
+
+def test_every_directory_is_a_room_of_the_table() -> None:
+    rooms = {path.parent.relative_to(PACKAGE).parts[0] for path in sources() if path.parent != PACKAGE}
+    assert rooms - {"data"} <= MAY_IMPORT.keys()
+    loose = {path.stem for path in PACKAGE.glob("*.py")}
+    assert loose == {"__init__", *LEAVES}, "only the leaves lie beside the rooms"
+
+
+def test_rooms_import_only_what_the_table_allows() -> None:
+    broken = []
+    used = set()
+    for path in sources():
+        name = module_name(path)
+        room = room_of(name)
+        allowed = MAY_IMPORT.get(room, frozenset()) | LEAVES | {room, ""} if room not in LEAVES else {room}
+        for target, line in imported(path):
+            if target.split(".")[0] != "envbuild" or room_of(target) in allowed:
+                continue
+            if (name, target) in BEYOND:
+                used.add((name, target))
+                continue
+            broken.append(f"{where(path, line)}: {room or 'envbuild'} imports {target}")
+    assert not broken, "\n".join(broken)
+    assert used == BEYOND.keys(), "an exception that is no longer needed"
+
+
+def test_the_table_itself_has_no_loops() -> None:
+    done: set[str] = set()
+    while left := MAY_IMPORT.keys() - done:
+        ready = {room for room in left if MAY_IMPORT[room] <= done}
+        assert ready, f"{sorted(left)} import one another"
+        done |= ready
+
+
+def test_every_import_of_the_house_exists() -> None:
+    missing = [
+        f"{where(path, line)}: {target}"
+        for path in sources()
+        for target, line in imported(path)
+        if target.split(".")[0] == "envbuild" and target not in modules()
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def machine_uses(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield what a file uses that belongs to `system`, with the line."""
+    for target, line in imported(path):
+        parents = [target[:i] for i, char in enumerate(target) if char == "."]
+        yield from ((name, line) for name in (*parents, target) if name in MACHINE_MODULES)
+    yield from ((name, node.lineno) for name, node in calls(path) if MACHINE_CALLS.fullmatch(name))
+
+
+def test_only_system_touches_the_machine() -> None:
+    broken = [
+        f"{where(path, line)}: {name}"
+        for path in sources()
+        for name, line in machine_uses(path)
+        if room_of(module_name(path)) != "system" and name not in granted(path)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def granted(path: Path) -> frozenset[str]:
+    return TRAVELLERS.get(path.relative_to(TOP).as_posix(), frozenset())
+
+
+def carried() -> list[Path]:
+    """What an image carries of ours, to prove itself."""
+    check = PACKAGE / "check"
+    return [check / f"{name}.py" for name in (*proof.CARRIED, "entry", "envbuild_job")]
+
+
+def test_what_travels_in_an_image_is_standard_library_only() -> None:
+    here = {module_name(path) for path in carried()}
+    foreign = [
+        f"{where(path, line)}: {target}"
+        for path in carried()
+        for target, line in imported(path)
+        if target.split(".")[0] not in sys.stdlib_module_names and target not in here
+    ]
+    assert not foreign, "\n".join(foreign)
+
+
+def test_grants_are_needed_and_only_travellers_hold_them() -> None:
+    for name, grants in TRAVELLERS.items():
+        assert TOP / name in carried(), f"{name} does not travel"
+        used = {use for use, _ in machine_uses(TOP / name)} | {target for target, _ in imported(TOP / name)}
+        assert grants <= used, f"{name} no longer needs {sorted(grants - used)}"
+
+
+def test_nothing_that_runs_text_as_code() -> None:
+    broken = []
+    for path in sources():
+        broken += [
+            f"{where(path, line)}: imports {target}"
+            for target, line in imported(path)
+            if target.split(".")[0] in FORBIDDEN_MODULES - granted(path)
+        ]
+        for name, node in calls(path):
+            keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if name in FORBIDDEN_CALLS or keywords.get("shell", "False") != "False":
+                broken.append(f"{where(path, node.lineno)}: {ast.unparse(node)[:80]}")
+    assert not broken, "\n".join(broken)
+
+
+YAML_READERS = frozenset({"load", "load_all", "compose", "compose_all", "parse", "scan"})
+
+
+def safe_loaders(path: Path) -> set[str]:
+    """The names of a file that stand for a safe YAML loader: yaml's own, and what is made from them."""
+    safe = {"yaml.SafeLoader", "yaml.CSafeLoader"}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & safe:
+            safe.add(node.name)
+        if isinstance(node, ast.Assign) and re.fullmatch(
+            r"getattr\(yaml, 'CSafeLoader', yaml\.SafeLoader\)", ast.unparse(node.value)
+        ):
+            safe.update(ast.unparse(target) for target in node.targets)
+    return safe
+
+
+def test_yaml_is_read_with_a_safe_loader_alone() -> None:
+    broken = []
+    readers = 0
+    for path in sources():
+        for name, node in calls(path):
+            if not name.startswith("yaml."):
+                continue
+            loaders = [*node.args[1:], *(word.value for word in node.keywords if word.arg == "Loader")]
+            readers += name.removeprefix("yaml.") in YAML_READERS
+            unsafe = re.search(r"unsafe|full_load", name) or (
+                name.removeprefix("yaml.") in YAML_READERS
+                and not any(ast.unparse(loader) in safe_loaders(path) for loader in loaders)
+            )
+            if unsafe:
+                broken.append(f"{where(path, node.lineno)}: {ast.unparse(node)[:80]}")
+    assert not broken, "\n".join(broken)
+    assert readers, "nobody reads YAML: this test looks at the wrong thing"
+
+
+def test_modules_are_short() -> None:
+    lengths = {path.relative_to(TOP).as_posix(): len(path.read_text().splitlines()) for path in sources()}
+    limits = {name: LONG_MODULES.get(name, (MAX_MODULE_LINES, ""))[0] for name in lengths}
+    assert not {name: length for name, length in lengths.items() if length > limits[name]}
+    assert not {name for name in LONG_MODULES if lengths[name] <= MAX_MODULE_LINES}, "no longer an exception"
+
+
+def test_functions_are_short() -> None:
+    """Counted without the docstring: that one is as long as the function's promise."""
+    long = []
+    for path in sources():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node, clean=False)
+                lines = (node.end_lineno or 0) - node.lineno + 1 - (len(text.splitlines()) if text else 0)
+                if lines > MAX_FUNCTION_LINES:
+                    long.append(f"{where(path, node.lineno)}: {node.name} has {lines} lines")
+    assert not long, "\n".join(long)
+
+
+def repository_files() -> Iterator[Path]:
+    """Yield what belongs to the repository: all but what .gitignore names."""
+    patterns = [".git", *(line.strip("/") for line in (TOP / ".gitignore").read_text().split() if line)]
+
+    def walk(directory: Path) -> Iterator[Path]:
+        for path in sorted(directory.iterdir()):
+            relative = path.relative_to(TOP).as_posix()
+            if any(fnmatch.fnmatch(relative, one) or fnmatch.fnmatch(path.name, one) for one in patterns):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                yield from walk(path)
+            elif path.is_file():
+                yield path
+
+    return walk(TOP)
+
+
+def test_no_file_names_a_registry_or_a_developers_machine() -> None:
+    assert len(HOSTS) == len(set(HOSTS))
+    found = []
+    for path in repository_files():
+        text = path.read_bytes().decode(errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            hits = [host for host in HOSTS if host in line.lower()]
+            hits += [hit.group() for hit in DEVELOPER_PATHS.finditer(line)]
+            found += [f"{where(path, number)}: {hit}" for hit in hits]
+    assert not found, "\n".join(found)
+
+
+def python_tests() -> list[Path]:
+    tests = TOP / "tests"
+    return [path for path in repository_files() if path.suffix == ".py" and path.is_relative_to(tests)]
+
+
+def test_mypy_sees_every_test_under_a_name_of_its_own() -> None:
+    """Without `__init__.py` a file's stem is its module name; two of one name stop mypy."""
+    names = []
+    for path in (*python_tests(), *(TOP / "setup").glob("*.py"), *(TOP / "benchmarks").glob("*.py")):
+        parts = [path.stem]
+        parent = path.parent
+        while (parent / "__init__.py").exists():
+            parts.insert(0, parent.name)
+            parent = parent.parent
+        names.append(".".join(parts))
+    assert not [name for name, count in Counter(names).items() if count > 1]
+
+
+def skips(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each skip of a test file: its line and its text."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call | ast.Attribute):
+            head = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+            if re.fullmatch(r"(pytest|unittest)\.(mark\.)?(skip\w*|xfail|importorskip|SkipTest)", head):
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and node.module in ("pytest", "unittest"):
+            yield from ((node.lineno, alias.name) for alias in node.names if "skip" in alias.name.lower())
+
+
+def test_a_test_is_skipped_for_want_of_hardware_alone() -> None:
+    """A part that is missing is a failure; only what a machine cannot be given is a reason."""
+    for path in python_tests():
+        lines: dict[int, str] = {}
+        for line, text in skips(path):
+            # The call comes before the name that is called: the longest text of a line tells the reason.
+            lines[line] = max(lines.get(line, ""), text, key=len)
+        for line, text in lines.items():
+            assert "hardware" in text, f"{where(path, line)}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import pytest\n@pytest.mark.skip(reason='hardware: a GPU')\ndef test(): ...\n", 1),
+        ("import pytest\ndef test():\n    pytest.skip('no apptainer')\n", 1),
+        ("from pytest import skip\n", 1),
+        ("import os\nos.walk('skip')\n", 0),
+    ],
+)
+def test_skips_are_found(tmp_path: Path, text: str, found: int) -> None:
+    path = tmp_path / "test_one.py"
+    path.write_text(text)
+    assert len({line for line, _ in skips(path)}) == found

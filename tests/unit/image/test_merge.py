@@ -1,0 +1,140 @@
+"""Which entries show when layers are laid over each other: checked against a model of overlayfs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.image.merge import Entry, hidden_entries
+
+NAMES = (b"a", b"b", b"a/a", b"a/b", b"a/a/a", b"b/a")
+
+
+def listing(*lines: str) -> list[Entry]:
+    """``d a``, ``f a/b``, ``w a/c`` (whiteout), ``l a/d a/b`` (hard link)."""
+    made = []
+    for at, line in enumerate(lines):
+        kind, path, *target = line.encode().split()
+        made.append(
+            Entry(
+                at=at,
+                path=path,
+                directory=kind == b"d",
+                whiteout=kind == b"w",
+                link=target[0] if target else b"",
+            )
+        )
+    return made
+
+
+def shown(layers: list[list[Entry]], *, with_root: bool) -> list[str]:
+    """``LAYER KIND PATH`` of all that stays, sorted by path."""
+    hidden = hidden_entries(layers, with_root=with_root)
+    kept = [
+        (entry.path, number, "d" if entry.directory else "w" if entry.whiteout else "f")
+        for number, (entries, gone) in enumerate(zip(layers, hidden, strict=True))
+        for entry in entries
+        if entry not in gone
+    ]
+    return [f"{number} {kind} {path.decode()}" for path, number, kind in sorted(kept)]
+
+
+def test_directories_merge_and_the_top_decides() -> None:
+    layers = [
+        listing("d /", "d opt", "f opt/a", "f opt/b"),
+        listing("d /", "d opt", "f opt/b", "f opt/c"),
+    ]
+    assert shown(layers, with_root=True) == ["1 d /", "1 d opt", "0 f opt/a", "1 f opt/b", "1 f opt/c"]
+
+
+def test_a_file_hides_a_directory_and_all_in_it() -> None:
+    layers = [listing("d /", "d x", "f x/a", "d x/y", "f x/y/z", "f xa"), listing("d /", "f x")]
+    assert shown(layers, with_root=True) == ["1 d /", "1 f x", "0 f xa"]
+
+
+def test_whiteouts_work_and_go_with_the_root() -> None:
+    layers = [listing("d /", "d x", "f x/a", "f y"), listing("d /", "w x", "w none"), listing("d /")]
+    assert shown(layers, with_root=True) == ["2 d /", "0 f y"]
+
+
+def test_whiteouts_stay_for_what_lies_below() -> None:
+    layers = [listing("d /", "d x", "f x/a"), listing("d /", "d x", "w x/a", "w y")]
+    assert shown(layers, with_root=False) == ["1 d /", "1 d x", "1 w x/a", "1 w y"]
+
+
+def test_a_directory_over_a_whiteout_starts_empty() -> None:
+    layers = [listing("d /", "d x", "f x/a"), listing("d /", "w x"), listing("d /", "d x", "f x/b")]
+    assert shown(layers, with_root=True) == ["2 d /", "2 d x", "2 f x/b"]
+
+
+@pytest.mark.parametrize("lower", ["w x", "f x"])
+def test_a_directory_that_would_have_to_hide_what_lies_below(lower: str) -> None:
+    layers = [listing("d /", lower), listing("d /", "d x")]
+    with pytest.raises(ValueError, match="the directory 'x' would have to hide what lies below"):
+        hidden_entries(layers, with_root=False)
+
+
+def test_hard_links_stay_together() -> None:
+    layers = [listing("d /", "f a", "l b a"), listing("d /", "f c")]
+    assert shown(layers, with_root=True) == ["1 d /", "0 f a", "0 f b", "1 f c"]
+    with pytest.raises(ValueError, match="'b' is a hard link to a file that is hidden"):
+        hidden_entries([layers[0], listing("d /", "f a")], with_root=True)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[bytes, str]:
+    """One layer: path → ``d``, ``f`` or ``w``, each in a directory of its own layer."""
+    tree: dict[bytes, str] = {b"/": "d"}
+    for name in NAMES:
+        parent = name.rpartition(b"/")[0] or b"/"
+        if tree.get(parent) == "d":
+            kind = draw(st.sampled_from(["d", "f", "w", ""]))
+            if kind:
+                tree[name] = kind
+    return tree
+
+
+def overlay(trees: list[dict[bytes, str]]) -> dict[bytes, tuple[int, str]]:
+    """What overlayfs shows, the naive way: lay one layer after the other over the result."""
+    result: dict[bytes, tuple[int, str]] = {}
+    for number, tree in enumerate(trees):
+        for path, kind in sorted(tree.items()):
+            if kind != "d" or result.get(path, (0, "f"))[1] != "d":
+                for gone in [held for held in result if held == path or held.startswith(path + b"/")]:
+                    del result[gone]
+            if kind != "w":
+                result[path] = (number, kind)
+    return result
+
+
+@given(st.lists(trees(), min_size=1, max_size=4))
+def test_equals_what_overlayfs_shows(layers: list[dict[bytes, str]]) -> None:
+    listings = [
+        [
+            Entry(at=0, path=path, directory=kind == "d", whiteout=kind == "w")
+            for path, kind in sorted(tree.items())
+        ]
+        for tree in layers
+    ]
+    expected = [
+        f"{number} {kind} {path.decode()}" for path, (number, kind) in sorted(overlay(layers).items())
+    ]
+    assert shown(listings, with_root=True) == expected
+
+
+@given(st.lists(trees(), min_size=3, max_size=4))
+def test_merging_some_layers_first_changes_nothing(layers: list[dict[bytes, str]]) -> None:
+    """Upper layers merged without the root, then laid over the rest, show the same kinds at the same paths."""
+    listings = [
+        [
+            Entry(at=0, path=path, directory=kind == "d", whiteout=kind == "w")
+            for path, kind in sorted(tree.items())
+        ]
+        for tree in layers[1:]
+    ]
+    try:
+        lines = shown(listings, with_root=False)
+    except ValueError:
+        return
+    merged = {path.encode(): kind for _, kind, path in (line.split() for line in lines)}
+    kinds = {path: kind for path, (_, kind) in overlay([layers[0], merged]).items()}
+    assert kinds == {path: kind for path, (_, kind) in overlay(layers).items()}

@@ -1,0 +1,117 @@
+"""Which Apptainer is used, and the command lines that start something in an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.system import host
+from envbuild.system.apptainer import Apptainer, Bind, find
+
+
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENVBUILD_APPTAINER", raising=False)
+
+
+class TestFind:
+    @pytest.mark.parametrize(
+        ("said", "version"),
+        [
+            ("apptainer version 1.4.5", "1.4.5"),
+            ("apptainer version 1.3.0-1.el9", "1.3.0-1.el9"),
+            ("apptainer version 1.10.2", "1.10.2"),
+            ("apptainer version 2.0", "2.0"),
+        ],
+    )
+    def test_the_one_that_is_named(self, tmp_path: Path, said: str, version: str) -> None:
+        path = program(tmp_path / "mine", f"echo '{said}'")
+        assert find(path) == Apptainer(program=path, version=version)
+
+    @pytest.mark.parametrize(
+        ("script", "problem"),
+        [
+            ("echo 'apptainer version 1.2.5'", "Apptainer 1.2.5 at `.*` is too old: 1.3 or newer"),
+            ("echo 'singularity-ce version 4.1.1'", "is not an Apptainer"),
+            ("echo 'apptainer version ?'", "is not an Apptainer"),
+            ("echo 'apptainer version 1.4.5'; exit 1", "is not an Apptainer"),
+            ("true", "is not an Apptainer"),
+        ],
+    )
+    def test_what_will_not_do(self, tmp_path: Path, script: str, problem: str) -> None:
+        with pytest.raises(MachineError, match=problem) as caught:
+            find(program(tmp_path / "mine", script))
+        assert caught.value.hint is not None
+        assert "ENVBUILD_APPTAINER" in caught.value.hint
+
+    def test_a_name_that_is_nowhere(self, tmp_path: Path) -> None:
+        with pytest.raises(MachineError, match="is not on this machine"):
+            find(tmp_path / "nowhere")
+
+    def test_named_comes_before_the_variable_and_that_before_the_path(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named, variable, on_path = (
+            program(tmp_path / place / "apptainer", "echo 'apptainer version 1.4.5'") for place in "abc"
+        )
+        monkeypatch.setenv("PATH", str(on_path.parent))
+        assert find().program == on_path
+        monkeypatch.setenv("ENVBUILD_APPTAINER", str(variable))
+        assert find().program == variable
+        assert find(named).program == named
+
+    def test_none_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(host, "_SYSTEM_PATH", str(tmp_path))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(MachineError, match="`apptainer` is not on this machine"):
+            find()
+
+
+class TestCommand:
+    APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
+
+    @pytest.fixture
+    def _ordinary_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(host, "is_root", lambda: False)
+
+    @pytest.mark.usefixtures("_ordinary_user")
+    def test_alone_it_is_shut_off_from_the_host(self) -> None:
+        assert self.APPTAINER.command(Path("a.sif"), ["true", "-x"]) == [
+            *("/bin/apptainer", "--silent", "exec", "--containall", "--cleanenv", "--no-home"),
+            *("--net", "--network", "none", "a.sif", "true", "-x"),
+        ]
+
+    @pytest.mark.usefixtures("_ordinary_user")
+    def test_everything_at_once(self) -> None:
+        words = self.APPTAINER.command(
+            Path("a.sif"),
+            ["x"],
+            action="run",
+            binds=[
+                Bind(source=Path("/a"), target="/b"),
+                Bind(source=Path("/c"), target="/d", writable=True),
+            ],
+            env={"Z": "1", "A": "a b=c"},
+            overlays=[Path("low.sqfs"), Path("high.sqfs")],
+            cwd="/there",
+            network=True,
+            isolated=False,
+        )
+        assert words == [
+            *("/bin/apptainer", "--silent", "run", "--overlay", "low.sqfs:ro", "--overlay", "high.sqfs:ro"),
+            *("--bind", "/a:/b:ro", "--bind", "/c:/d:rw", "--env", "A=a b=c", "--env", "Z=1"),
+            *("--pwd", "/there", "a.sif", "x"),
+        ]
+
+    def test_root_asks_for_a_user_namespace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(host, "is_root", lambda: True)
+        assert "--userns" in self.APPTAINER.command(Path("a.sif"), [])

@@ -1,0 +1,242 @@
+"""The only place that starts processes: nothing hangs, nothing is lost, nothing outlives us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.system import process
+
+ENV = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+MEGABYTE = 1_000_000
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-I", "-c", code, *arguments]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def lives(pid: int) -> bool:
+    """Whether a process does anything: a zombie that nobody has buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class TestStreams:
+    def test_both_are_drained_whoever_comes_first(self) -> None:
+        code = (
+            "import sys\n"
+            "for stream, mark in ((sys.stderr, 'e'), (sys.stdout, 'o'), (sys.stderr, 'E')):\n"
+            f"    stream.write(mark * {2 * MEGABYTE}); stream.flush()\n"
+        )
+        ended = process.run(python(code), env=ENV, timeout_s=30)
+        assert ended.ok
+        assert ended.stdout == "o" * 2 * MEGABYTE, "all of stdout is kept"
+        assert process.TAIL_BYTES <= len(ended.stderr) <= 2 * process.TAIL_BYTES, "of stderr its end is kept"
+        assert set(ended.stderr) == {"E"}
+
+    def test_the_log_has_all_of_both_and_is_appended_to(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_text("before\n")
+        code = f"import sys; sys.stderr.write('e' * {MEGABYTE}); sys.stdout.write('o' * {MEGABYTE})"
+        assert process.run(python(code), env=ENV, log=log, timeout_s=30).ok
+        text = log.read_text()
+        assert text.startswith("before\n")
+        assert (text.count("o"), text.count("e")) == (MEGABYTE + 1, MEGABYTE + 2)
+
+    def test_lines_are_told_one_by_one_without_their_ends(self) -> None:
+        told: list[str] = []
+        code = "import sys; sys.stdout.write('one\\n\\nt'); sys.stdout.flush(); sys.stdout.write('wo\\nend')"
+        process.run(python(code), env=ENV, on_line=told.append, timeout_s=30)
+        assert told == ["one", "", "two", "end"]
+
+    def test_a_line_is_told_while_the_process_runs(self) -> None:
+        seen: list[float] = []
+        code = "import time; print('ready', flush=True); time.sleep(0.5)"
+        process.run(python(code), env=ENV, on_line=lambda line: seen.append(time.monotonic()), timeout_s=30)
+        assert time.monotonic() - seen[0] > 0.4
+
+    def test_undecodable_bytes_are_replaced(self) -> None:
+        ended = process.run(python(r"import os; os.write(1, b'a\xff\n'); os.write(2, b'\xfe')"), env=ENV)
+        assert (ended.stdout, ended.stderr) == ("a\ufffd\n", "\ufffd")
+
+    def test_output_for_people(self) -> None:
+        ended = process.run(
+            python("import sys; print('out\\n' * 30); print('err', file=sys.stderr)"), env=ENV
+        )
+        assert ended.output.splitlines()[-1] == "err"
+        assert ended.last_lines(2) == "out\nerr"
+
+
+class TestInput:
+    def test_more_than_a_pipe_holds(self) -> None:
+        text = bytes(range(256)) * 8192
+        code = (
+            "import sys; data = sys.stdin.buffer.read(); print(len(data), data == bytes(range(256)) * 8192)"
+        )
+        assert process.run(python(code), env=ENV, stdin=text, timeout_s=30).stdout == f"{len(text)} True\n"
+
+    def test_a_process_that_reads_nothing_is_no_error(self) -> None:
+        assert process.run(["true"], env=ENV, stdin=b"x" * MEGABYTE, timeout_s=30).ok
+
+    @pytest.mark.parametrize("given", [None, b""])
+    def test_without_any_it_reads_the_end_at_once(self, given: bytes | None) -> None:
+        assert process.run(["cat"], env=ENV, stdin=given, timeout_s=5).ok
+
+
+class TestSurroundings:
+    def test_the_environment_is_complete_and_ours_is_not_inherited(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
+        ended = process.run(["env"], env={"PATH": "/usr/bin", "A": "b"})
+        assert sorted(ended.stdout.splitlines()) == ["A=b", "PATH=/usr/bin"]
+
+    def test_working_directory(self, tmp_path: Path) -> None:
+        assert process.run(["pwd"], env=ENV, cwd=tmp_path).stdout.strip() == str(tmp_path.resolve())
+
+    def test_the_umask_is_set_and_not_inherited(self, tmp_path: Path) -> None:
+        before = os.umask(0o007)
+        try:
+            process.run(["touch", tmp_path / "usual"], env=ENV)
+            process.run(["touch", tmp_path / "private"], env=ENV, umask=0o077)
+        finally:
+            os.umask(before)
+        modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("usual", "private")]
+        assert modes == [0o644, 0o600]
+
+    def test_arguments_are_words_and_never_read_by_a_shell(self) -> None:
+        word = "$(touch /tmp/x); `id` 'a' \"b\" *"
+        ended = process.run(["printf", "%s", word], env=ENV)
+        assert ended.stdout == word
+        assert ended.command.startswith("printf %s '$(touch")
+
+
+class TestEnding:
+    def test_exit_code_and_signal(self) -> None:
+        assert process.run(["sh", "-c", "exit 7"], env=ENV).code == 7
+        ended = process.run(["sh", "-c", "kill -9 $$"], env=ENV)
+        assert (ended.code, ended.ok) == (-9, False)
+
+    def test_a_missing_program_is_the_machines_fault(self) -> None:
+        with pytest.raises(MachineError, match="`no-such-program-here` is not on this machine"):
+            process.run(["no-such-program-here"], env=ENV)
+
+    def test_a_file_that_is_no_program(self, tmp_path: Path) -> None:
+        text = tmp_path / "text"
+        text.write_text("x")
+        with pytest.raises(MachineError, match="cannot be started: Permission denied"):
+            process.run([text], env=ENV)
+
+    def test_a_missing_working_directory_is_not_told_as_a_missing_program(self, tmp_path: Path) -> None:
+        with pytest.raises(MachineError, match="gone"):
+            process.run(["true"], env=ENV, cwd=tmp_path / "gone")
+
+    def test_time_out_ends_grandchildren_that_ignore_sigterm(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "_GRACE_S", 0.5)
+        pids = tmp_path / "pids"
+        stubborn = (
+            "import os, signal, sys, time\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "os.fork()\n"
+            "open(sys.argv[1], 'a').write(f'{os.getpid()}\\n')\n"
+            "print('said before', flush=True)\n"
+            "time.sleep(60)\n"
+        )
+        ended = process.run(python(stubborn, str(pids)), env=ENV, timeout_s=1.0)
+        assert (ended.timed_out, ended.ok, ended.code) == (True, False, -signal.SIGKILL)
+        assert ended.seconds < 6
+        assert ended.stdout == "said before\n" * 2, "what a hanging process said is shown"
+        both = [int(line) for line in pids.read_text().split()]
+        assert len(both) == 2
+        assert wait_for(lambda: not any(lives(pid) for pid in both))
+
+    def test_time_out_ends_a_polite_one_at_once(self) -> None:
+        ended = process.run(["sleep", "60"], env=ENV, timeout_s=0.2)
+        assert (ended.timed_out, ended.code) == (True, -signal.SIGTERM)
+        assert ended.seconds < 2
+
+    def test_time_out_counts_when_the_streams_are_closed(self) -> None:
+        ended = process.run(["sh", "-c", "exec >&- 2>&-; sleep 60"], env=ENV, timeout_s=0.3)
+        assert ended.timed_out
+        assert ended.seconds < 5
+
+    def test_what_left_the_group_and_holds_the_streams_does_not_keep_us(self, tmp_path: Path) -> None:
+        """A daemon's streams are ours for as long as it runs; what it was started by has ended."""
+        pid = tmp_path / "pid"
+        code = (
+            "import os, sys\n"
+            "if os.fork() == 0:\n"
+            "    os.setsid(); open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+            "    os.execvp('sleep', ['sleep', '60'])\n"
+            "print('started', flush=True)\n"
+        )
+        ended = process.run(python(code, str(pid)), env=ENV, timeout_s=30)
+        try:
+            assert (ended.ok, ended.stdout) == (True, "started\n")
+            assert ended.seconds < 5
+        finally:
+            assert wait_for(pid.exists)
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+    def test_what_stays_in_the_group_belongs_to_the_run(self) -> None:
+        ended = process.run(["sh", "-c", "(sleep 0.5; echo late) & echo early"], env=ENV, timeout_s=30)
+        assert ended.stdout == "early\nlate\n"
+
+    @pytest.mark.usefixtures("_an_init_that_buries_nobody")
+    def test_the_dead_whom_nobody_buries_do_not_keep_us(self) -> None:
+        started = time.monotonic()
+        assert process.run(["sh", "-c", "(sleep 0.1; exit 0) & exit 0"], env=ENV).ok
+        assert time.monotonic() - started < 2
+
+    @pytest.fixture
+    def _an_init_that_buries_nobody(self) -> Iterator[None]:
+        """Orphans become our children (prctl PR_SET_CHILD_SUBREAPER), and nobody waits for them."""
+        libc = ctypes.CDLL(None)
+        assert libc.prctl(36, 1, 0, 0, 0) == 0
+        yield
+        libc.prctl(36, 0, 0, 0, 0)
+        assert os.waitpid(-1, os.WNOHANG) != (0, 0), "the orphan was ours"
+
+    def test_an_error_of_the_listener_ends_the_group(self, tmp_path: Path) -> None:
+        def stumble(line: str) -> None:
+            raise RuntimeError(line)
+
+        with pytest.raises(RuntimeError) as caught:
+            process.run(["sh", "-c", "echo $$; sleep 60"], env=ENV, on_line=stumble)
+        assert wait_for(lambda: not lives(int(str(caught.value))))
+        assert not process._running
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+    def test_our_own_end_is_that_of_our_children(self, tmp_path: Path, number: int) -> None:
+        def stop(line: str) -> None:
+            pids.append(int(line))
+            os.kill(os.getpid(), number)
+
+        pids: list[int] = []
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), process.ended_with_us():
+            process.run(["sh", "-c", "echo $$; sleep 60"], env=ENV, on_line=stop)
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert wait_for(lambda: not lives(pids[0]))
