@@ -9,9 +9,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="write golden files anew instead of comparing"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
 @pytest.fixture

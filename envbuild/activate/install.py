@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.model import VerdictNote, check_names, command_names, describe
+from envbuild.activate.model import Module, VerdictNote, check_names, command_names, describe
 from envbuild.activate.modulefile import LUA, render
 from envbuild.activate.placing import copy_file, link, sync, write_file
 from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
@@ -47,8 +47,6 @@ class Installed:
         ``name/version``: what ``module load`` takes.
     modulefile : Path
         The modulefile.
-    modulefiles : Path
-        What ``module use`` takes.
     home : Path
         The installation as users reach it.
     commands : tuple of str
@@ -63,12 +61,16 @@ class Installed:
 
     module: str
     modulefile: Path
-    modulefiles: Path
     home: Path
     commands: tuple[str, ...]
     changed: bool
     replaced: Path | None
     warnings: tuple[str, ...]
+
+    @property
+    def modulefiles(self) -> Path:
+        """What ``module use`` takes."""
+        return self.modulefile.parents[1]
 
     def to_data(self) -> dict[str, object]:
         """Return the same as plain data, for JSON."""
@@ -106,8 +108,7 @@ def install(
 ) -> Installed:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
-    Doing it again changes nothing. Another image of the same name and version
-    takes the place; programs that run keep theirs.
+    Doing it again changes nothing; another image of the same name and version takes the place.
 
     Parameters
     ----------
@@ -130,9 +131,9 @@ def install(
 
     Raises
     ------
-    RequestError
-        The root cannot be written or its path cannot stand in PATH; the image
-        holds names unfit for a module; a part is not in `thin_parts`.
+    RequestError, ManyErrors
+        The root cannot be written or stand in PATH; names of the image are
+        unfit for a module; a part is not in `thin_parts`.
     MachineError
         The disk is full.
     """
@@ -141,39 +142,52 @@ def install(
     _check_root(root)
     parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
     launch = _launch(manifest, root=root, parts=parts, site=site, apptainer=apptainer)
-    module = describe(
-        manifest,
-        commands_directory=launch.home / "bin",
-        image=None if parts else launch.image,
-        verdict=verdict,
-    )
-    modulefile = root / "modulefiles" / manifest.name / f"{manifest.version}{LUA.suffix}"
+    own = None if parts else launch.image
+    module = describe(manifest, commands_directory=launch.home / "bin", image=own, verdict=verdict)
     release = launch.home.with_name(_release_name(manifest, thin=parts is not None))
-    content = _Content(
-        image=None if parts else image,
-        texts={
-            f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
-            VENV_MAKER: (venv_maker_text(), _READ_ALL),
-        },
-        commands=launch.commands,
-    )
+    content = _content(launch, image=None if parts else image)
     with _told(root):
-        _make_directory(release.parent, below=root)
-        _make_directory(modulefile.parent, below=root)
-        filled = _place_release(release, content, copied)
-        pointed, replaced = _point(launch.home, release)
-        # Last: whoever sees the modulefile finds all that it names.
-        written = write_file(modulefile, render(module, LUA), mode=_READ_ALL)
+        changed, replaced = _publish(root, module, launch.home, release, content, copied)
     return Installed(
         module=launch.label,
-        modulefile=modulefile,
-        modulefiles=root / "modulefiles",
+        modulefile=_modulefile(root, module),
         home=launch.home,
         commands=launch.commands,
-        changed=filled or pointed or written,
+        changed=changed,
         replaced=replaced,
-        warnings=(*([verdict.warning] if verdict.warning else []), *_unreachable(parts or ())),
+        warnings=_warnings(verdict, parts or ()),
     )
+
+
+def _publish(
+    root: Path,
+    module: Module,
+    home: Path,
+    release: Path,
+    content: _Content,
+    copied: Callable[[int], None],
+) -> tuple[bool, Path | None]:
+    """Put everything in place: whether anything had to be done, and the release that was left."""
+    modulefile = _modulefile(root, module)
+    _make_directory(release.parent, below=root)
+    _make_directory(modulefile.parent, below=root)
+    filled = _place_release(release, content, copied)
+    pointed, replaced = _point(home, release)
+    # Last: whoever sees the modulefile finds all that it names.
+    written = write_file(modulefile, render(module, LUA), mode=_READ_ALL)
+    return filled or pointed or written, replaced
+
+
+def _modulefile(root: Path, module: Module) -> Path:
+    return root / "modulefiles" / module.name / f"{module.version}{LUA.suffix}"
+
+
+def _content(launch: Launch, *, image: Path | None) -> _Content:
+    texts = {
+        f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
+        VENV_MAKER: (venv_maker_text(), _READ_ALL),
+    }
+    return _Content(image=image, texts=texts, commands=launch.commands)
 
 
 def _launch(
@@ -225,13 +239,16 @@ def _thin_paths(manifest: Manifest, parts: Mapping[str, Path]) -> tuple[Path, ..
     return tuple(Path(os.path.abspath(parts[part.digest])) for part in manifest.parts)  # noqa: PTH100
 
 
-def _unreachable(parts: tuple[Path, ...]) -> list[str]:
-    """Warn where other users could load the module but not read the store behind it."""
+def _warnings(verdict: VerdictNote, parts: tuple[Path, ...]) -> tuple[str, ...]:
+    found = [verdict.warning] if verdict.warning else []
+    # Other users could load the module, but not read the store behind it.
     places = dict.fromkeys(place for part in parts for place in reversed(part.parents))
     closed = [place for place in places if not place.stat().st_mode & 0o001]
-    if not closed:
-        return []
-    return [f"only you can start this module: others may not enter `{closed[0]}`, where its parts are stored"]
+    if closed:
+        found.append(
+            f"only you can start this: others may not enter `{closed[0]}`, where its parts are stored"
+        )
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,6 +58,12 @@ def builder_for(wrapper: Path, digest: str) -> type[venv.EnvBuilder]:
 def main(arguments: list[str]) -> None:
     """Make the environments that the arguments name."""
     wrapper, digest, *rest = arguments
+    if "--without-pip" not in rest and find_spec("ensurepip") is None:
+        sys.stderr.write(
+            "envbuild: made without pip, which this image lacks; from outside the image:"
+            " uv pip install --python DIR/bin/python NAME\n"
+        )
+        rest = ["--without-pip", *rest]
     venv.EnvBuilder = builder_for(Path(wrapper), digest)  # type: ignore[misc]
     venv.main(rest)
 

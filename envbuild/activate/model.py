@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,9 @@ def _help(manifest: Manifest, *, summary: str, contents: str, verdict: VerdictNo
             )
         ),
         "",
-        f"Commands that run inside the image: {', '.join(command_names(manifest))}",
+        "Commands that run inside the image:",
+        *(f"  {line}" for line in textwrap.wrap(", ".join(command_names(manifest)), 76)),
+        "",
         "  python train.py                 run a program",
         "  envbuild-exec COMMAND ...       run any command of the image",
         "  envbuild-shell                  a shell in the image",

@@ -142,10 +142,12 @@ def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
     for path, what in tree_entries.entries.items():
         if base.entries.get(path) != what:
             kept[path] = what
-    gone = [path for path in base.entries if path not in tree_entries.entries]
     gone = [
-        path for path in gone if path.rpartition("/")[0] not in gone
-    ]  # the topmost alone hides what is below
+        path
+        for path in base.entries
+        # The topmost alone hides what is below, and so does a file that takes a directory's place.
+        if path not in tree_entries.entries and _is_directory(path.rpartition("/")[0], tree_entries)
+    ]
     for path in (*kept, *gone):
         for parent in Path(path).parents:
             if parent != Path():
@@ -156,6 +158,10 @@ def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
             target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
     kept.update(dict.fromkeys(gone, WHITEOUT))
     return Tree(entries=dict(sorted(kept.items())))
+
+
+def _is_directory(path: str, tree: Tree) -> bool:
+    return not path or tree.entries.get(path, "").startswith("d ")
 
 
 def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:

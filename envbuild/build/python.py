@@ -101,6 +101,7 @@ def install_wheels(
         binds=binds,
     )
     remove(root / "opt" / ".cache")
+    _forget_where_wheels_came_from(root)
     _tidy(root)
     _subtract(root, skeleton)
     return root
@@ -148,6 +149,17 @@ def _uv(
         log=log,
         what=what,
     )
+
+
+def _forget_where_wheels_came_from(root: Path) -> None:
+    """Remove uv's note of a wheel's file times, and its line in RECORD: no two machines share them."""
+    for note in sorted(root.rglob("*.dist-info/uv_cache.json")):
+        note.unlink()
+        record = note.with_name("RECORD")
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text(
+            "".join(line for line in lines if not line.startswith(f"{note.parent.name}/{note.name},"))
+        )
 
 
 def _tidy(root: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from envbuild.build import debian, python
 from envbuild.build.files import write_files
+from envbuild.build.merge import merge
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import BuildError
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.image.merge import merge
 from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
@@ -116,7 +116,11 @@ def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord],
                     layer = running.pop(future)
                     records[layer.name] = future.result()
         except KeyboardInterrupt:
-            process.end_all()  # else the pool would wait for steps that nobody wants any more
+            with process.none_left():
+                pool.shutdown(cancel_futures=True)
+            raise
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # what waits is not begun, what runs is kept
             raise
 
 

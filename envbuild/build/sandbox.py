@@ -71,7 +71,8 @@ class Sandbox:
         if finished.code == 255 and "FATAL" in finished.stderr:
             # Apptainer itself could not start: nothing is wrong with the step.
             raise MachineError(
-                f"Apptainer cannot start a build step here\n{finished.last_lines(8)}\nrepeat it: {finished.command}",
+                f"Apptainer cannot start a build step here\n{finished.last_lines(8)}\n"
+                f"repeat it: {finished.command}",
                 hint="user namespaces and /dev/fuse must be usable by ordinary users",
             )
         raise step_failed(what, finished, log)

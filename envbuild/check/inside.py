@@ -23,8 +23,9 @@ from envbuild.check.judge import STORY, Ended, Job, judge_mapped, judge_probe
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.trial import Launch, try_job
 
-# Started inside an image, mpiexec must not take itself for a part of what runs outside.
-_OUTER = re.compile(r"(SLURM|PMI|PMIX|OMPI|PRTE|MPI_LOCAL|HYDRA|HYDI|PBS|LSB|FLUX|I_MPI_HYDRA)_?")
+# Started inside an image, mpiexec must not take itself for a part of what runs outside; what tunes
+# an MPI (`OMPI_MCA_…`) is no such thing, and may come from the image.
+_OUTER = re.compile(r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX)_|MPI_LOCAL)")
 _GRACE_S = 3.0
 
 
@@ -84,7 +85,9 @@ def _probe(story: Mapping[str, object], limit_s: float) -> list[Finding]:
     imports = [str(name) for name in story["imports"]]  # type: ignore[attr-defined]
     argv = ["python", "-s", probe, "/opt", *imports]
     try:
-        done = subprocess.run(argv, env=_environment({}), capture_output=True, timeout=limit_s, check=True)
+        done = subprocess.run(
+            argv, env=environment_of_ranks({}), capture_output=True, timeout=limit_s, check=True
+        )
         facts = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return [
@@ -99,7 +102,9 @@ def _launch_with(launcher: Mpiexec) -> Launch:
     def launch(
         command: Sequence[str], ranks: int, directory: Path, variables: Mapping[str, str], limit_s: float
     ) -> Ended:
-        env = _environment({**variables, **launcher.environment(), "ENVBUILD_RESULTS": str(directory)})
+        env = environment_of_ranks(
+            {**variables, **launcher.environment(), "ENVBUILD_RESULTS": str(directory)}
+        )
         output = directory / "launcher.txt"
         with output.open("wb") as sink:
             process = subprocess.Popen(
@@ -116,19 +121,20 @@ def _launch_with(launcher: Mpiexec) -> Launch:
             except subprocess.TimeoutExpired:
                 code, timed_out = -1, True
             finally:
-                _end(process, variables["ENVBUILD_TOKEN"])
+                end(process, variables["ENVBUILD_TOKEN"])
         text = output.read_bytes()[-64 * 1024 :].decode(errors="replace")
         return Ended(code=code, timed_out=timed_out, limit_s=limit_s, output=text)
 
     return launch
 
 
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+def environment_of_ranks(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this environment without what an outer launcher left in it, and with further variables."""
     kept = {name: value for name, value in os.environ.items() if not _OUTER.match(name)}
     return {**kept, **extra}
 
 
-def _end(process: subprocess.Popen[bytes], token: str) -> None:
+def end(process: subprocess.Popen[bytes], token: str) -> None:
     """End a launcher and whatever it left behind: daemons leave its group, but keep its environment."""
     deadline = time.monotonic() + _GRACE_S
     while process.poll() is None and time.monotonic() < deadline:

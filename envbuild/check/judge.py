@@ -86,10 +86,12 @@ def judge_job(
         Of the run on one rank, where the job is compared with it.
     """
     findings = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
-    findings += [_judge_expected(job, name, text, ranks, reports) for name, text in job.expect.items()]
+    findings += [
+        _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
+    ]
     findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
-    findings += [_judge_single(job, name, ranks, reports, alone) for name in job.compare_with_single]
+    findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
     return findings
 
 

@@ -1,0 +1,1 @@
+"""Commands, one file a verb: parse, call one workflow, render; exit codes."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from envbuild.cli import build, fetch, inspect, lock, module, plan, test
+from envbuild.cli.sinks import neutral
 from envbuild.errors import EnvbuildError, render
 
 app = typer.Typer(
@@ -73,26 +74,38 @@ def _is_spec(word: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130."""
-    words = expand_upgrade(sys.argv[1:] if arguments is None else arguments)
+    """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
+    try:
+        code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        # Nobody is left to be told. Never 0: a test may have failed.
+        for descriptor in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        code = 141  # as a shell tells SIGPIPE
+    sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         code = app(args=words, standalone_mode=False, prog_name="envbuild")
+        if code == 130:
+            raise KeyboardInterrupt  # what typer has made of it
     except EnvbuildError as error:
-        sys.stderr.write(render(error))
-        sys.exit(error.exit_code)
+        # What is wrong is quoted, and what is quoted may not steer a terminal.
+        sys.stderr.write("\n".join(neutral(line) for line in render(error).split("\n")))
+        return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted: what is finished is kept, the next run goes on from there\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output has gone; nobody is left to be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
+        return 130
     except Exception as error:
         if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
-            sys.exit(2)
+            return 2
         raise
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 if __name__ == "__main__":

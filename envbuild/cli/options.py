@@ -60,6 +60,7 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="Use no network a
 JsonOption = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
 
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DAY_S = 86_400.0
 
 
 def seconds(text: str) -> float:
@@ -68,12 +69,15 @@ def seconds(text: str) -> float:
     Raises
     ------
     RequestError
-        It is none, or not above zero.
+        It is none, not above zero, or longer than a day.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
-    if found is None or found[2] not in _UNITS or float(found[1]) <= 0:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip())
+    if found is None or found[2] not in _UNITS:
         raise RequestError(f"`{text}` is not a duration", hint="write 90s, 5min or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    value = float(found[1]) * _UNITS[found[2]]
+    if not 0 < value <= _DAY_S:
+        raise RequestError(f"`{text}` is not between 0 and 24h")
+    return value
 
 
 def say(text: str) -> None:

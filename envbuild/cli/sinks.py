@@ -47,7 +47,7 @@ def choose(*, stderr: TextIO, json: bool) -> Iterator[Emit]:
     elif stderr.isatty():
         from rich.console import Console  # noqa: PLC0415  # takes 0.1 s, and pipes have no use for it
 
-        with bars(Console(file=stderr, highlight=False)) as emit:
+        with bars(Console(file=stderr)) as emit:
             yield emit
     else:
         yield plain(stderr)
@@ -97,19 +97,30 @@ def bars(console: Console) -> Iterator[Emit]:
         DownloadColumn,
         Progress,
         SpinnerColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class Bar(BarColumn):
+        def render(self, task: Task) -> ProgressBar:
+            # Without a total, a bar of no width: the spinner says enough.
+            return super().render(task) if task.total is not None else ProgressBar(width=0)
+
+    class Size(DownloadColumn):
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.total is not None else Text()
 
     lock = threading.Lock()
     titles: dict[str, str] = {}
     running: dict[str, TaskID] = {}
-    size = DownloadColumn(binary_units=False)
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        size,
+        Bar(bar_width=24),
+        Size(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -126,7 +137,7 @@ def bars(console: Console) -> Iterator[Emit]:
                 elif isinstance(event, TaskDone | TaskFailed) and event.task in running:
                     progress.remove_task(running.pop(event.task))
                 if line is not None and not isinstance(event, TaskStarted):
-                    progress.console.print(escape(line), style=_style(event), soft_wrap=True)
+                    progress.console.print(escape(line), style=_style(event), soft_wrap=True, highlight=False)
 
         yield emit
 

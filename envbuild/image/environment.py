@@ -105,7 +105,7 @@ def _assignment(variable: Variable) -> str | None:
         "unset": "''",
         "set": _quoted(variable.value),
         # The colon only where something follows: an empty element means the working directory.
-        "prepend": f"{_quoted(variable.value)}\"${{{variable.name}:+:${{{variable.name}}}}}\""
+        "prepend": f'{_quoted(variable.value)}"${{{variable.name}:+:${{{variable.name}}}}}"'
         if variable.value
         else None,
     }

@@ -204,7 +204,6 @@ def _observed(file: int, part: Part | None, there: Descriptor | None, advanced: 
     return _digest(file, there, advanced)
 
 
-
 def _read_tables(file: int, path: Path) -> SifFile:
     size = os.fstat(file).st_size
     start = os.pread(file, form.HEADER_BYTES, 0)

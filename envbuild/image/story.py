@@ -29,7 +29,7 @@ def manifest_of(
     """
     spec = asked.spec
     commands = {command for chosen in asked.recipes for command in chosen.recipe.commands}
-    imports = [module for chosen in asked.recipes for module in chosen.recipe.imports]
+    imports = dict.fromkeys(module for chosen in asked.recipes for module in chosen.recipe.imports)
     return Manifest(
         name=spec.name,
         version=spec.version,

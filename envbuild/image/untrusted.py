@@ -6,6 +6,7 @@ modulefiles; here they are held to the patterns that a spec is held to.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -25,7 +26,11 @@ _JOB_ID = r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?"
 _JOB_FILE = r"[a-z0-9_]+\.py"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._@:+-]*"
 
-_types = TypeAdapter(Manifest)
+
+@functools.cache
+def _types() -> TypeAdapter[Manifest]:
+    """Return what checks types; building it takes time that few commands need."""
+    return TypeAdapter(Manifest)
 
 
 def parse_manifest(text: str) -> Manifest:
@@ -38,7 +43,7 @@ def parse_manifest(text: str) -> Manifest:
     """
     try:
         manifest = Manifest.from_json(text)
-        _types.validate_json(text, strict=True)
+        _types().validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None

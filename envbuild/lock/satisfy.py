@@ -155,9 +155,10 @@ def python_differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
     found += _orphans(
         lock, set(wanted), set(before) - set(wanted), {chosen.layer for chosen in asked.recipes}
     )
+    asked_for = _reachable(lock, set(wanted))
     for pin in lock.python:
         owner = asked.owner(pin.name)
-        if pin.layer != owner:
+        if pin.layer != owner and pin.name in asked_for:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
             found.append(Difference(part="facts", subject=pin.name, sentence=sentence))
     return tuple(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -95,11 +96,13 @@ def load(text: bytes, path: Path) -> Lock:
     errors: list[EnvbuildError] = []
     read = Reader(path=path, errors=errors)
     top = read.mapping(tree, "the lock file")
+    raise_all(errors)
     if "format" not in top:
         raise RequestError(
             "this is not a lock file of envbuild: it has no `format`", at=Location(path=path), hint=_RENEW
         )
     found = read.integer(top["format"], "format")
+    raise_all(errors)
     if found != LOCK_FORMAT:
         at = top["format"].at(path)
         raise RequestError(
@@ -147,8 +150,10 @@ def _table(
 
 
 def _scalar(value: object) -> str:
-    # JSON's strings and integers are YAML's, and quoting everything keeps `3.10` and `no` strings.
-    return json.dumps(value)
+    # JSON's strings and integers are YAML's, but for JSON's surrogate pairs and what YAML takes
+    # for a line break; quoting every string keeps `3.10` and `no` strings.
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
 def _flow(pin: BasePin | DebPin | PythonPin | RecipePin | ToolPin) -> str:

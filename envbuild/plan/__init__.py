@@ -1,0 +1,1 @@
+"""Which layers: kinds, ownership of paths, keys, what changed and why."""

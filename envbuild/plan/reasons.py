@@ -13,6 +13,9 @@ from envbuild.plan.model import BuildPlan, Layer, canonical
 
 _SHOWN = 4
 
+# What people call it → its version, and all that makes it what it is.
+_Named = Mapping[str, tuple[str, str]]
+
 
 def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
     """Say for each layer what differs from the same layer of an earlier plan.
@@ -37,7 +40,10 @@ def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
             changed[layer.name] = ""
         else:
             inputs = [name for name in layer.inputs if changed.get(name)]
-            own = _differences(layer, earlier)
+            try:
+                own = _differences(layer, earlier)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                own = []  # as above
             changed[layer.name] = (
                 "; ".join(own) or ", ".join(f"{name} changed" for name in inputs) or "changed"
             )
@@ -63,7 +69,7 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:
+def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
     if field in ("wheels", "debs", "base_debs", "tools"):
         what = {"wheels": layer.name, "debs": "packages", "base_debs": "base packages", "tools": "tools"}[
             field
@@ -78,12 +84,12 @@ def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:
     return [f"{field} changed"]
 
 
-def _pins(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """``python gained tabulate 0.9.0``, ``python lost …``, ``tools: uv 0.9 → 0.10``."""
-    gained = [f"{name} {now[name]}".strip() for name in sorted(now.keys() - then.keys())]
+def _pins(what: str, then: _Named, now: _Named) -> list[str]:
+    """``python gained tabulate 0.9.0``, ``python lost …``, ``tools changed uv 0.9 → 0.10``."""
+    gained = [f"{name} {now[name][0]}".strip() for name in sorted(now.keys() - then.keys())]
     lost = sorted(then.keys() - now.keys())
     other = [
-        f"{name} {then[name]} → {now[name]}" if then[name] != now[name] else f"{name} changed"
+        f"{name} {then[name][0]} → {now[name][0]}" if then[name][0] != now[name][0] else name
         for name in sorted(then.keys() & now.keys())
         if then[name] != now[name]
     ]
@@ -95,19 +101,19 @@ def _pins(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> list[st
     return sentences
 
 
-def _by_name(value: Any) -> dict[str, str]:
+def _by_name(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
     found = {}
     for item in value or ():
         if "version" in item:
-            found[item["name"]] = f"{item['version']} ({item['digest'][7:15]})"
-            continue
-        name, version = _name_and_version(item["name"])
-        found[name] = version
+            found[item["name"]] = (f"{item['version']} ({item['digest'][7:15]})", item["digest"])
+        else:
+            name, version = _name_and_version(item["name"])
+            found[name] = (version, item["sha256"])
     return found
 
 
-def _by_path(value: Any) -> dict[str, str]:
-    return {item["path"]: f"({len(item['content'])} characters of base64)" for item in value or ()}
+def _by_path(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
+    return {item["path"]: ("", json.dumps(item)) for item in value or ()}
 
 
 def _name_and_version(file_name: str) -> tuple[str, str]:

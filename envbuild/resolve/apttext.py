@@ -183,6 +183,12 @@ def virtual(output: str) -> dict[str, list[str]]:
     return found
 
 
+def providers(output: str) -> list[str]:
+    """Read ``apt-cache showpkg`` of a name that is no package: the packages that provide it."""
+    _, _, after = output.partition("Reverse Provides:")
+    return sorted({line.split()[0] for line in after.splitlines() if line.strip()})
+
+
 def conflict(output: str) -> str:
     """Return apt's account of unmet dependencies in one line; empty where there is none."""
     _, found, after = output.partition("The following packages have unmet dependencies:\n")

@@ -51,7 +51,7 @@ def resolve_debian(
     Returns
     -------
     tuple of DebPin, tuple of DebPin
-        The base, as ``mmdebstrap --variant=minbase`` with the base's packages
+        The base, as ``mmdebstrap --variant=apt`` with the base's packages
         would have it; and what the asked packages need beyond it.
 
     Raises
@@ -80,6 +80,7 @@ def resolve_debian(
             names = {pin.name for pin in base}
             whole = apt.solve([*exact, *asked.system_requests()], chosen)
             system = tuple(pin for pin in whole if pin.name not in names)
+        apt.check_names((*base, *system))
     _tell_renewed(kept, (*base, *system), emit)
     return base, system
 
@@ -216,6 +217,19 @@ class _Apt:
             return ()
         suites = self._suites([entry.name for entry in found])
         return tuple(sorted(self._pin(entry, suites, chosen) for entry in found))
+
+    def check_names(self, pins: Sequence[DebPin]) -> None:
+        """Refuse asked names that apt met with a package of another name: the asker is to name it."""
+        found = {pin.name for pin in pins}
+        errors: list[EnvbuildError] = []
+        for name in (*self._asked.base.packages, *self._asked.system_requests()):
+            if name not in found:
+                names = ", ".join(apttext.providers(self._cache("showpkg", name).stdout))
+                problem = f"`{name}` is not a package but a name that another provides"
+                errors.append(
+                    RequestError(problem, at=Location(path=self._asked.path), hint=f"name it: {names}")
+                )
+        raise_all(errors)
 
     def _suites(self, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:
         finished = self._cache("madison", *names)

@@ -78,7 +78,7 @@ def fetch(
     if offline:
         names = ", ".join(sorted(file_name(pin) for pin in missing))
         raise RequestError(
-            f"{len(missing)} locked files are not on this machine, which is to do without network: {names}",
+            f"locked files are not on this machine, which is to do without network: {names}",
             at=Location(path=asked.path),
             hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
         )

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class WrongBytes(Exception):  # noqa: N818 - says what was found; turned into an error by whoever knows the source
+class WrongBytes(Exception):
     """A file is not the one that is locked."""
 
 

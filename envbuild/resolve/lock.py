@@ -12,7 +12,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean,
 from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.lock.satisfy import differences
-from envbuild.lock.text import canonical
+from envbuild.lock.text import canonical, dump, load
 from envbuild.resolve.debian import resolve_debian
 from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
 from envbuild.resolve.python import resolve_python
@@ -71,13 +71,13 @@ def make_lock(
     base_debs, system_debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
     found = python_sources(asked.site, here)
     links = (
-        *(str(directory / "wheels") for directory in sources if (directory / "wheels").is_dir()),
+        *(str((directory / "wheels").absolute()) for directory in sources if (directory / "wheels").is_dir()),
         *found.find_links,
     )
     wheels = _python(
         asked, old, parts, upgrade, replace(found, find_links=links), cache_dir, emit, offline=offline
     )
-    return canonical(
+    lock = canonical(
         Lock(
             name=asked.spec.name,
             version=asked.spec.version,
@@ -108,6 +108,8 @@ def make_lock(
             tools=tools,
         )
     )
+    # What archives and indexes answered is trusted no more than a file that somebody sends.
+    return load(dump(lock).encode(), Path("the new lock"))
 
 
 def _debian(

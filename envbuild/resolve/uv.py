@@ -252,7 +252,7 @@ class Uv:
             )
         base = self.asked.base
         sourced = uvtext.without_wheels(stderr)
-        if sourced and "no usable wheels" in uvtext.reason(stderr):
+        if sourced:
             names = ", ".join(f"`{name}`" for name in sourced)
             where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
             problem = f"{names}: no wheel fits {where}"
@@ -260,6 +260,8 @@ class Uv:
                 problem, at=at, hint=f"{uvtext.reason(stderr)}; source archives are not built here"
             )
         hint = self._origin_hint(stderr) or f"uv's whole reasoning is in {self.log}"
+        if self.offline:
+            hint = f"only what is on this machine was asked; {hint}"
         return RequestError(
             f"no set of Python packages meets what was asked: {uvtext.reason(stderr)}", at=at, hint=hint
         )
@@ -271,7 +273,7 @@ class Uv:
             lacking = f"no version of {name}" in stderr or f"{name} was not found" in stderr
             if lacking and origin not in indexes.named:
                 return (
-                    f"`{name}` comes from the origin `{origin}`, which could not be asked: a site file gives it "
+                    f"`{name}` comes from the origin `{origin}`, which cannot be asked: a site file gives it "
                     f"an address (`origins: {{{origin}: [ADDRESS]}}`) or names a place with the wheel "
                     "(`find_links`; pip's find-links does too)"
                 )

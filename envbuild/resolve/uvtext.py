@@ -26,6 +26,8 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")
+_ASKED = "what was asked needs"
+_LONG = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -238,20 +240,30 @@ def same_version(one: str, other: str) -> bool:
 
 def reason(stderr: str) -> str:
     """Return why uv found no resolution, in one line that people can read."""
-    text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
-    text = re.sub(r"\s+", " ", network.redact_text(text)).strip()
-    text = text.replace(f"{PROJECT} depends on", "what was asked needs")
-    sentences = re.split(r"\. And (?:because )?", text.rstrip("."))
-    last = re.sub(r",? we can conclude that your requirements are unsatisfiable$", "", sentences[-1])
-    last = last.removeprefix("Because ")
+    sentences = re.split(r"\. And (?:because )?", _account(stderr).rstrip("."))
+    steps = [sentence.removeprefix("Because ").partition(", we can conclude that ") for sentence in sentences]
+    premises = "; ".join(premise for premise, _, _ in steps)
+    if len(premises) <= _LONG or len(steps) < 2:
+        return premises
     # Of a long proof the last step says what clashes.
-    conclusions = re.findall(r"we can conclude that (.+)$", sentences[-2]) if len(sentences) > 1 else []
-    return "; ".join([*(part for part in conclusions if len(part) < 300), last])
+    conclusion = steps[-2][2]
+    return f"{conclusion}; {steps[-1][0]}" if len(conclusion) <= _LONG else steps[-1][0]
 
 
 def without_wheels(stderr: str) -> list[str]:
-    """Return the distributions of which uv says that only source is there."""
-    return sorted(set(re.findall(r"Wheels are required for `([^`]+)`", stderr)))
+    """Return the distributions that fail for want of a fitting wheel alone, as uv says."""
+    if "depend" in _account(stderr).replace(_ASKED, ""):
+        return []  # a clash of constraints, in which wheels may or may not matter
+    return sorted(
+        set(re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE))
+    )
+
+
+def _account(stderr: str) -> str:
+    """Return uv's proof in one line."""
+    text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
+    text = re.sub(r"\s+", " ", network.redact_text(text)).strip()
+    return text.replace(f"{PROJECT} depends on", _ASKED)
 
 
 def warnings(stderr: str) -> list[str]:

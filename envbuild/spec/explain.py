@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -62,7 +61,7 @@ class Told:
 
 def explain(error: ErrorDetails, document: Document, model: type[BaseModel]) -> Told | None:
     """Turn one error of pydantic into ours; None where another error says it already."""
-    spot = _find(error["loc"], document, model)
+    spot = _find(error, document, model)
     if spot is None or any(spot.loc[:depth] in document.refused for depth in range(len(spot.loc) + 1)):
         return None
     kind = error["type"]
@@ -83,14 +82,15 @@ def known_keys(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
-def _find(steps: Sequence[str | int], document: Document, model: type[BaseModel]) -> _Spot | None:
+def _find(error: ErrorDetails, document: Document, model: type[BaseModel]) -> _Spot | None:
     """Follow pydantic's steps through document and model at once."""
     loc: Loc = ()
     wanted: Any = model
     owner: Any = model
     shown: Any = model
-    for step in steps:
-        if step == "[key]":
+    for step in error["loc"]:
+        # Pydantic's word for the key of a dict; a file may use it as a key of its own.
+        if step == "[key]" and get_origin(_bare(owner)) is dict and error["type"] != "extra_forbidden":
             return _Spot(loc=loc, wanted=str, owner=owner, is_key=True)
         wanted = _bare(wanted)
         branches = _branches(wanted)

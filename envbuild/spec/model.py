@@ -296,8 +296,8 @@ class VerifyJob(Model):
     """A mini job of a recipe: what it runs, and what it must report.
 
     The job reports facts; what they must be stands here, so that the parent
-    judges. Expected values are arithmetic in ``n``, the number of ranks
-    (``n*(n+1)//2``), evaluated exactly.
+    judges. Expected values are integer arithmetic in ``n``, the number of
+    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ class VerifyJob(Model):
     title : str
         What it proves, for people.
     expect : dict of str to str
-        Reported value's name → expression in ``n``; compared for equality on every rank.
+        Reported value's name → expression in ``n`` and ``r``; compared for equality on every rank.
     same_on_all_ranks : tuple of str
         Reported values that must be equal on all ranks.
     compare_with_single : dict of str to float

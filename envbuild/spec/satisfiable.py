@@ -36,9 +36,9 @@ def _neighbours(version: Version, longest: int) -> Iterator[Version]:
     epoch = f"{version.epoch}!"
     release = list(version.release)
     padding = [0] * (longest + 1 - len(release))
-    for above in (1, 2):  # two, as `!=` may take one away
-        yield Version(epoch + ".".join(map(str, [*release, *padding, above])))
-        yield Version(epoch + ".".join(map(str, [*release[:-1], release[-1] + above])))
+    # Longer than any named version, so that no `!=` takes it away.
+    yield Version(epoch + ".".join(map(str, [*release, *padding, 1])))
+    yield Version(epoch + ".".join(map(str, [*release[:-1], release[-1] + 1])))
     public = Version(version.public)
     base = epoch + ".".join(map(str, release))
     pre = "".join(map(str, public.pre)) if public.pre else ""

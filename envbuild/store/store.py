@@ -29,7 +29,7 @@ from typing import Any
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.tree import Tree, digest_of
-from envbuild.system import host
+from envbuild.system import host, process
 
 RECORD_FORMAT = 1
 
@@ -247,11 +247,21 @@ def sweep(parent: Path) -> None:
     except OSError:
         return
     for path in found:
-        process = path.name.split("-")[-2]
-        with contextlib.suppress(OSError):
-            lives = not process.isdecimal() or Path(f"/proc/{process}").exists()
-            if not lives and path.stat().st_uid == os.geteuid():
-                remove(path)
+        owner = path.name.split("-")[-2]
+        if not owner.isdecimal() or Path(f"/proc/{owner}").exists():
+            continue
+        with contextlib.suppress(OSError, EnvbuildError):
+            if path.stat().st_uid == os.geteuid():
+                _remove_foreign(path)
+
+
+def _remove_foreign(path: Path) -> None:
+    """Remove a tree in which a killed step may have left files of subordinate users."""
+    try:
+        remove(path)
+    except PermissionError:
+        argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
+        process.run(argv, env=host.environment(), timeout_s=300)
 
 
 def sync(path: Path) -> None:

@@ -56,7 +56,7 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
         "libc": " ".join(platform.libc_ver()),
         "apptainer": _apptainer_version(apptainer),
         "cpu": _cpu(root),
-        "nvidia": _found(root / "proc/driver/nvidia/version", r"Kernel Module[^\d]*(\d+(?:\.\d+)+)"),
+        "nvidia": _found(root / "proc/driver/nvidia/version", r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s"),
         "amdgpu": _text(root / "sys/module/amdgpu/version"),
         "cxi-driver": _text(root / "sys/module/cxi_core/version"),
         **dict(_fabric(root)),

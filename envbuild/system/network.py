@@ -1,13 +1,14 @@
 """Open connections: the only place in the house that does.
 
-Proxies, certificates and netrc are taken from the environment, as `requests`
-does. Nothing here decides whether bytes are the right ones: callers compare
-digests.
+Proxies and netrc are taken from the environment, certificates from the
+machine's own store unless the environment names others. Nothing here decides
+whether bytes are the right ones: callers compare digests.
 """
 
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ class NetworkError(MachineError):
         self.gone = gone
 
 
-class Cancelled(Exception):  # noqa: N818 - control flow between our own threads, never shown
+class Cancelled(Exception):
     """The download was given up because another one failed or the user interrupted."""
 
 
@@ -118,6 +119,8 @@ class Client:
         self._patience = patience or Patience()
         self._session = requests.Session()
         self._session.proxies.update(proxies or {})
+        # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this.
+        self._session.verify = _certificates()
         # No cookies: nothing here needs them, and they are what threads could not share.
         self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
 
@@ -267,6 +270,21 @@ class Client:
             raise NetworkError(f"{redact(address)} cannot be asked: it is no usable address") from error
         with response:
             yield response
+
+
+def _certificates() -> str | bool:
+    """Return the certificates that the machine trusts (SSL_CERT_FILE, SSL_CERT_DIR, OpenSSL's own places).
+
+    As uv is told to: a centre's own authority is in the machine's store, and not among those
+    that the Python package brings. True, which means the package's, where the machine has none.
+    """
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return paths.cafile
+    # Hashed names are what OpenSSL looks for; a directory without any trusts nobody.
+    if paths.capath and next(Path(paths.capath).glob("*.0"), None) is not None:
+        return paths.capath
+    return True
 
 
 class _TransientError(Exception):

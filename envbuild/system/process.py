@@ -113,6 +113,8 @@ def run(
     ------
     MachineError
         The program does not exist or cannot be started.
+    KeyboardInterrupt
+        `end_all` was called while it ran.
     """
     words = tuple(str(word) for word in argv)
     started = time.monotonic()
@@ -132,6 +134,8 @@ def run(
         if timed_out:
             _end_group(process)
         code = process.wait()
+    if _closing.is_set():
+        raise KeyboardInterrupt  # it did not fail: it was ended, with all the others
     return Finished(
         argv=words,
         code=code,
@@ -147,6 +151,24 @@ def end_all() -> None:
     _closing.set()
     for process in list(_running.values()):
         _end_group(process)
+
+
+@contextlib.contextmanager
+def none_left() -> Iterator[None]:
+    """End every process group, those too that other threads start while the block runs."""
+    over = threading.Event()
+
+    def end() -> None:
+        end_all()
+        while not over.wait(0.1):
+            end_all()
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    yield
+    # Left by a second interrupt it goes on to the end: whoever waits for a process would wait for ever.
+    over.set()
+    thread.join()
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +67,8 @@ def make(
     exclude : sequence of str
         Paths relative to the tree that are left out with all below them.
     pseudo : sequence of str
-        Further entries in mksquashfs's notation, such as those of `whiteout`.
+        Further entries in mksquashfs's notation, such as those of `whiteout`;
+        blanks in names stand behind a backslash.
     processors : int, optional
         Threads (count); as many as this process may use if absent.
     compression : str
@@ -74,10 +77,13 @@ def make(
     Raises
     ------
     BuildError
-        A file cannot be read, or mksquashfs failed otherwise.
+        A file cannot be read, a pseudo entry lies in no directory of the
+        tree, or mksquashfs failed otherwise.
     MachineError
         There is no mksquashfs, or no space.
     """
+    for entry in pseudo:
+        _check_parent(tree, entry)
     words = [os.path.abspath(tree)]  # noqa: PTH100  # resolve() would follow links
     entries = [word for entry in pseudo for word in ("-p", entry)]
     # Last: everything behind it is a name.
@@ -154,6 +160,14 @@ def whiteout(path: str) -> str:
     return f"{name} c 000 0 0 0 0"
 
 
+def _check_parent(tree: Path, entry: str) -> None:
+    """Refuse what mksquashfs would drop without a word."""
+    name = re.match(r"(?:\\.|[^\\\s])*", entry)
+    parent = (tree / re.sub(r"\\(.)", r"\1", name[0] if name else "").lstrip("/")).parent
+    if parent.is_symlink() or not parent.is_dir():
+        raise BuildError(f"`{entry}` lies in no directory of the tree `{tree}`")
+
+
 def _mksquashfs(
     sources: Sequence[str],
     out: Path,
@@ -166,10 +180,10 @@ def _mksquashfs(
     argv = [str(program), *sources, str(out), *_CANONICAL, *_COMPRESSION[compression]]
     argv += ["-processors", str(processors or host.cores()), *options]
     # A complete environment of ours: it lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
-    finished = process.run(argv, env=host.environment())
-    if not finished.ok:
-        out.unlink(missing_ok=True)
-        raise _failure(f"`{out.name}` cannot be made", finished)
+    with _removed_on_failure(out):
+        finished = process.run(argv, env=host.environment())
+        if not finished.ok:
+            raise _failure(f"`{out.name}` cannot be made", finished)
 
 
 def _unsquashfs(squashfs: Path, options: Sequence[str], into: Path) -> None:
@@ -177,11 +191,23 @@ def _unsquashfs(squashfs: Path, options: Sequence[str], into: Path) -> None:
     argv = [str(program), "-no-progress", "-quiet", "-processors", str(host.cores())]
     # Queues of 64 MiB in place of 256: several layers may be unpacked at the same time.
     argv += ["-da", "64", "-fr", "64", *options, str(squashfs)]
-    finished = process.run(argv, env=host.environment())
-    if not finished.ok:
-        if into.is_file():
-            into.unlink()
-        raise _failure(f"`{squashfs}` cannot be unpacked", finished)
+    with _removed_on_failure(into):
+        finished = process.run(argv, env=host.environment())
+        if not finished.ok:
+            raise _failure(f"`{squashfs}` cannot be unpacked", finished)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    """Leave no piece of a file or tree behind, also on an interrupt."""
+    try:
+        yield
+    except BaseException:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _failure(problem: str, finished: process.Finished) -> BuildError | MachineError:

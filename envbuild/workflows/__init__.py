@@ -1,0 +1,1 @@
+"""Wiring: one file a verb, no logic of its own."""

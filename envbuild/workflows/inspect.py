@@ -42,7 +42,7 @@ class Shown:
             ("digest", manifest.digest),
             (
                 "base",
-                f"{manifest.base} ({manifest.architecture}, glibc {manifest.glibc}, Python {manifest.python})",
+                f"{manifest.base} (Python {manifest.python}, glibc {manifest.glibc}, {manifest.architecture})",
             ),
             ("recipes", recipes),
             ("lock", manifest.lock_digest),

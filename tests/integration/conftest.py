@@ -28,7 +28,7 @@ class Desk:
     root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def envbuild(self, *words: str | Path, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    def envbuild(self, *words: str | Path, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the command with this desk's store and hold it to an exit code."""
         return self.run([self.command, *words], code=code, **options)
 
@@ -41,6 +41,7 @@ class Desk:
         cwd: Path | None = None,
         umask: int = -1,
         timeout: float = 1500,
+        script: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as this desk's owner."""
         words = [str(word) for word in argv]
@@ -48,7 +49,7 @@ class Desk:
             words if self.root else as_user(words),
             cwd=cwd or self.place,
             env={**os.environ, "ENVBUILD_STORE": str(self.store), **self.env, **(env or {})},
-            stdin=subprocess.DEVNULL,
+            input=script,
             capture_output=True,
             text=True,
             umask=umask,

@@ -29,6 +29,7 @@ def base_tree(tree: Path) -> Path:
     tree.mkdir(mode=0o755)
     for name in (*_EMPTY, *_OWNED):
         (tree / name).mkdir(parents=True, exist_ok=True)
+    (tree / "tmp").chmod(0o1777)
     (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (tree / "etc/group").write_text("root:x:0:\n")
     for program in _PROGRAMS:
@@ -40,7 +41,7 @@ def base_tree(tree: Path) -> Path:
 
 
 def top_tree(tree: Path, manifest: Manifest) -> Path:
-    """Make a top layer: the start-up files, the environment, the marker and a judge that tells its arguments."""
+    """Make a top layer: start-up files, environment, marker, and a judge that tells its arguments."""
     tree.mkdir(mode=0o755)
     write(tree, startup.top_files(manifest))
     write(tree, {startup.ENVIRONMENT: (environment.render_script(manifest.environment), 0o755)})

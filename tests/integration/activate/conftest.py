@@ -21,11 +21,22 @@ from envbuild.image.sif import read_manifest, write_sif
 from envbuild.spec.model import Site
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
+from tests.support.users import as_user, ordinary_user
 
 PYTHON = Path("/usr/bin/python3.11")
 STDLIB = Path("/usr/lib/python3.11")
 TOOLS = ("bash", "cat", "env", "mkdir", "readlink", "sh", "sleep", "true")
-LEFT_OUT = ("test", "idlelib", "lib2to3", "tkinter", "pydoc_data", "ensurepip", "lib-dynload", "distutils", "config-*")
+LEFT_OUT = (
+    "test",
+    "idlelib",
+    "lib2to3",
+    "tkinter",
+    "pydoc_data",
+    "ensurepip",
+    "lib-dynload",
+    "distutils",
+    "config-*",
+)
 
 # Stands in for the real one: `venv` calls it with the new environment's Python.
 ENSUREPIP = """
@@ -35,39 +46,33 @@ script.write_text("#!" + sys.executable + "\\nimport sys\\nprint('script', sys.p
 script.chmod(0o755)
 """
 
-NOBODY = 65534
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A directory that an ordinary user can reach, and how to run something as one."""
+    """A directory that an ordinary user can reach, and how to run something as one.
+
+    `work` is theirs.
+    """
 
     path: Path
 
     @property
-    def home(self) -> Path:
-        return self.path / "home"
-
-    def argv(self, *words: str | Path) -> list[str]:
-        drop = ["/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
-        return [*drop, *(str(word) for word in words)]
+    def work(self) -> Path:
+        return self.path / "work"
 
     def env(self, extra: dict[str, str] | None = None) -> dict[str, str]:
-        return {"PATH": PATH, "HOME": str(self.home), **(extra or {})}
+        return {"PATH": PATH, "HOME": str(ordinary_user().home), **(extra or {})}
 
     def run(
-        self,
-        *words: str | Path,
-        env: dict[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: str = "",
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run as an ordinary user, with nothing in the environment but what is given."""
+        self, *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run as an ordinary user, with little in the environment but what is given."""
         return subprocess.run(
-            self.argv(*words),
+            as_user(words),
             env=self.env(env),
-            cwd=cwd or self.home,
+            cwd=cwd or self.work,
             input=stdin,
             capture_output=True,
             text=True,
@@ -78,32 +83,25 @@ class Place:
         """Make a directory that the ordinary user owns."""
         path = self.path / name
         path.mkdir(parents=True)
+        user = ordinary_user()
         if os.geteuid() == 0:
-            os.chown(path, NOBODY, NOBODY)
+            os.chown(path, user.uid, user.gid)
         return path
 
 
-@pytest.fixture(scope="session")
-def session_place():
-    path = Path(tempfile.mkdtemp(prefix="envbuild-activate-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.fixture
-def place(session_place: Path):
-    path = Path(tempfile.mkdtemp(dir=session_place))
+def place(shared: Path) -> Place:
+    path = Path(tempfile.mkdtemp(dir=shared))
     path.chmod(0o755)
     result = Place(path=path)
-    result.directory("home")
+    result.directory("work")
     return result
 
 
 @pytest.fixture(scope="session")
-def images(session_place: Path) -> dict[str, Path]:
+def images(shared: Path) -> dict[str, Path]:
     """Layered SIFs of the same name: version 1.0 and 2.0."""
-    return {version: make_image(session_place / version, version=version) for version in ("1.0", "2.0")}
+    return {version: make_image(shared / "small" / version, version=version) for version in ("1.0", "2.0")}
 
 
 Activate = Callable[..., Installed]
@@ -139,12 +137,24 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
 
 
 @pytest.fixture(params=["fat", "thin"])
-def installed(request: pytest.FixtureRequest, activate: Activate) -> Installed:
+def active(request: pytest.FixtureRequest, activate: Activate) -> Installed:
     return activate(thin=request.param == "thin")
 
 
 def tree_of_root(root: Path) -> None:
-    for directory in ("dev", "etc", "home", "opt/env", "proc", "root", "sys", "tmp", "usr/bin", "usr/lib", "var/tmp"):
+    for directory in (
+        "dev",
+        "etc",
+        "home",
+        "opt/env",
+        "proc",
+        "root",
+        "sys",
+        "tmp",
+        "usr/bin",
+        "usr/lib",
+        "var/tmp",
+    ):
         (root / directory).mkdir(parents=True)
     for name in ("bin", "lib"):
         (root / name).symlink_to(f"usr/{name}")
@@ -155,7 +165,9 @@ def tree_of_root(root: Path) -> None:
     if not (root / "usr/bin/sh").exists():
         (root / "usr/bin/sh").symlink_to(Path("/usr/bin/sh").resolve().name)
     (root / "usr/bin/python3").symlink_to(PYTHON.name)
-    shutil.copytree(STDLIB, root / STDLIB.relative_to("/"), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+    shutil.copytree(
+        STDLIB, root / STDLIB.relative_to("/"), ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True
+    )
     (root / STDLIB.relative_to("/") / "lib-dynload").mkdir()  # Python warns where it is missing
     pip = root / STDLIB.relative_to("/") / "ensurepip"
     pip.mkdir()
@@ -181,12 +193,19 @@ def tree_of_top(root: Path, manifest: Manifest) -> None:
     put(root, MARKER, "")
     put(root, startup.ENVIRONMENT, render_script(manifest.environment), 0o755)
     put(root, "/opt/env/layer", "upper\n")
-    put(root, "/opt/env/bin/tool", '#!/bin/sh\necho "tool of $TOOL:" "$@"\n'.replace("$TOOL", manifest.version), 0o755)
+    put(
+        root,
+        "/opt/env/bin/tool",
+        '#!/bin/sh\necho "tool of $TOOL:" "$@"\n'.replace("$TOOL", manifest.version),
+        0o755,
+    )
     for path, (text, mode) in startup.top_files(manifest).items():
         put(root, path, text, mode)
 
 
-def make_image(directory: Path, *, name: str = "small", version: str = "1.0", summary: str = "a small image") -> Path:
+def make_image(
+    directory: Path, *, name: str = "small", version: str = "1.0", summary: str = "a small image"
+) -> Path:
     """Build a layered SIF; returns its path. Squashfs files lie beside it as ``0`` to ``2``."""
     directory.mkdir(parents=True, exist_ok=True)
     manifest = manifest_of(name, version, summary)
@@ -221,8 +240,8 @@ def manifest_of(name: str, version: str, summary: str, parts: list[Part] | None 
         name=name, version=version, summary=summary, architecture=architecture(), form="layered",
         parts=tuple(parts or ()), environment=default_environment(), base="debian-12", glibc="2.36",
         python="3.11", mpi="", recipes={"framework": "2.13.0"}, imports=("framework",),
-        commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2, timeout_s=60.0, labels={},
-        lock_digest="sha256:" + "0" * 64,
+        commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2, timeout_s=60.0,
+        labels={}, lock_digest="sha256:" + "0" * 64,
     )  # fmt: skip
 
 
@@ -245,7 +264,9 @@ def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
 def copy_program(program: Path, root: Path) -> None:
     """Copy a program and the libraries that it loads."""
     shutil.copy2(program, root / "usr/bin" / program.name)
-    for line in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.splitlines():
+    for line in subprocess.run(
+        ["ldd", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         for word in line.split():
             if word.startswith("/"):
                 target = root / word.lstrip("/")
@@ -258,6 +279,6 @@ def squash(tree: Path, target: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
     tree.chmod(0o755)
-    argv = ["mksquashfs", tree, target, "-noappend", "-all-root", "-comp", "lz4", "-no-xattrs", "-quiet", "-no-progress"]
-    subprocess.run(argv, check=True, capture_output=True)
+    options = ["-noappend", "-all-root", "-comp", "lz4", "-no-xattrs", "-quiet", "-no-progress"]
+    subprocess.run(["mksquashfs", str(tree), str(target), *options], check=True, capture_output=True)
     target.chmod(0o644)

@@ -8,23 +8,27 @@ import subprocess
 
 import pytest
 
+from envbuild.image.sif import read_manifest
 from envbuild.spec.model import Site, SiteBind
+from tests.support.users import as_user
 
 SHOW = "import os, sys; print([os.environ.get(name) for name in sys.argv[1:]])"
 
 
-def test_runs_inside_the_image_with_its_packages(installed, place):
-    done = place.run(installed.home / "bin/python", "-c", "import sys, framework; print(sys.prefix, framework.VERSION)")
+def test_runs_inside_the_image_with_its_packages(active, place):
+    done = place.run(
+        active.home / "bin/python", "-c", "import sys, framework; print(sys.prefix, framework.VERSION)"
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("/opt/env 2.13.0\n", "", 0)
 
 
-def test_the_upper_layer_is_on_top(installed, place):
-    assert place.run(installed.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
+def test_the_upper_layer_is_on_top(active, place):
+    assert place.run(active.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
 
 
 @pytest.mark.parametrize("code", [0, 7, 139])
-def test_exit_codes_arrive(installed, place, code):
-    assert place.run(installed.home / "bin/bash", "-c", f"exit {code}").returncode == code
+def test_exit_codes_arrive(active, place, code):
+    assert place.run(active.home / "bin/bash", "-c", f"exit {code}").returncode == code
 
 
 def test_a_crash_is_told_as_one(activate, place):
@@ -32,18 +36,18 @@ def test_a_crash_is_told_as_one(activate, place):
     assert done.returncode in (139, -signal.SIGSEGV)
 
 
-def test_arguments_arrive_untouched(installed, place):
+def test_arguments_arrive_untouched(active, place):
     odd = ["", "a b", "  ", "*", "$HOME", "it's", '"', "\\", "-x", "--", "line\nbreak", "ü"]
-    done = place.run(installed.home / "bin/python", "-c", "import sys; print(sys.argv[1:])", *odd)
+    done = place.run(active.home / "bin/python", "-c", "import sys; print(sys.argv[1:])", *odd)
     assert done.stdout == f"{odd}\n"
 
 
-def test_standard_input_passes(installed, place):
-    assert place.run(installed.home / "bin/cat", stdin="some\nlines").stdout == "some\nlines"
+def test_standard_input_passes(active, place):
+    assert place.run(active.home / "bin/cat", stdin="some\nlines").stdout == "some\nlines"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signals_reach_the_program_and_its_own_code_comes_back(installed, place, number):
+def test_signals_reach_the_program_and_its_own_code_comes_back(active, place, number):
     program = (
         "import signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(42))\n"
@@ -51,9 +55,9 @@ def test_signals_reach_the_program_and_its_own_code_comes_back(installed, place,
         # Short sleeps: Python looks for signals before it sleeps, and one may fall in between.
         "for _ in range(3000): time.sleep(0.02)\n"
     )
-    argv = place.argv(installed.home / "bin/python", "-c", program)
+    argv = as_user([active.home / "bin/python", "-c", program])
     with subprocess.Popen(
-        argv, env=place.env(), cwd=place.home, stdout=subprocess.PIPE, start_new_session=True
+        argv, env=place.env(), cwd=place.work, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -63,14 +67,16 @@ def test_signals_reach_the_program_and_its_own_code_comes_back(installed, place,
 
 def test_descriptors_of_a_process_manager_stay_open(activate, place):
     reader, writer = os.pipe()
-    argv = place.argv(activate().home / "bin/bash", "-c", f"echo rank >&{writer}")
-    subprocess.run(argv, env=place.env({"PMI_FD": str(writer)}), cwd=place.home, pass_fds=[writer], check=True)
+    argv = as_user([activate().home / "bin/bash", "-c", f"echo rank >&{writer}"])
+    subprocess.run(
+        argv, env=place.env({"PMI_FD": str(writer)}), cwd=place.work, pass_fds=[writer], check=True
+    )
     os.close(writer)
     with os.fdopen(reader) as stream:
         assert stream.read() == "rank\n"
 
 
-def test_settings_of_the_host_that_would_mislead_are_dropped_and_the_rest_is_kept(installed, place):
+def test_settings_of_the_host_that_would_mislead_are_dropped_and_the_rest_is_kept(active, place):
     misleading = {
         "LD_LIBRARY_PATH": "/host/lib",
         "LD_PRELOAD": "",
@@ -82,7 +88,7 @@ def test_settings_of_the_host_that_would_mislead_are_dropped_and_the_rest_is_kep
     }
     kept = {"OMP_NUM_THREADS": "3", "SLURM_CPUS_PER_TASK": "8", "PMI_RANK": "1", "image": "mine"}
     program = "import json, os, sys; json.dump(dict(os.environ), sys.stdout)"
-    done = place.run(installed.home / "bin/python", "-c", program, env={**misleading, **kept})
+    done = place.run(active.home / "bin/python", "-c", program, env={**misleading, **kept})
     seen = json.loads(done.stdout)
     assert {name: seen.get(name) for name in kept} == kept
     assert "/host" not in done.stdout
@@ -93,7 +99,9 @@ def test_settings_of_the_host_that_would_mislead_are_dropped_and_the_rest_is_kep
 def test_functions_of_the_host_stay_out_where_sh_is_bash(activate, place):
     (place.path / "sh").symlink_to("/bin/bash")
     launcher = activate().home / "bin/env"
-    done = place.run(place.path / "sh", launcher, env={"BASH_FUNC_which%%": "() { echo host; }", "KEPT": "yes"})
+    done = place.run(
+        place.path / "sh", launcher, env={"BASH_FUNC_which%%": "() { echo host; }", "KEPT": "yes"}
+    )
     assert "KEPT=yes" in done.stdout
     assert "host" not in done.stdout.replace(str(place.path), "")
 
@@ -101,18 +109,22 @@ def test_functions_of_the_host_stay_out_where_sh_is_bash(activate, place):
 @pytest.mark.parametrize(("user", "expected"), [({}, "4"), ({"OMP_NUM_THREADS": "2"}, "2")])
 def test_threads_follow_the_user_then_the_task(activate, place, user, expected):
     done = place.run(
-        activate().home / "bin/python", "-c", SHOW, "OMP_NUM_THREADS", env={"SLURM_CPUS_PER_TASK": "4", **user}
+        activate().home / "bin/python",
+        "-c",
+        SHOW,
+        "OMP_NUM_THREADS",
+        env={"SLURM_CPUS_PER_TASK": "4", **user},
     )
     assert done.stdout == f"['{expected}']\n"
 
 
 def test_works_from_a_path_with_spaces_and_through_links(activate, place):
-    installed = activate(root="my modules, (new)")
-    (place.path / "link").symlink_to(installed.home.parent)
+    active = activate(root="my modules, (new)")
+    (place.path / "link").symlink_to(active.home.parent)
     (place.path / "py").symlink_to(place.path / "link/1.0/bin/python3")
-    for command in (installed.home / "bin/python", place.path / "link/1.0/bin/python", place.path / "py"):
+    for command in (active.home / "bin/python", place.path / "link/1.0/bin/python", place.path / "py"):
         assert place.run(command, "-c", "print(6 * 7)").stdout == "42\n", command
-    relative = place.run("../link/1.0/bin/tool", "x", cwd=place.home)
+    relative = place.run("../link/1.0/bin/tool", "x", cwd=place.work)
     assert relative.stdout == "tool of 1.0: x\n"
 
 
@@ -139,19 +151,19 @@ def test_a_missing_part_has_the_same_code(activate, place):
 
 def test_no_apptainer_has_its_own_code(activate, place):
     home = activate().home
-    env = {"ENVBUILD_APPTAINER": "/nonexistent/apptainer", "PATH": str(place.home)}
-    done = place.run(home / "bin/python", env=env)
+    env = ["ENVBUILD_APPTAINER=/nonexistent/apptainer", f"PATH={place.work}"]
+    done = place.run("env", *env, home / "bin/python")
     assert (done.returncode, done.stderr) == (123, "envbuild: there is no apptainer on this machine\n")
 
 
-def test_the_same_image_inside_runs_directly(installed, place):
-    tool = installed.home / "bin/tool"
-    done = place.run(installed.home / "bin/envbuild-exec", "bash", "-c", f"'{tool}' 'a b'; exit 5")
+def test_the_same_image_inside_runs_directly(active, place):
+    tool = active.home / "bin/tool"
+    done = place.run(active.home / "bin/envbuild-exec", "bash", "-c", f"'{tool}' 'a b'; exit 5")
     assert (done.stdout, done.returncode) == ("tool of 1.0: a b\n", 5)
 
 
-def test_inside_with_the_wrappers_first_on_path_it_finds_the_real_one(installed, place):
-    commands = installed.home / "bin"
+def test_inside_with_the_wrappers_first_on_path_it_finds_the_real_one(active, place):
+    commands = active.home / "bin"
     done = place.run(commands / "bash", "-c", "tool direct", env={"APPTAINERENV_PREPEND_PATH": str(commands)})
     assert (done.stdout, done.stderr) == ("tool of 1.0: direct\n", "")
 
@@ -165,27 +177,39 @@ def test_another_image_inside_is_refused(activate, place, thin):
     assert "tool of small/2.0 was called inside another image" in done.stderr
 
 
+def test_a_mark_that_was_carried_into_another_image_is_not_believed(activate, place, images):
+    # As where a job inherits the environment of the container that submitted it.
+    outer, inner = activate("1.0"), activate("2.0")
+    mark = f"ENVBUILD_INSIDE={read_manifest(images['2.0']).digest}"
+    assert place.run(outer.home / "bin/env", mark, inner.home / "bin/tool").returncode == 122
+
+
+def test_the_mark_alone_does_not_make_an_inside(activate, place, images):
+    env = {"ENVBUILD_INSIDE": read_manifest(images["1.0"]).digest, "APPTAINER_CONTAINER": "/some/image.sif"}
+    assert place.run(activate().home / "bin/tool", "x", env=env).stdout == "tool of 1.0: x\n"
+
+
 def test_an_image_started_by_hand_knows_its_own_wrappers(activate, place):
     home = activate().home
     done = place.run("apptainer", "exec", home / "image.sif", home / "bin/tool", "x")
     assert done.stdout == "tool of 1.0: x\n"
 
 
-def test_the_working_directory_is_there(installed, place):
+def test_the_working_directory_is_there(active, place):
     work = place.directory("work dir")
     (work / "input").write_text("data")
     env = {"APPTAINER_NO_MOUNT": "tmp"}
-    done = place.run(installed.home / "bin/bash", "-c", "cat input; echo >output", cwd=work, env=env)
+    done = place.run(active.home / "bin/bash", "-c", "cat input; echo >output", cwd=work, env=env)
     assert (done.stdout, done.returncode) == ("data", 0)
     assert (work / "output").exists()
 
 
-def test_scratch_and_the_process_managers_directory_are_bound(installed, place):
+def test_scratch_and_the_process_managers_directory_are_bound(active, place):
     # As where the site does not mount /tmp.
     scratch, server = place.directory("scratch, fast"), place.directory("pmix:1")
     env = {"APPTAINER_NO_MOUNT": "tmp", "TMPDIR": str(scratch), "PMIX_SERVER_TMPDIR": str(server)}
     done = place.run(
-        installed.home / "bin/bash", "-c", 'echo 1 >"$TMPDIR/a"; echo 2 >"$PMIX_SERVER_TMPDIR/b"', env=env
+        active.home / "bin/bash", "-c", 'echo 1 >"$TMPDIR/a"; echo 2 >"$PMIX_SERVER_TMPDIR/b"', env=env
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert (scratch / "a").exists()
@@ -215,7 +239,7 @@ def test_pip_says_why_it_cannot_and_what_can(activate, place):
     done = place.run(activate().home / "bin/pip", "install", "numpy")
     assert done.returncode == 2
     assert "an image does not change" in done.stderr
-    assert "python -m venv --system-site-packages DIR" in done.stderr
+    assert "python -m venv --system-site-packages DIR; DIR/bin/python -m pip install NAME" in done.stderr
 
 
 def test_the_shell_reads_commands(activate, place):

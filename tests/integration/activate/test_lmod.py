@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.activate.install import install
+from envbuild.activate.install import Installed, install
 from envbuild.activate.model import VerdictNote
 from envbuild.activate.modulefile import lua_literal
 from envbuild.image.sif import read_manifest
 from envbuild.system.apptainer import find
+from tests.integration.activate.conftest import Place
 
 INIT = Path("/usr/share/lmod/lmod/init/bash")
 SNAPSHOT = "/usr/bin/python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -19,41 +20,47 @@ SNAPSHOT = "/usr/bin/python3 -c 'import json, os; print(json.dumps(dict(os.envir
 BOOKKEEPING = ("_ModuleTable", "__LMOD_REF_COUNT_", "_")
 
 
-def module(place, installed, script, env=None):
+def module(
+    place: Place, active: Installed, script: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     # Ends in a command of the shell's own: it would become the last one, and SHLVL differ.
-    text = f"set -e\n. {INIT}\nmodule use '{installed.modulefiles}'\n{script}\n:"
+    text = f"set -e\n. {INIT}\nmodule use '{active.modulefiles}'\n{script}\n:"
     return place.run("/bin/bash", "--norc", "-c", text, env=env)
 
 
-def snapshots(done):
+def snapshots(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [{name: value for name, value in each.items() if not name.startswith(BOOKKEEPING)} for each in found]
+    return [
+        {name: value for name, value in each.items() if not name.startswith(BOOKKEEPING)} for each in found
+    ]
 
 
-def test_load_then_python_runs_inside_the_image(installed, place):
+def test_load_then_python_runs_inside_the_image(active, place):
     script = "module load small/1.0\npython -c 'import framework; print(framework.VERSION)'"
-    done = module(place, installed, script)
+    done = module(place, active, script)
     assert (done.stdout, done.stderr) == ("2.13.0\n", "")
 
 
 def test_a_program_started_by_env_runs_inside_the_image(activate, place):
     program = place.path / "train"
-    program.write_text("#!/usr/bin/env python\nimport framework, sys\nprint(framework.VERSION, sys.argv[1:])\n")
+    program.write_text(
+        "#!/usr/bin/env python\nimport framework, sys\nprint(framework.VERSION, sys.argv[1:])\n"
+    )
     program.chmod(0o755)
     done = module(place, activate(), f"module load small\n{program} 'a b'")
     assert done.stdout == "2.13.0 ['a b']\n"
 
 
 def test_load_changes_what_it_says_and_nothing_else(activate, place):
-    installed = activate()
-    before, after = snapshots(module(place, installed, f"{SNAPSHOT}\nmodule load small\n{SNAPSHOT}"))
+    active = activate()
+    before, after = snapshots(module(place, active, f"{SNAPSHOT}\nmodule load small\n{SNAPSHOT}"))
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert {name for name in changed if not name.startswith("LMOD_FAMILY_")} == {
         "PATH", "ENVBUILD_IMAGE", "LOADEDMODULES",
     }  # fmt: skip
-    assert after["PATH"] == f"{installed.home}/bin:{before['PATH']}"
-    assert after["ENVBUILD_IMAGE"] == f"{installed.home}/image.sif"
+    assert after["PATH"] == f"{active.home}/bin:{before['PATH']}"
+    assert after["ENVBUILD_IMAGE"] == f"{active.home}/image.sif"
 
 
 @pytest.mark.parametrize(
@@ -81,20 +88,22 @@ def test_swap_gives_the_other_one(activate, place):
 
 @pytest.mark.parametrize("other", ["python", "cuda", "other"])
 def test_a_conflicting_module_stops_the_load_and_changes_nothing(activate, place, other):
-    installed = activate()
-    (installed.modulefiles / f"{other}.lua").write_text('setenv("OTHER", "loaded")\n')
+    active = activate()
+    (active.modulefiles / f"{other}.lua").write_text('setenv("OTHER", "loaded")\n')
     script = f"module load {other}\n{SNAPSHOT}\nmodule load small || true\n{SNAPSHOT}"
-    done = module(place, installed, script)
+    done = module(place, active, script)
     before, after = snapshots(done)
     assert after == before
     assert other in done.stderr
 
 
 def test_one_of_a_family_takes_the_place_of_another(activate, place):
-    installed = activate()
-    sibling = installed.modulefiles / "another.lua"
+    active = activate()
+    sibling = active.modulefiles / "another.lua"
     sibling.write_text('family("envbuild")\nsetenv("OTHER", "loaded")\n')
-    loaded, after = snapshots(module(place, installed, f"module load another\n{SNAPSHOT}\nmodule load small\n{SNAPSHOT}"))
+    loaded, after = snapshots(
+        module(place, active, f"module load another\n{SNAPSHOT}\nmodule load small\n{SNAPSHOT}")
+    )
     assert loaded["OTHER"] == "loaded"
     assert "OTHER" not in after
     assert after["LOADEDMODULES"] == "small/1.0"
@@ -111,27 +120,34 @@ def test_one_of_a_family_takes_the_place_of_another(activate, place):
 )
 def test_help_shows_the_last_verdict(activate, place, state, expected):
     note = VerdictNote(state=state, text="" if state == "absent" else "2 ranks")
-    installed = activate(verdict=note)
-    shown = module(place, installed, "module help small/1.0 2>&1").stdout
+    active = activate(verdict=note)
+    shown = module(place, active, "module help small/1.0 2>&1").stdout
     assert expected in shown.splitlines()
     assert "small/1.0: a small image" in shown
-    assert bool(installed.warnings) == (state != "passed")
+    assert bool(active.warnings) == (state != "passed")
 
 
 def test_whatis_and_spider_find_what_is_in_it(activate, place):
-    installed = activate()
-    assert "Description: a small image" in module(place, installed, "module whatis small/1.0 2>&1").stdout
+    active = activate()
+    assert "Description: a small image" in module(place, active, "module whatis small/1.0 2>&1").stdout
     for wanted in ("framework", "framework/2.13.0"):
-        assert "small/1.0" in module(place, installed, f"module spider {wanted} 2>&1").stdout
+        assert "small/1.0" in module(place, active, f"module spider {wanted} 2>&1").stdout
 
 
-HOSTILE = ['"); os.execute("touch BAD") --', "]]) os.execute('touch BAD') --[[", "\\", '\\"', "é\u202e\x1b[31m", "$(touch BAD)`id`"]
+HOSTILE = [
+    '"); os.execute("touch BAD") --',
+    "]]) os.execute('touch BAD') --[[",
+    "\\",
+    '\\"',
+    "é\u202e\x1b[31m",
+    "$(touch BAD)`id`",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_text(images, place, text):
     manifest = replace(read_manifest(images["1.0"]), summary=text)
-    installed = install(
+    active = install(
         images["1.0"],
         manifest,
         root=place.path / "$(touch BAD) it's",
@@ -141,7 +157,7 @@ def test_hostile_text_stays_text(images, place, text):
     shown = place.run(
         "/bin/bash", "--norc", "-c",
         f'. {INIT}; module use "$ROOT"; module help small/1.0 2>&1; module load small && tool hello',
-        env={"ROOT": str(installed.modulefiles)},
+        env={"ROOT": str(active.modulefiles)},
     )  # fmt: skip
     assert shown.stdout.endswith("tool of 1.0: hello\n"), shown.stderr
     # Lmod writes a backslash as it is; what is unprintable came as an escape.
@@ -154,6 +170,8 @@ def test_hostile_text_stays_text(images, place, text):
 def test_lua_reads_back_exactly_what_was_quoted(place, text):
     program = place.path / "program.lua"
     program.write_bytes(f"io.write({lua_literal(text)})".encode())
-    lua = next(path for name in ("lua", "lua5.4", "lua5.3", "lua5.1") if (path := Path("/usr/bin", name)).exists())
-    done = subprocess.run([lua, program], capture_output=True, check=True)
+    lua = next(
+        path for name in ("lua", "lua5.4", "lua5.3", "lua5.1") if (path := Path("/usr/bin", name)).exists()
+    )
+    done = subprocess.run([str(lua), str(program)], capture_output=True, check=True)
     assert done.stdout == text.encode()

@@ -1,8 +1,19 @@
 """Virtual environments on top of an image, made by `python -m venv` through the wrapper."""
 
+import shutil
+import sys
+import venv as venv_module
+import zipfile
+from pathlib import Path
+
 import pytest
 
-WHERE = "import os, sys, framework; print(sys.executable, sys.prefix, framework.VERSION, os.environ['VIRTUAL_ENV'])"
+from envbuild.activate import make_venv
+
+WHERE = (
+    "import os, sys, framework; "
+    "print(sys.executable, sys.prefix, framework.VERSION, os.environ['VIRTUAL_ENV'])"
+)
 
 
 @pytest.fixture
@@ -11,9 +22,15 @@ def work(place):
 
 
 @pytest.fixture
-def venv(installed, place, work):
+def venv(active, place, work):
     done = place.run(
-        installed.home / "bin/python", "-m", "venv", "--system-site-packages", "--without-pip", "own", cwd=work
+        active.home / "bin/python",
+        "-m",
+        "venv",
+        "--system-site-packages",
+        "--without-pip",
+        "own",
+        cwd=work,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
     return work / "own"
@@ -28,12 +45,17 @@ def test_its_python_runs_inside_the_image_and_sees_both(venv, place):
 
 def test_its_own_packages_come_before_the_images(venv, place):
     (venv / "lib/python3.11/site-packages/framework.py").write_text("VERSION = 'newer'\n")
-    assert place.run(venv / "bin/python3.11", "-c", "import framework; print(framework.VERSION)").stdout == "newer\n"
+    assert (
+        place.run(venv / "bin/python3.11", "-c", "import framework; print(framework.VERSION)").stdout
+        == "newer\n"
+    )
 
 
 def test_activated_it_is_what_python_means_outside_and_inside(venv, place):
     inner = "import subprocess; subprocess.run(['python', '-c', 'import sys; print(sys.prefix)'])"
-    script = f". '{venv}/bin/activate'; cd /; python -c 'import sys; print(sys.prefix)'; python -c \"{inner}\""
+    script = (
+        f". '{venv}/bin/activate'; cd /; python -c 'import sys; print(sys.prefix)'; python -c \"{inner}\""
+    )
     assert place.run("/bin/bash", "-c", script).stdout == f"{venv}\n{venv}\n"
 
 
@@ -45,12 +67,14 @@ def test_its_python_starts_itself_inside(venv, place):
 def test_a_relative_name_and_a_link_to_it_work(venv, place, work):
     (work / "link").symlink_to(venv)
     for name in ("own/bin/python", "./link/bin/python", "../work dir/own/bin/python"):
-        done = place.run(work / name if name.startswith("own") else name, "-c", "import sys; print(sys.prefix)", cwd=work)
+        done = place.run(
+            work / name if name.startswith("own") else name, "-c", "import sys; print(sys.prefix)", cwd=work
+        )
         assert done.stdout.strip() in (f"{work}/own", f"{work}/link"), (name, done.stderr)
 
 
-def test_without_the_system_packages_it_is_alone(installed, place, work):
-    place.run(installed.home / "bin/python", "-m", "venv", "--without-pip", "alone", cwd=work)
+def test_without_the_system_packages_it_is_alone(active, place, work):
+    place.run(active.home / "bin/python", "-m", "venv", "--without-pip", "alone", cwd=work)
     done = place.run(work / "alone/bin/python", "-c", "import framework")
     assert "ModuleNotFoundError" in done.stderr
 
@@ -60,19 +84,42 @@ def test_it_is_seen_where_only_the_working_directory_would_be(venv, place):
     assert done.stdout.startswith(f"{venv}/bin/python {venv} ")
 
 
-def test_pip_is_installed_for_it_and_its_scripts_run(installed, place):
+def test_pip_is_installed_for_it_and_its_scripts_run(active, place):
     # The image's `ensurepip` is a stand-in that writes one script, as pip does; a
     # directory without spaces, since the kernel splits a script's first line.
     own = place.directory("plain") / "own"
-    done = place.run(installed.home / "bin/python", "-m", "venv", own)
+    done = place.run(active.home / "bin/python", "-m", "venv", own)
     assert (done.stderr, done.returncode) == ("", 0)
     script = own / "bin/installed"
     assert script.read_text().startswith(f"#!{own}/bin/python")
     assert place.run(script, "a", "b c").stdout == f"script {own} a b c\n"
 
 
-def test_another_image_is_refused(activate, venv, place, installed):
-    launcher = installed.home / "bin/launcher"
+def test_packages_are_installed_from_outside_with_uv(venv, place):
+    wheel = place.path / "mine-1.0-py3-none-any.whl"
+    info = "mine-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mine.py", "import framework\ndef main(): print(__name__, framework.VERSION)\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    uv = shutil.copy(Path(sys.executable).parent / "uv", place.path)
+    install = [uv, "pip", "install", "--no-config", "--no-cache", "--offline", "--no-index", "--no-deps"]
+    done = place.run(*install, "--python", venv / "bin/python", wheel)
+    assert done.returncode == 0, done.stderr
+    assert place.run(venv / "bin/python", "-c", "import mine; mine.main()").stdout == "mine 2.13.0\n"
+
+
+def test_an_image_without_pip_makes_one_without_and_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(make_venv, "find_spec", lambda name: None)
+    monkeypatch.setattr(venv_module, "EnvBuilder", venv_module.EnvBuilder)  # put back afterwards
+    make_venv.main(["/w/bin/python3", "sha256:1", str(tmp_path / "own")])
+    assert "uv pip install --python DIR/bin/python NAME" in capsys.readouterr().err
+    assert (tmp_path / "own/bin/python3").readlink() == Path("/w/bin/python3")
+
+
+def test_another_image_is_refused(activate, venv, place, active):
+    launcher = active.home / "bin/launcher"
     launcher.write_text(launcher.read_text().replace("_eb_digest=sha256:", "_eb_digest=sha256:0"))
     done = place.run(venv / "bin/python", "-c", "print(1)")
     assert done.returncode == 122

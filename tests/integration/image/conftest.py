@@ -8,7 +8,8 @@ from typing import Literal
 
 import pytest
 
-from envbuild.image import merge, sif
+from envbuild.build import merge
+from envbuild.image import sif
 from envbuild.image.model import Manifest, Part
 from envbuild.system import apptainer, squashfs
 from tests.support import trees, users

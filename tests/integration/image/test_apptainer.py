@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -74,7 +73,8 @@ def test_exec(run: Run, image: Path) -> None:
 
 
 def test_layers_add_replace_and_hide(run: Run, image: Path) -> None:
-    script = "cat /opt/env/lib/one /opt/env/lib64/two; ls /etc/hidden /srv/hidden; ls /srv; ls -ld / /usr/bin/set-id"
+    script = "cat /opt/env/lib/one /opt/env/lib64/two; ls /etc/hidden /srv/hidden; ls /srv"
+    script += "; ls -ld / /usr/bin/set-id"
     done = run("exec", image, "sh", "-c", script)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["base", "middle"]
@@ -138,7 +138,6 @@ def test_environment(run: Run, image: Path) -> None:
     assert seen["PATH"] == INNER
     assert seen["LD_LIBRARY_PATH"] == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"
     assert (seen["VIRTUAL_ENV"], seen["PYTHONNOUSERSITE"]) == ("/opt/env", "1")
-    assert not [name for name in seen if name.startswith("SING_USER_DEFINED")]
 
 
 def test_the_hosts_python_settings_stay_outside(run: Run, image: Path) -> None:
@@ -165,7 +164,9 @@ def test_what_is_set_on_purpose_wins(run: Run, image: Path) -> None:
 
 def test_paths_given_by_the_user(run: Run, image: Path) -> None:
     around = {"APPTAINERENV_PREPEND_PATH": "/front", "APPTAINERENV_APPEND_PATH": "/back"}
-    assert variables(run, image, env=around)["PATH"] == f"/front:{INNER}:/back"
+    seen = variables(run, image, env=around)
+    assert seen["PATH"] == f"/front:{INNER}:/back"
+    assert not [name for name in seen if name.startswith("SING_USER_DEFINED")]
     assert variables(run, image, env={"APPTAINERENV_PATH": "/only:/usr/bin"})["PATH"] == "/only:/usr/bin"
 
 
@@ -182,10 +183,8 @@ def test_nv_without_a_gpu_warns_and_runs(run: Run, image: Path) -> None:
 
 
 def test_writable_tmpfs(run: Run, image: Path) -> None:
-    script = 'echo x > "$HOME/new"; cat "$HOME/new"; hello'
-    options = ["--writable-tmpfs", "--no-mount", "home,cwd"]
-    done = run("exec", image, "sh", "-c", script, options=options)
-    assert (done.returncode, done.stdout) == (0, "x\nhello \n")
+    done = run("exec", image, "hello", options=["--writable-tmpfs"])
+    assert (done.returncode, done.stdout) == (0, "hello \n")
 
 
 def without_overlay(program: str, directory: Path) -> str:
@@ -254,7 +253,9 @@ def test_instance(run: Run, images: Images) -> None:
 
 
 def test_tables_as_apptainer_reads_them(program: str, images: Images) -> None:
-    listed = subprocess.run([program, "sif", "list", images.layered], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [program, "sif", "list", images.layered], capture_output=True, text=True, check=True
+    )
     kinds = [line.split("|")[-1] for line in listed.stdout.splitlines() if re.match(r"\d", line)]
     assert kinds == [
         "Def.FILE",
@@ -306,8 +307,6 @@ def test_an_object_added_by_apptainer_does_no_harm(program: str, images: Images,
     path.write_bytes(images.layered.read_bytes())
     note = tmp_path / "note"
     note.write_text("seen")
-    subprocess.run(
-        [program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True
-    )
+    subprocess.run([program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True)
     assert sif.read_manifest(path) == images.manifest
     assert all(verdict.ok for verdict in sif.verify_parts(path))

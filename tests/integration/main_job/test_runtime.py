@@ -23,7 +23,7 @@ def test_exec_finds_the_environment_even_when_everything_of_the_host_is_taken_aw
 
 def test_run_runs_its_arguments_and_shell_is_a_shell(desk: Desk, image: Path) -> None:
     assert desk.apptainer("run", image, *python("print(6*7)")).stdout == "42\n"
-    said = desk.apptainer("shell", image, "-c", "mpiexec --version | head -n 1")
+    said = desk.apptainer("shell", image, script="mpiexec --version\n")
     assert "HYDRA" in said.stdout
 
 

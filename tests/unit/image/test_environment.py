@@ -6,12 +6,12 @@ from envbuild.image.environment import apply, default_environment, render_script
 from envbuild.image.model import Variable
 from envbuild.spec.model import Prepend
 
+Table = dict[str, str | Prepend]
+
 
 def test_every_image_has() -> None:
     assert default_environment() == (
-        Variable(
-            name="LD_LIBRARY_PATH", operation="prepend", value="/opt/fabric/lib:/opt/mpi/lib"
-        ),
+        Variable(name="LD_LIBRARY_PATH", operation="prepend", value="/opt/fabric/lib:/opt/mpi/lib"),
         Variable(name="LD_PRELOAD", operation="unset"),
         Variable(name="PATH", operation="prepend", value="/opt/env/bin:/opt/mpi/bin"),
         Variable(name="PYTHONHOME", operation="unset"),
@@ -22,8 +22,13 @@ def test_every_image_has() -> None:
 
 
 def test_what_recipes_and_spec_add() -> None:
-    recipe = {"OMP": "1", "PATH": Prepend(prepend="/recipe")}
-    spec = {"PATH": Prepend(prepend="/spec"), "OMP": "4", "PYTHONNOUSERSITE": "0", "PYTHONPATH": "/lib"}
+    recipe: Table = {"OMP": "1", "PATH": Prepend(prepend="/recipe")}
+    spec: Table = {
+        "PATH": Prepend(prepend="/spec"),
+        "OMP": "4",
+        "PYTHONNOUSERSITE": "0",
+        "PYTHONPATH": "/lib",
+    }
     after = apply(default_environment(recipe, spec), {"PATH": "/bin"})
     assert after == {
         "LD_LIBRARY_PATH": "/opt/fabric/lib:/opt/mpi/lib",
@@ -41,8 +46,8 @@ def test_a_literal_path_keeps_the_image_in_front() -> None:
 
 
 def test_the_order_of_a_file_does_not_matter() -> None:
-    one = {"B": "1", "A": Prepend(prepend="x")}
-    assert default_environment(one) == default_environment(dict(reversed(one.items())))
+    one: Table = {"B": "1", "A": Prepend(prepend="x")}
+    assert default_environment(one) == default_environment({name: one[name] for name in reversed(one)})
 
 
 def test_apply_leaves_its_argument_alone() -> None:
@@ -57,7 +62,7 @@ def test_apply_leaves_its_argument_alone() -> None:
 
 def test_the_script() -> None:
     table = (
-        Variable(name="A", operation="set", value="it's $HOME `x` \\ \"q\""),
+        Variable(name="A", operation="set", value='it\'s $HOME `x` \\ "q"'),
         Variable(name="B", operation="prepend", value="/b"),
         Variable(name="C", operation="unset"),
         Variable(name="D", operation="prepend", value=""),

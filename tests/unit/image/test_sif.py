@@ -3,15 +3,17 @@
 import errno
 import hashlib
 import os
+import resource
 import struct
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.image import sif, sifformat, sifwriter
+from envbuild.image import sif, sifformat
 from envbuild.image.model import Manifest, Part
 from tests.support import trees
 
@@ -29,7 +31,7 @@ def parts(tmp_path: Path) -> list[tuple[Part, Path]]:
         path = tmp_path / f"{name}.squashfs"
         path.write_bytes(content)
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
-        role = "root" if name == "root" else "overlay"
+        role: Literal["root", "overlay"] = "root" if name == "root" else "overlay"
         made.append((Part(role=role, layers=(name,), digest=digest, size_bytes=len(content)), path))
     return made
 
@@ -130,7 +132,7 @@ def test_copies_where_the_file_system_cannot(
     def refuse(*_: object) -> int:
         raise OSError(errno.EXDEV, "no")
 
-    monkeypatch.setattr(sifwriter.os, "copy_file_range", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse)
     write(tmp_path / "b.sif", parts)
     assert (tmp_path / "b.sif").read_bytes() == image.read_bytes()
 
@@ -234,12 +236,24 @@ def test_a_full_disk_leaves_the_old_file(
     def full(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(sifwriter.os, "copy_file_range", full)
+    monkeypatch.setattr(os, "copy_file_range", full)
     with pytest.raises(kind) as caught:
         write(target, parts)
     assert caught.value.problem == f"there is no space for `{target}`: {os.strerror(number)}"
     assert target.read_text() == "the one before"
     assert left_behind(tmp_path) == ["image.sif"]
+
+
+def test_a_file_that_may_not_grow(tmp_path: Path, parts: list[tuple[Part, Path]]) -> None:
+    """The kernel's own refusal, in the middle of a copy."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    try:
+        with pytest.raises(MachineError, match=r"there is no space for .*: File too large"):
+            write(tmp_path / "image.sif", parts)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert left_behind(tmp_path) == []
 
 
 def test_an_interrupt_leaves_nothing(
@@ -248,7 +262,7 @@ def test_an_interrupt_leaves_nothing(
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sifwriter.os, "copy_file_range", interrupted)
+    monkeypatch.setattr(os, "copy_file_range", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "image.sif", parts)
     assert left_behind(tmp_path) == []
@@ -277,6 +291,7 @@ def test_targets_that_cannot_be(tmp_path: Path, parts: list[tuple[Part, Path]]) 
         Path("/dev/null"): "`/dev/null` is not a regular file",
         tmp_path / "no/image.sif": f"the directory `{tmp_path}/no` does not exist",
         tmp_path / "file/image.sif": f"the directory `{tmp_path}/file` does not exist",
+        Path("/sys/image.sif"): "`/sys/image.sif` cannot be written: Permission denied",
         tmp_path / ("x" * 300): f"`{tmp_path / ('x' * 300)}` cannot be written: File name too long",
     }
     for target, problem in cases.items():
@@ -393,7 +408,7 @@ def test_a_foreign_sif(image: Path) -> None:
 
 
 def test_data_that_is_not_there(image: Path) -> None:
-    with pytest.raises(RequestError, match="`image.sif` holds no `envbuild.sbom`"):
+    with pytest.raises(RequestError, match=r"`image\.sif` holds no `envbuild.sbom`"):
         sif.read_data(image, "envbuild.sbom")
     with pytest.raises(RequestError, match="holds something else than data under the name `root`"):
         sif.read_data(image, "root")
@@ -427,9 +442,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 
 
 # The tables, where mistakes matter most, and the data behind them.
-places = st.one_of(
-    st.integers(0, 127), st.integers(4096, 4096 + 585 * 8), st.integers(32_176, 45_000)
-)
+places = st.one_of(st.integers(0, 127), st.integers(4096, 4096 + 585 * 8), st.integers(32_176, 45_000))
 edits = st.lists(st.tuples(places, st.binary(min_size=1, max_size=9)), max_size=6)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.spec.load import load
@@ -15,7 +16,7 @@ from envbuild.workflows import inputs
 BAD = Path(__file__).parents[2] / "bad-specs"
 CATALOG = Path(__file__).parent / "catalog"
 CASES = sorted(path.name for path in BAD.iterdir())
-ALONE = {"recipe.yaml": Recipe, "base.yaml": BaseImage, "site.yaml": Site}
+ALONE: dict[str, type[BaseModel]] = {"recipe.yaml": Recipe, "base.yaml": BaseImage, "site.yaml": Site}
 
 
 def read(case: Path) -> None:

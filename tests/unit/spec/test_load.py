@@ -11,7 +11,7 @@ import pytest
 
 from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.load import examine, load, load_base_image, load_recipe, load_site, load_spec
-from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
+from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend, Recipe
 from envbuild.spec.nodes import MAX_BYTES, MAX_DEPTH
 
 TOP = Path(__file__).parents[3]
@@ -175,6 +175,22 @@ def test_messages_never_carry_control_characters_of_the_file() -> None:
     assert max(map(len, shown.split("\n"))) < 300
 
 
+def test_a_key_may_have_the_name_of_a_word_of_the_checker() -> None:
+    text = "labels: {'[key]': 3, a b: x}\nenvironment: {A: {'[key]': 1, Prepend: 2, prepend: x}}\n"
+    assert problems(MINIMAL + text + "files: [{'[key]': x, source: a, target: /b}]\n") == [
+        "spec.yaml:4:10: `labels`: `[key]` is not a label name",
+        "spec.yaml:4:19: `labels.[key]`: expected text, found the number 3",
+        "spec.yaml:4:22: `labels`: `a b` is not a label name",
+        "spec.yaml:5:19: unknown key `[key]` in `environment.A`",
+        "spec.yaml:5:31: unknown key `Prepend` in `environment.A`",
+        "spec.yaml:6:10: unknown key `[key]` in `files`",
+    ]
+    recipe = b"variants: {cpu: {'[key]': 3, requirements: []}, 'B C': {requirements: []}}\n"
+    told = [f"{error.at}: {error.problem}" for error in examine(Recipe, recipe, HERE)[1]]
+    assert "spec.yaml:1:18: unknown key `[key]` in `variants.cpu`" in told
+    assert any(line.startswith("spec.yaml:1:49: `variants`: `B C` is not a name") for line in told)
+
+
 def test_many_mistakes_are_told_in_part() -> None:
     told = problems(MINIMAL + "".join(f"k{index}: x\n" for index in range(200)))
     assert len(told) == 51
@@ -188,11 +204,7 @@ def test_constraints_cannot_smuggle_white_space() -> None:
 
 def test_loading_does_not_start_with_what_it_does_not_need() -> None:
     # Starting is part of our speed: neither requests nor jinja2 for reading a spec.
-    code = "import sys, envbuild.spec.load as m; print(sorted({'requests', 'jinja2', 'rich'} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(TOP)},
-        capture_output=True,
-        text=True,
-    )
+    code = "import sys, envbuild.spec.load; print(sorted({'requests', 'jinja2', 'rich'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(TOP)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.image.merge import Entry, hidden_entries
+from envbuild.build.merge import Entry, hidden_entries
 
 NAMES = (b"a", b"b", b"a/a", b"a/b", b"a/a/a", b"b/a")
 
@@ -123,7 +123,7 @@ def test_equals_what_overlayfs_shows(layers: list[dict[bytes, str]]) -> None:
 
 @given(st.lists(trees(), min_size=3, max_size=4))
 def test_merging_some_layers_first_changes_nothing(layers: list[dict[bytes, str]]) -> None:
-    """Upper layers merged without the root, then laid over the rest, show the same kinds at the same paths."""
+    """Upper layers merged by themselves and laid over the rest show the same."""
     listings = [
         [
             Entry(at=0, path=path, directory=kind == "d", whiteout=kind == "w")

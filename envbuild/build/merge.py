@@ -128,7 +128,8 @@ def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> l
             if seen or (entry.whiteout and with_root):
                 here.append(entry)
             if seen and not entry.directory and not with_root:
-                raise _NotMergeableError(f"the directory {_shown(entry.path)} would have to hide what lies below")
+                name = _shown(entry.path)
+                raise _NotMergeableError(f"the directory {name} would have to hide what lies below")
         ends |= ends_here
         _check_links(listing, here)
         hidden.append(here)

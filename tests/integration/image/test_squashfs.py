@@ -1,0 +1,263 @@
+"""The same tree gives the same squashfs, whoever makes it; what cannot be right is refused."""
+
+import os
+import shutil
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import envbuild
+from envbuild.errors import BuildError, EnvbuildError, MachineError
+from envbuild.system import squashfs
+from tests.support import users
+
+FILES = {
+    "a/one": ("1\n" * 5000, 0o644),
+    "a/two": ("2\n", 0o755),
+    "b/deep/er/three": ("", 0o600),
+    "sp ace 'q\" \\b": ("x", 0o644),
+    "#hash": ("y", 0o644),
+    "same": ("1\n" * 5000, 0o644),
+}
+
+
+def make_tree(tree: Path, *, backwards: bool = False, linked: bool = False) -> Path:
+    tree.mkdir(mode=0o700 if backwards else 0o755)
+    files = list(FILES.items())
+    for name, (text, mode) in reversed(files) if backwards else files:
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if linked and name == "same":
+            path.hardlink_to(tree / "a/one")
+        else:
+            path.write_text(text)
+        path.chmod(mode)
+        os.utime(path, (0, 86_400 * len(name) * (2 if backwards else 1)))
+    (tree / "link").symlink_to("a/one")
+    for directory in ("a", "b", "b/deep", "b/deep/er"):
+        (tree / directory).chmod(0o755)
+    return tree
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    with users.shared_directory() as directory:
+        yield directory
+
+
+def listing(path: Path) -> list[str]:
+    """``MODE OWNER SIZE DATE TIME NAME`` of each entry."""
+    told = subprocess.run(["unsquashfs", "-lls", path], capture_output=True, text=True, check=True)
+    return told.stdout.splitlines()
+
+
+def as_user_python(script: str, *arguments: Path) -> None:
+    """Run a piece of Python as the ordinary user, with a copy of envbuild that the user can read."""
+    package = arguments[0] / "package"
+    if not package.exists():
+        shutil.copytree(Path(envbuild.__file__).parent, package / "envbuild")
+        subprocess.run(["chmod", "-R", "a+rX", package], check=True)
+    subprocess.run(
+        users.as_user(["/usr/bin/python3", "-c", textwrap.dedent(script), *arguments]),
+        env={**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd="/",
+        check=True,
+    )
+
+
+def test_how_a_tree_came_about_does_not_matter(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squashfs.make(make_tree(room / "one"), room / "one.squashfs", processors=1)
+    # Another order, other times, a private root directory, hard links; another clock, zone and mask.
+    make_tree(room / "two", backwards=True)
+    (room / "two/same").unlink()
+    (room / "two/same").hardlink_to(room / "two/a/one")
+    (room / "elsewhere").hardlink_to(room / "two/a/two")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    before = os.umask(0o077)
+    try:
+        squashfs.make(room / "two", room / "two.squashfs", processors=2)
+    finally:
+        os.umask(before)
+    assert (room / "one.squashfs").read_bytes() == (room / "two.squashfs").read_bytes()
+
+
+def test_root_and_user_make_the_same(room: Path) -> None:
+    """Tree and squashfs, both made by an ordinary user, under another mask."""
+    squashfs.make(make_tree(room / "one"), room / "one.squashfs")
+    mine = users.user_directory(room)
+    as_user_python(
+        f"""
+        import os, sys
+        from pathlib import Path
+        from envbuild.system import squashfs
+        os.umask(0o027)
+        FILES = {FILES!r}
+        tree = Path(sys.argv[2]) / "tree"
+        for name, (text, mode) in FILES.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+            (tree / name).chmod(mode)
+        (tree / "link").symlink_to("a/one")
+        for directory in ("a", "b", "b/deep", "b/deep/er"):
+            (tree / directory).chmod(0o755)
+        squashfs.make(tree, Path(sys.argv[2]) / "user.squashfs")
+        """,
+        room,
+        mine,
+    )
+    assert (room / "one.squashfs").read_bytes() == (mine / "user.squashfs").read_bytes()
+
+
+@pytest.mark.parametrize("change", ["mode", "content", "name", "kind"])
+def test_what_a_tree_is_does_matter(room: Path, change: str) -> None:
+    squashfs.make(make_tree(room / "one"), room / "one.squashfs")
+    two = make_tree(room / "two")
+    if change == "mode":
+        (two / "a/two").chmod(0o700)
+    elif change == "content":
+        (two / "a/two").write_text("3\n")
+    elif change == "name":
+        (two / "a/two").rename(two / "a/drei")
+    else:
+        (two / "link").unlink()
+        (two / "link").write_text("a/one")
+    squashfs.make(two, room / "two.squashfs")
+    assert (room / "one.squashfs").read_bytes() != (room / "two.squashfs").read_bytes()
+
+
+def test_everything_is_roots_and_of_no_time(room: Path) -> None:
+    squashfs.make(make_tree(room / "one", backwards=True), room / "one.squashfs")
+    lines = listing(room / "one.squashfs")
+    assert lines[0].startswith("drwxr-xr-x root/root")
+    assert all("root/root" in line and " 1970-01-01 00:00 " in line for line in lines)
+
+
+def test_exclude_and_whiteouts(room: Path) -> None:
+    tree = make_tree(room / "one")
+    hidden = [squashfs.whiteout(path) for path in ("/gone", "a/with 'q\" \\and blanks", "b/deep/x")]
+    squashfs.make(tree, room / "one.squashfs", pseudo=hidden, exclude=["a/one", "b/deep/er", "#hash"])
+    names = {line.split("squashfs-root", 1)[1]: line[:1] for line in listing(room / "one.squashfs")}
+    assert names == {
+        "": "d",
+        "/a": "d",
+        "/a/two": "-",
+        "/a/with 'q\" \\and blanks": "c",
+        "/b": "d",
+        "/b/deep": "d",
+        "/b/deep/x": "c",
+        "/gone": "c",
+        "/link -> a/one": "l",
+        "/same": "-",
+        "/sp ace 'q\" \\b": "-",
+    }
+    assert any(line.startswith("c---------") and "0,  0" in line for line in listing(room / "one.squashfs"))
+
+
+@pytest.mark.parametrize("path", ["no/such", "link/x", "a/two/x"])
+def test_a_whiteout_in_no_directory_is_not_lost_silently(room: Path, path: str) -> None:
+    tree = make_tree(room / "one")
+    with pytest.raises(BuildError, match=f"`{path} c 000 0 0 0 0` lies in no directory of the tree"):
+        squashfs.make(tree, room / "one.squashfs", pseudo=[squashfs.whiteout(path)])
+
+
+def test_gzip_for_kernels_without_zstd(room: Path) -> None:
+    squashfs.make(make_tree(room / "one"), room / "one.squashfs", compression="gzip")
+    told = subprocess.run(
+        ["unsquashfs", "-s", room / "one.squashfs"], capture_output=True, text=True, check=True
+    )
+    assert "Compression gzip" in told.stdout
+    assert "Block size 131072" in told.stdout
+
+
+def test_extract_gives_the_tree_back(room: Path) -> None:
+    tree = make_tree(room / "one")
+    squashfs.make(tree, room / "one.squashfs")
+    squashfs.extract(room / "one.squashfs", room / "back")
+    squashfs.make(room / "back", room / "again.squashfs")
+    assert (room / "one.squashfs").read_bytes() == (room / "again.squashfs").read_bytes()
+    assert {name: (room / "back" / name).read_text() for name in FILES} == {
+        name: text for name, (text, _) in FILES.items()
+    }
+
+
+def test_an_unreadable_file_is_no_empty_one(room: Path) -> None:
+    mine = users.user_directory(room)
+    as_user_python(
+        """
+        import sys
+        from pathlib import Path
+        from envbuild.errors import BuildError
+        from envbuild.system import squashfs
+        tree = Path(sys.argv[2]) / "tree"
+        tree.mkdir()
+        (tree / "secret").write_text("x")
+        (tree / "secret").chmod(0)
+        out = Path(sys.argv[2]) / "out.squashfs"
+        try:
+            squashfs.make(tree, out)
+        except BuildError as error:
+            assert "Failed to read file" in error.hint, error.hint
+        else:
+            sys.exit("made all the same")
+        assert not out.exists()
+        """,
+        room,
+        mine,
+    )
+
+
+def test_what_is_missing_or_damaged(room: Path) -> None:
+    with pytest.raises(BuildError, match=r"`out\.squashfs` cannot be made") as caught:
+        squashfs.make(room / "no", room / "out.squashfs")
+    assert "Cannot stat source directory" in str(caught.value.hint)
+    assert not (room / "out.squashfs").exists()
+    squashfs.make(make_tree(room / "one"), room / "one.squashfs")
+    whole = (room / "one.squashfs").read_bytes()
+    for content in (b"", b"garbage", whole[:200], whole[:100] + os.urandom(1000)):
+        (room / "bad.squashfs").write_bytes(content)
+        for unpack in (squashfs.dump, squashfs.extract):
+            with pytest.raises(BuildError, match="cannot be unpacked"):
+                unpack(room / "bad.squashfs", room / f"into-{unpack.__name__}")
+        assert not list(room.glob("into-*"))
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, directory: Path, says: str) -> None:
+    """Put a mksquashfs in front that leaves a piece behind and fails."""
+    program = directory / "mksquashfs"
+    program.write_text(f"#!/bin/sh\necho piece > \"$2\"\necho '{says}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("says", "kind", "problem"),
+    [
+        (
+            "Write failed because No space left on device",
+            MachineError,
+            "`out.squashfs` cannot be made: there is no space",
+        ),
+        ("FATAL ERROR: something else", BuildError, "`out.squashfs` cannot be made"),
+    ],
+)
+def test_a_failure_leaves_nothing(
+    room: Path, monkeypatch: pytest.MonkeyPatch, says: str, kind: type[EnvbuildError], problem: str
+) -> None:
+    pretend(monkeypatch, room, says)
+    with pytest.raises(kind) as caught:
+        squashfs.make(room, room / "out.squashfs")
+    assert type(caught.value) is kind
+    assert caught.value.problem == problem
+    assert says in str(caught.value.hint)
+    assert f"to try again: {room}/mksquashfs" in str(caught.value.hint)
+    assert not (room / "out.squashfs").exists()
+
+
+def test_without_the_tools(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(MachineError, match="`mksquashfs` is not on this machine"):
+        squashfs.make(room, room / "out.squashfs")

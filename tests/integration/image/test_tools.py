@@ -1,0 +1,106 @@
+"""Whose bytes decide ours: identities of the real tools, remembered and forgotten when due."""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import ManyErrors
+from envbuild.system import process, tools
+
+
+def test_the_real_tools(tmp_path: Path) -> None:
+    found = tools.identify(tmp_path / "cache")
+    assert [tool.name for tool in found] == ["mksquashfs", "mmdebstrap", "uv"]
+    assert all(tool.version.startswith(tool.name) for tool in found)
+    script = hashlib.sha256(tools.locate("mmdebstrap").read_bytes()).hexdigest()
+    assert found[1].digest == f"sha256:{script}"
+    # The compression libraries count too.
+    program = hashlib.sha256(tools.locate("mksquashfs").read_bytes()).hexdigest()
+    assert found[0].digest != f"sha256:{program}"
+    remembered = json.loads((tmp_path / "cache/tools.json").read_text())["programs"]
+    names = [Path(path).name for path in remembered[str(tools.locate("mksquashfs"))]["files"]]
+    assert [name.partition(".so")[0] for name in names] == ["mksquashfs", "libz", "libzstd"]
+
+
+def test_remembering_is_fast_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tools.identify(tmp_path)
+
+    def refuse(*_: object, **__: object) -> process.Finished:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(process, "run", refuse)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert tools.identify(tmp_path) == first
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.03
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin/mmdebstrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho mmdebstrap 1.0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def test_a_changed_tool_is_another(tmp_path: Path, fake: Path) -> None:
+    cache = tmp_path / "cache"
+    before = tools.identify(cache, ["mmdebstrap"])
+    fake.write_text("#!/bin/sh\necho mmdebstrap 1.1\n")
+    os.utime(fake, ns=(1, 1))
+    after = tools.identify(cache, ["mmdebstrap"])
+    assert (before[0].version, after[0].version) == ("mmdebstrap 1.0", "mmdebstrap 1.1")
+    assert before[0].digest != after[0].digest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{",
+        '{"format": 1}',
+        '{"format": 1, "programs": {"x": 5}}',
+        '{"format": 2, "programs": {}}',
+        "[" * 9999,
+    ],
+)
+def test_a_damaged_cache_costs_time_only(tmp_path: Path, fake: Path, content: str) -> None:
+    (tmp_path / "tools.json").write_text(content)
+    expected = tools.identify(tmp_path / "fresh", ["mmdebstrap"])
+    assert tools.identify(tmp_path, ["mmdebstrap"]) == expected
+    assert json.loads((tmp_path / "tools.json").read_text())["format"] == 1
+
+
+def test_entries_that_lie_about_their_form_are_forgotten(tmp_path: Path, fake: Path) -> None:
+    expected = tools.identify(tmp_path, ["mmdebstrap"])
+    document = json.loads((tmp_path / "tools.json").read_text())
+    changes: list[dict[str, object]] = [{"digest": "sha256:no"}, {"version": 5}, {"files": {}}]
+    for change in changes:
+        entry = {**document["programs"][str(fake)], **change}
+        (tmp_path / "tools.json").write_text(json.dumps({"format": 1, "programs": {str(fake): entry}}))
+        assert tools.identify(tmp_path, ["mmdebstrap"]) == expected
+
+
+def test_an_unwritable_cache(tmp_path: Path, fake: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert tools.identify(tmp_path / "file/cache", ["mmdebstrap"])[0].version == "mmdebstrap 1.0"
+
+
+def test_all_missing_tools_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(ManyErrors) as caught:
+        tools.identify(tmp_path, ["mksquashfs", "mmdebstrap"])
+    assert [error.problem for error in caught.value.each()] == [
+        "`mksquashfs` is not on this machine",
+        "`mmdebstrap` is not on this machine",
+    ]
+    assert caught.value.exit_code == 5

@@ -1,0 +1,526 @@
+"""Resolving with the real uv and the real apt, from mirrors on this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import EnvbuildError, MachineError, RequestError, render
+from envbuild.events import Event, TaskStarted, Warned
+from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
+from envbuild.lock.satisfy import differences
+from envbuild.lock.text import dump, load
+from envbuild.resolve.aptsources import AptSource
+from envbuild.resolve.fetch import FileCache, export, fetch
+from envbuild.resolve.lock import make_lock
+from envbuild.resolve.origins import Machine
+from envbuild.spec.asked import Asked
+from envbuild.spec.model import Site
+from tests.support.asking import asked, base_image, pytorch
+from tests.support.mirrors import Mirror, digest, mirror, write_deb, write_index, write_lists, write_wheel
+
+SIGNED = Path(__file__).parent / "signed-archive"
+TOOLS = (ToolPin(name="uv", version="1", digest="sha256:" + "a" * 64),)
+PLATFORM = "cp311-cp311-manylinux_2_28_x86_64"
+
+
+class Desk:
+    """A Debian archive, a Python index, a place for caches, and what was told."""
+
+    def __init__(self, place: Path, server: Mirror) -> None:
+        self.place = place
+        self.server = server
+        self.archive = server.root / "debian"
+        self.wheels = place / "wheels"
+        self.events: list[Event] = []
+        self.site: Site | None = None
+        self.stanzas = {
+            "essential": write_deb(
+                self.archive, "small-base", Essential="yes", Priority="required", Depends="libsmall"
+            ),
+            "needed": write_deb(self.archive, "libsmall"),
+            "required": write_deb(self.archive, "mount-tool", Priority="required"),
+            "apt": write_deb(self.archive, "apt", Priority="important"),
+            "python": write_deb(self.archive, "python3", "3.11.2-1", Depends="python3.11"),
+            "python3.11": write_deb(self.archive, "python3.11", "3.11.2-6"),
+            "git": write_deb(self.archive, "git", "1:2.39-1", Depends="libcurl", Recommends="less"),
+            "libcurl": write_deb(self.archive, "libcurl"),
+            "less": write_deb(self.archive, "less"),
+            "editor": write_deb(self.archive, "nano", Provides="editor, pico"),
+            "other editor": write_deb(self.archive, "vim", Provides="editor"),
+        }
+        self.publish()
+
+    def publish(self) -> None:
+        write_lists(self.archive, "bookworm", list(self.stanzas.values()))
+
+    def index(self, **changes: Any) -> None:
+        """Write the Python index; `changes` are further wheels: name → version."""
+        made = [
+            write_wheel(self.wheels, "alpha", "1.0", requires=["gamma>=1", "extra-only; extra == 'more'"]),
+            write_wheel(self.wheels, "gamma", "1.0"),
+            write_wheel(self.wheels, "gamma", "1.5"),
+            write_wheel(self.wheels, "extra-only", "1.0"),
+            write_wheel(self.wheels, "win", "1.0", tag="cp311-cp311-win_amd64"),
+            write_wheel(self.wheels, "beta", "1.0", requires=["gamma<1.2"]),
+            *(write_wheel(self.wheels, name, version) for name, version in changes.items()),
+        ]
+        write_index(self.server.root, made)
+
+    def machine(self, *, signed: bool = False) -> Machine:
+        address = f"file://{SIGNED}" if signed else f"{self.server.address}/debian"
+        keys = str(SIGNED / "key.gpg") if signed else ""
+        source = AptSource(
+            uris=(address,),
+            suites=("bookworm", "stable"),
+            components=("main",),
+            signed_by=keys,
+            trusted=not signed,
+        )
+        return Machine(apt=(source,), index=f"{self.server.address}/simple")
+
+    def asked(self, **settings: Any) -> Asked:
+        return asked(site=self.site, **settings)
+
+    def lock(
+        self,
+        what: Asked,
+        previous: Lock | None = None,
+        *,
+        upgrade: Sequence[str] | None = None,
+        offline: bool = False,
+        sources: Sequence[Path] = (),
+        machine: Machine | None = None,
+    ) -> Lock:
+        self.events.clear()
+        return make_lock(
+            what,
+            previous=previous,
+            upgrade=upgrade,
+            tools=TOOLS,
+            cache_dir=self.place / "cache",
+            emit=self.events.append,
+            sources=sources,
+            offline=offline,
+            machine=machine or self.machine(),
+        )
+
+    def refused(self, what: Asked, **options: Any) -> EnvbuildError:
+        with pytest.raises(EnvbuildError) as caught:
+            self.lock(what, **options)
+        return caught.value
+
+    def warnings(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Warned)]
+
+    def resolved(self) -> set[str]:
+        return {event.task for event in self.events if isinstance(event, TaskStarted)}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    # A proxy of this machine must not stand between us and the loopback device.
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with mirror(tmp_path / "served") as server:
+        made = Desk(tmp_path, server)
+        made.index()
+        yield made
+
+
+def all_pins(lock: Lock) -> tuple[DebPin | PythonPin, ...]:
+    return (*lock.base_debs, *lock.system_debs, *lock.python)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {pin.name: pin.version for pin in all_pins(lock)}
+
+
+def test_a_lock_holds_exactly_what_is_needed_and_satisfies_what_was_asked(desk: Desk) -> None:
+    what = desk.asked(python=["alpha"], system=["git"])
+    lock = desk.lock(what)
+    assert [pin.name for pin in lock.base_debs] == [
+        "apt", "libsmall", "python3", "python3.11", "small-base"
+    ]  # fmt: skip
+    assert [pin.name for pin in lock.system_debs] == ["git", "libcurl"]  # recommended packages stay out
+    git = lock.system_debs[0]
+    assert (git.version, git.origin, git.file) == (
+        "1:2.39-1",
+        "debian:bookworm",
+        "pool/main/g/git/git_2.39-1_all.deb",
+    )
+    assert git.sha256 == digest(desk.archive / git.file)
+    assert git.size_bytes == (desk.archive / git.file).stat().st_size
+    assert [(pin.name, pin.version, pin.requires) for pin in lock.python] == [
+        ("alpha", "1.0", ("gamma",)),
+        ("gamma", "1.5", ()),
+    ]
+    alpha = lock.python[0]
+    assert (alpha.origin, alpha.layer, alpha.file) == ("pypi", "python", "alpha-1.0-py3-none-any.whl")
+    assert alpha.sha256 == digest(desk.wheels / alpha.file)
+    assert alpha.size_bytes == (desk.wheels / alpha.file).stat().st_size
+    assert differences(lock, what) == ()
+    assert load(dump(lock).encode(), Path("x")) == lock
+
+
+def test_no_address_is_in_the_lock_or_in_what_was_told(desk: Desk) -> None:
+    lock = desk.lock(desk.asked(python=["alpha"], system=["git"]))
+    assert "127.0.0.1" not in dump(lock)
+    assert "127.0.0.1" not in repr(desk.events)
+
+
+def test_what_was_locked_can_be_fetched(desk: Desk) -> None:
+    what = desk.asked(python=["alpha"], system=["git"])
+    lock = desk.lock(what)
+    pins = all_pins(lock)
+    files = FileCache(desk.place / "files")
+    fetch(
+        pins,
+        files=files,
+        asked=what,
+        cache_dir=desk.place / "cache",
+        emit=desk.events.append,
+        machine=desk.machine(),
+    )
+    assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
+
+
+def test_two_caches_give_the_same_lock(desk: Desk) -> None:
+    what = desk.asked(python=["alpha[more]", "beta"], system=["git"])
+    first = dump(desk.lock(what))
+    shutil.rmtree(desk.place / "cache")
+    assert dump(desk.lock(what)) == first
+
+
+def test_an_extra_brings_what_it_stands_for(desk: Desk) -> None:
+    lock = desk.lock(desk.asked(python=["alpha[more]"]))
+    assert {pin.name: pin.requires for pin in lock.python}["alpha"] == ("extra-only", "gamma")
+
+
+def test_one_more_python_package_leaves_debian_and_versions_alone(desk: Desk) -> None:
+    lock = desk.lock(desk.asked(python=["beta"], system=["git"]))
+    assert versions(lock)["gamma"] == "1.0"
+    shutil.rmtree(desk.archive)
+    more = desk.lock(desk.asked(python=["gamma", "extra-only"], system=["git"]), lock)
+    assert desk.resolved() == {"lock:python"}
+    assert (more.base_debs, more.system_debs) == (lock.base_debs, lock.system_debs)
+    assert versions(more)["gamma"] == "1.0"  # 1.5 is there, and nobody asked for it
+    assert "beta" not in versions(more)
+
+
+def test_one_more_debian_package_leaves_python_alone(desk: Desk) -> None:
+    lock = desk.lock(desk.asked(python=["alpha"]))
+    shutil.rmtree(desk.server.root / "simple")
+    more = desk.lock(desk.asked(python=["alpha"], system=["git"]), lock)
+    assert desk.resolved() == {"lock:debian"}
+    assert more.python == lock.python
+    assert more.base_debs == lock.base_debs
+
+
+def test_nothing_changed_asks_nobody(desk: Desk) -> None:
+    what = desk.asked(python=["alpha"], system=["git"])
+    lock = desk.lock(what)
+    desk.server.requests.clear()
+    assert desk.lock(what, lock) == lock
+    assert desk.server.requests == []
+
+
+def test_upgrades(desk: Desk) -> None:
+    old = desk.lock(desk.asked(python=["beta"], system=["git"]))
+    what = desk.asked(python=["gamma"], system=["git"])
+    desk.stanzas["git"] += "\n" + write_deb(desk.archive, "git", "1:2.40-1", Depends="libcurl")
+    desk.stanzas["libcurl"] += "\n" + write_deb(desk.archive, "libcurl", "2.0-1")
+    desk.publish()
+    kept = desk.lock(what, old)
+    assert (versions(kept)["gamma"], versions(kept)["git"]) == ("1.0", "1:2.39-1")
+    python = desk.lock(what, kept, upgrade=["Gamma"])
+    assert desk.resolved() == {"lock:python"}
+    assert (versions(python)["gamma"], versions(python)["git"]) == ("1.5", "1:2.39-1")
+    debian = desk.lock(what, kept, upgrade=["git"])
+    assert desk.resolved() == {"lock:debian"}
+    assert {name: versions(debian)[name] for name in ("gamma", "git", "libcurl")} == {
+        "gamma": "1.0", "git": "1:2.40-1", "libcurl": "1.0-1"
+    }  # fmt: skip
+    everything = versions(desk.lock(what, kept, upgrade=()))
+    assert (everything["gamma"], everything["git"], everything["libcurl"]) == ("1.5", "1:2.40-1", "2.0-1")
+    error = desk.refused(what, previous=kept, upgrade=["gti"])
+    assert (error.problem, error.hint) == (
+        "`gti` is not locked, so it cannot be upgraded",
+        "did you mean `git`?",
+    )
+
+
+def test_a_version_that_the_archive_dropped_is_renewed_and_told(desk: Desk) -> None:
+    lock = desk.lock(desk.asked())
+    desk.stanzas["needed"] = write_deb(desk.archive, "libsmall", "1.1-1")
+    desk.publish()
+    again = desk.lock(desk.asked(system=["less"]), lock)
+    assert versions(again)["libsmall"] == "1.1-1"
+    assert desk.warnings() == ["the archives no longer have what is locked of libsmall: renewed"]
+
+
+def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
+    error = desk.refused(desk.asked(system=["gitt", "nosuchthing", "editor"]))
+    assert [single.problem for single in error.each()] == [
+        "`gitt` is not a package of debian-12's archives",
+        "`nosuchthing` is not a package of debian-12's archives",
+        "`editor` is not a package but a name that several packages provide",
+    ]
+    assert [single.hint for single in error.each()] == [
+        "did you mean `git`?",
+        None,
+        "name one of them: nano, vim",
+    ]
+
+
+def test_a_name_that_one_package_provides_would_never_be_found_in_the_lock(desk: Desk) -> None:
+    error = desk.refused(desk.asked(system=["pico"]))
+    assert isinstance(error, RequestError)
+    assert error.problem == "`pico` is not a package but a name that another provides"
+    assert error.hint == "name it: nano"
+
+
+def test_debian_packages_that_exclude_each_other(desk: Desk) -> None:
+    desk.stanzas["hostile"] = write_deb(desk.archive, "hostile", Conflicts="git")
+    desk.publish()
+    error = desk.refused(desk.asked(system=["git", "hostile"]))
+    assert isinstance(error, RequestError)
+    assert error.problem.startswith("the Debian packages cannot be installed together: ")
+    assert "hostile : Conflicts: git" in error.problem
+
+
+def test_a_system_package_may_not_change_the_base(desk: Desk) -> None:
+    """Two packages would do for the base; what is asked beside it excludes the one that the base has."""
+    desk.stanzas["python"] = write_deb(desk.archive, "python3", "3.11.2-1", Depends="zones-a | zones-b")
+    desk.stanzas["a"] = write_deb(desk.archive, "zones-a")
+    desk.stanzas["b"] = write_deb(desk.archive, "zones-b")
+    desk.stanzas["tool"] = write_deb(desk.archive, "tool", Depends="zones-b", Conflicts="zones-a")
+    desk.publish()
+    assert "zones-a" in versions(desk.lock(desk.asked()))
+    error = desk.refused(desk.asked(system=["tool"]))
+    assert "tool : Conflicts: zones-a" in error.problem
+
+
+def test_an_archive_without_essential_packages_is_no_base(desk: Desk) -> None:
+    for name in ("essential", "required", "apt"):
+        desk.stanzas[name] = (
+            desk.stanzas[name].replace("Essential: yes\n", "").replace("required", "optional")
+        )
+    desk.stanzas["apt"] = write_deb(desk.archive, "apt")
+    desk.publish()
+    base = base_image(packages=("python3", "python3.11", "apt"))
+    assert "name no essential packages for bookworm" in desk.refused(desk.asked(base=base)).problem
+
+
+def signed_base() -> Any:
+    return base_image(suite="stable", origins=("debian:stable",), packages=("apt",))
+
+
+def test_a_signed_archive_is_verified(desk: Desk) -> None:
+    lock = desk.lock(desk.asked(base=signed_base()), machine=desk.machine(signed=True))
+    assert [pin.name for pin in lock.base_debs] == ["apt", "small-base"]
+    assert lock.base_debs[0].sha256 == "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("InRelease", "Origin: Test", "Origin: Evil"),
+        ("main/binary-amd64/Packages", "a" * 64, "c" * 64),
+        ("../../key.gpg", None, None),
+    ],
+)
+def test_an_archive_that_was_tampered_with_is_refused(
+    desk: Desk, file: str, old: str | None, new: str | None
+) -> None:
+    copy = desk.place / "copy"
+    shutil.copytree(SIGNED, copy)
+    path = copy / "dists/stable" / file
+    if old is None or new is None:
+        path.write_bytes(b"")
+    else:
+        path.write_text(path.read_text().replace(old, new))
+    source = replace(
+        desk.machine(signed=True).apt[0], uris=(f"file://{copy}",), signed_by=str(copy / "key.gpg")
+    )
+    error = desk.refused(desk.asked(base=signed_base()), machine=Machine(apt=(source,)))
+    assert isinstance(error, MachineError)
+    assert error.problem.startswith("`debian:stable` at ")
+
+
+def test_an_unsigned_archive_is_refused_unless_the_machine_trusts_it(desk: Desk) -> None:
+    source = replace(desk.machine().apt[0], trusted=False)
+    error = desk.refused(desk.asked(), machine=replace(desk.machine(), apt=(source,)))
+    assert isinstance(error, MachineError)
+    assert "is not signed" in error.problem
+
+
+def test_a_second_archive_stands_in_for_the_first(desk: Desk) -> None:
+    dead = replace(desk.machine().apt[0], uris=(f"{desk.server.address}/nothing-here",))
+    lock = desk.lock(desk.asked(), machine=Machine(apt=(dead, *desk.machine().apt)))
+    assert "small-base" in versions(lock)
+    (warning,) = desk.warnings()
+    assert warning.startswith("`debian:bookworm` at ")
+    error = desk.refused(desk.asked(base=base_image(glibc="2.35")), machine=Machine(apt=(dead,)))
+    assert isinstance(error, MachineError)
+
+
+def test_offline_uses_the_lists_as_they_were(desk: Desk) -> None:
+    lock = desk.lock(desk.asked())
+    desk.server.requests.clear()
+    assert desk.lock(desk.asked(), offline=True) == lock
+    assert desk.server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("python", "problem"),
+    [
+        (["nosuch"], "no set of Python packages meets what was asked: nosuch was not found"),
+        (["gamma>=2"], "no set of Python packages meets what was asked: only gamma<=1.5 is available"),
+        (
+            ["beta", "gamma>=1.4"],
+            "all versions of beta depend on gamma<1.2 and what was asked needs beta; "
+            "what was asked needs gamma>=1.4",
+        ),
+        (["win"], "`win`: no wheel fits Python 3.11 with glibc 2.36 on amd64"),
+    ],
+)
+def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], problem: str) -> None:
+    error = desk.refused(desk.asked(python=python))
+    assert isinstance(error, RequestError)
+    assert problem in error.problem
+    assert "127.0.0.1" not in render(error)
+
+
+def test_a_source_archive_is_never_built(desk: Desk) -> None:
+    sdist = desk.server.root / "files/evil-1.0.tar.gz"
+    sdist.write_bytes(b"not even an archive")
+    page = desk.server.root / "simple/evil/index.html"
+    page.parent.mkdir()
+    page.write_text(f'<a href="/files/evil-1.0.tar.gz#sha256={digest(sdist)}">evil-1.0.tar.gz</a>')
+    assert desk.refused(desk.asked(python=["evil"])).problem.startswith("`evil`: no wheel fits")
+
+
+@pytest.fixture
+def torch(desk: Desk) -> Path:
+    """The plain index has a framework with an accelerator's libraries; return the directory with its own."""
+    made = [
+        write_wheel(desk.wheels, "torch", "2.13.0", requires=["nvidia-cublas"], tag=PLATFORM),
+        write_wheel(desk.wheels, "nvidia-cublas", "13.0"),
+    ]
+    write_index(desk.server.root, made)
+    own = desk.place / "own"
+    write_wheel(own, "torch", "2.13.0+cpu", requires=["gamma"], tag=PLATFORM)
+    return own
+
+
+def test_a_framework_comes_from_a_directory_and_never_from_the_plain_index(desk: Desk, torch: Path) -> None:
+    what = desk.asked(recipes=[pytorch()])
+    lock = desk.lock(what, machine=replace(desk.machine(), find_links=(str(torch),)))
+    pin = next(pin for pin in lock.python if pin.name == "torch")
+    assert (pin.version, pin.origin, pin.layer) == ("2.13.0+cpu", "pytorch-cpu", "framework:pytorch")
+    assert {pin.name for pin in lock.python} == {"torch", "gamma"}
+    assert desk.warnings() == []
+    error = desk.refused(what)
+    assert "there is no version of torch==2.13.0+cpu" in error.problem
+    assert "`pytorch-cpu`" in str(error.hint)
+
+
+def test_a_framework_comes_from_its_own_index_and_nothing_else_does(desk: Desk, torch: Path) -> None:
+    elsewhere = desk.server.root / "cpu"
+    greedy = write_wheel(desk.place / "greedy", "gamma", "99.0")
+    write_index(elsewhere, [*torch.glob("*.whl"), greedy])
+    for page in elsewhere.rglob("index.html"):
+        page.write_text(page.read_text().replace('href="/files', 'href="/cpu/files'))
+    address = f"{desk.server.address}/cpu/simple"
+    desk.site = Site(name="x", origins={"pytorch-cpu": (address,)})
+    lock = desk.lock(desk.asked(recipes=[pytorch()]))
+    found = {pin.name: (pin.version, pin.origin) for pin in lock.python}
+    assert found == {"torch": ("2.13.0+cpu", "pytorch-cpu"), "gamma": ("1.5", "pypi")}
+
+
+def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serves(
+    desk: Desk, torch: Path
+) -> None:
+    desk.site = Site(name="x", origins={"pytorch-cpu": ("http://127.0.0.1:1/cpu",)})
+    lock = desk.lock(
+        desk.asked(recipes=[pytorch()]), machine=replace(desk.machine(), find_links=(str(torch),))
+    )
+    assert versions(lock)["torch"] == "2.13.0+cpu"
+    assert desk.warnings() == [
+        "the origin `pytorch-cpu` at http://127.0.0.1:1/cpu cannot be reached; it is left out"
+    ]
+
+
+def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -> None:
+    desk.lock(desk.asked(python=["torch"]))
+    (warning,) = desk.warnings()
+    assert (
+        warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (asked for by torch)"
+    )
+
+
+def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
+    desk.site = Site(
+        name="x", origins={"pypi": ("http://127.0.0.1:1/simple", f"{desk.server.address}/simple")}
+    )
+    assert versions(desk.lock(desk.asked(python=["alpha"])))["gamma"] == "1.5"
+    assert "`pypi` at http://127.0.0.1:1/simple cannot be reached" in desk.warnings()[0]
+
+
+def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
+    desk.site = Site(name="x", origins={"pypi": ("http://127.0.0.1:1/simple",)})
+    error = desk.refused(desk.asked(python=["alpha"]))
+    assert isinstance(error, MachineError)
+    assert "cannot be reached" in error.problem
+
+
+def test_kept_wheels_are_enough_to_lock_again_without_an_index(desk: Desk) -> None:
+    what = desk.asked(python=["alpha"])
+    lock = desk.lock(what)
+    files = FileCache(desk.place / "files")
+    fetch(
+        lock.python,
+        files=files,
+        asked=what,
+        cache_dir=desk.place / "cache",
+        emit=desk.events.append,
+        machine=desk.machine(),
+    )
+    export(lock.python, files, desk.place / "kept")
+    shutil.rmtree(desk.place / "cache/uv")
+    desk.server.requests.clear()
+    again = desk.lock(what, offline=True, sources=[desk.place / "kept"])
+    assert [pin.sha256 for pin in again.python] == [pin.sha256 for pin in lock.python]
+    assert desk.server.requests == []
+
+
+def test_the_users_own_configuration_of_uv_does_not_meddle(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = desk.place / "home"
+    (home / ".config/uv").mkdir(parents=True)
+    (home / ".config/uv/uv.toml").write_text('[pip]\nresolution = "lowest"\n')
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("UV_RESOLUTION", "lowest")
+    monkeypatch.chdir(desk.place)
+    (desk.place / "pyproject.toml").write_text("[tool.uv]\nresolution = 'lowest'\n")
+    assert versions(desk.lock(desk.asked(python=["gamma"])))["gamma"] == "1.5"
+
+
+def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
+    """What this machine is configured to use, for one package of each kind."""
+    what = asked(python=["six"], system=["libgomp1"])
+    events: list[Event] = []
+    lock = make_lock(what, previous=None, upgrade=None, tools=TOOLS, cache_dir=tmp_path, emit=events.append)
+    pins = [pin for pin in all_pins(lock) if pin.name in ("six", "libgomp1")]
+    assert len(pins) == 2
+    files = FileCache(tmp_path / "files")
+    fetch(pins, files=files, asked=what, cache_dir=tmp_path, emit=events.append)
+    assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
+    assert {pin.name for pin in lock.base_debs} >= {"apt", "bash", "libc6", "python3", "python3.11-minimal"}

@@ -1,0 +1,130 @@
+"""Negative controls: each spoils a copy of a shipped job in one way, and the judge must see it.
+
+The shipped jobs know nothing of this: no hook that could weaken them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+SINGLETONS = """\
+import os
+for name in list(os.environ):
+    if name.startswith(("PMI", "OMPI")):
+        del os.environ[name]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A spoiled job.
+
+    Attributes
+    ----------
+    changes : tuple of (str, str)
+        Text that stands once in the job → what stands there instead.
+    before : str
+        What runs before the job's own text.
+    fails : tuple of str
+        Ids of findings that must fail; others may fail too.
+    """
+
+    name: str
+    recipe: str
+    file: str
+    fails: tuple[str, ...]
+    changes: tuple[tuple[str, str], ...] = ()
+    before: str = ""
+
+    def text(self) -> str:
+        """Return the spoiled job."""
+        text = (RECIPES / self.recipe / "verify" / self.file).read_text()
+        for old, new in self.changes:
+            assert text.count(old) == 1, f"{self.name}: `{old}` stands {text.count(old)} times in {self.file}"
+            text = text.replace(old, new)
+        return self.before + text
+
+
+def _mpi(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
+    ids = tuple(fails.split())
+    return Control(
+        name=f"mpi: {name}", recipe="mpich", file="collectives.py", fails=ids, changes=changes, before=before
+    )
+
+
+def _ddp(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
+    ids = tuple(fails.split())
+    return Control(
+        name=f"ddp: {name}", recipe="pytorch", file="ddp.py", fails=ids, changes=changes, before=before
+    )
+
+
+def _train(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
+    ids = tuple(fails.split())
+    return Control(
+        name=f"train: {name}", recipe="pytorch", file="train.py", fails=ids, changes=changes, before=before
+    )
+
+
+# The single run of a comparison is spoiled as well; what differs with the number of ranks still shows.
+CONTROLS = (
+    _mpi("singletons", "D0/D1.mpi D1.mpi/sum D1.mpi/payload_least", before=SINGLETONS),
+    _mpi("a wrong addend", "D1.mpi/sum", ("np.array([rank + 1]", "np.array([rank]")),
+    _mpi("another operation", "D1.mpi/sum", ("total, op=MPI.SUM", "total, op=MPI.MAX")),
+    _mpi("bits of one rank", "D1.mpi/bor", ("comm.Allreduce(words, united, op=MPI.BOR)", "united = words")),
+    _mpi("senders mixed up", "D1.mpi/alltoall", ("comm.Alltoall(sent, received)", "received = sent")),
+    _mpi("cells in another order", "D1.mpi/alltoall", ("enumerate(received)", "enumerate(received[::-1])")),
+    _mpi(
+        "no large message",
+        "D1.mpi/payload_least",
+        ("comm.Allreduce(MPI.IN_PLACE, large, op=MPI.SUM)", "pass"),
+    ),
+    _mpi("one wrong element", "D1.mpi/payload_most", ("factors = ", "large[-1] += 1e7\n    factors = ")),
+    _mpi("a small message", "D1.mpi/payload_bytes", ("ELEMENTS = 8 * 1024 * 1024", "ELEMENTS = 1024")),
+    _mpi("a rank that calls itself 0", "D0/D1.mpi", ("rank=rank,", "rank=0,")),
+    _mpi("a size that is not", "D0/D1.mpi", ("size=size,", "size=size + 1,")),
+    _mpi(
+        "a rank without a report",
+        "D0/D1.mpi",
+        ("    envbuild_job.report(", "    rank == 1 or envbuild_job.report("),
+    ),
+    _mpi("a rank that dies", "D1.mpi/end", ("    main()\n", "    main()\n    raise SystemExit(3)\n")),
+    _ddp(
+        "singletons",
+        "D0/D2.ddp D2.ddp/sum D2.ddp/weight_first D2.ddp/weight_last",
+        before=SINGLETONS,
+    ),
+    # A wrapper with the same shape that averages nothing.
+    _ddp(
+        "no averaging",
+        "D2.ddp/weight_first D2.ddp/weight_last",
+        ("= DistributedDataParallel(", "= torch.nn.DataParallel("),
+    ),
+    _ddp("another operation", "D2.ddp/sum", ("op=dist.ReduceOp.SUM", "op=dist.ReduceOp.MAX")),
+    _ddp("bits of one rank", "D2.ddp/bor", ("dist.all_reduce(words, op=dist.ReduceOp.BOR)", "pass")),
+    _ddp("half a step", "D2.ddp/weight_first", ("lr=1.0", "lr=0.5")),
+    _ddp("steps that go on", "D2.ddp/weight_last", ("optimizer.zero_grad()", "pass")),
+    _ddp("a rank that calls itself 0", "D0/D2.ddp", ("rank=rank,", "rank=0,")),
+    # Each alone does exactly what one rank does: only the count of ranks tells.
+    _train("singletons", "D0/D7.train", before=SINGLETONS),
+    _train(
+        "no averaging",
+        "D7.train/parameter_hash D7.train/losses-as-one-rank D7.train/parameters-as-one-rank",
+        ("= DistributedDataParallel(", "= torch.nn.DataParallel("),
+    ),
+    _train(
+        "all on one share",
+        "D7.train/losses-as-one-rank D7.train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _train(
+        "gradients not weighed",
+        "D7.train/losses-as-one-rank D7.train/parameters-as-one-rank",
+        ("squares * size / ROWS", "squares / ROWS"),
+    ),
+    _train("fewer steps", "D7.train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _train("a hash of its own", "D7.train/parameter_hash", ("parameters.numpy().tobytes()", "bytes([rank])")),
+)

@@ -1,0 +1,87 @@
+"""Every shipped recipe: readable, judged by arithmetic that exists, and with a negative control a job."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from envbuild.check.arithmetic import evaluate
+from envbuild.check.judge import Job
+from envbuild.spec.load import load_recipe
+from envbuild.spec.model import Recipe
+from tests.recipes.controls import CONTROLS, RECIPES, Control
+
+NAMES = sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
+
+
+def recipe(name: str) -> Recipe:
+    path = RECIPES / name / "recipe.yaml"
+    return load_recipe(path.read_bytes(), path)
+
+
+def test_the_promised_recipes_are_there() -> None:
+    assert {"mpich", "openmpi", "pytorch"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_what_a_recipe_needs(name: str) -> None:
+    found = recipe(name)
+    directory = RECIPES / name
+    assert found.name == name
+    assert (directory / "README.md").read_text().startswith("# ")
+    assert found.imports
+    assert found.verify
+    assert "cpu" in found.variants
+    # A file that no job starts is imported by one that is started.
+    started = {job.job for job in found.verify}
+    texts = "".join((directory / "verify" / file).read_text() for file in started)
+    for path in (directory / "verify").glob("*.py"):
+        assert path.name in started or f"import {path.stem}\n" in texts
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 64, 4096])
+def test_its_expectations_are_arithmetic(name: str, ranks: int) -> None:
+    for job in recipe(name).verify:
+        assert job.expect or job.same_on_all_ranks or job.compare_with_single
+        Job(id=job.id, recipe=name, file=job.job).command()
+        for expression in job.expect.values():
+            evaluate(expression, n=ranks, r=ranks - 1)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RECIPES.glob("*/verify/*.py")), ids=lambda path: str(path.relative_to(RECIPES))
+)
+def test_a_job_judges_nothing_itself(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    # What is needed to know the answer stays with the judge.
+    assert "PASS" not in path.read_text()
+    assert "ENVBUILD_" not in path.read_text()
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_a_control_still_fits_its_job(control: Control) -> None:
+    assert control.text() != (RECIPES / control.recipe / "verify" / control.file).read_text()
+    compile(control.text(), control.file, "exec")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_that_is_judged_has_a_control_that_fails_it(name: str) -> None:
+    failing = {check for control in CONTROLS for check in control.fails}
+    for job in recipe(name).verify:
+        details = [
+            *job.expect,
+            *job.same_on_all_ranks,
+            *(f"{each}-as-one-rank" for each in job.compare_with_single),
+        ]
+        assert {f"D0/{job.id}", *(f"{job.id}/{detail}" for detail in details)} - failing == set()
+
+
+def test_mpi_recipes_share_their_jobs() -> None:
+    # Links of files, not of the directory: a wheel is built without following those.
+    own = sorted((RECIPES / "openmpi/verify").glob("*.py"))
+    assert [path.resolve() for path in own] == sorted((RECIPES / "mpich/verify").glob("*.py"))
+    assert recipe("openmpi").verify == recipe("mpich").verify

@@ -1,0 +1,184 @@
+"""A small `Asked`, made without files, for tests of locking and resolving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import BaseImage, BasePython, Choice, EnvSpec, Packages, Recipe, Site, Variant
+
+BASE_DIGEST = "sha256:" + "0" * 64
+MPICH_DIGEST = "sha256:" + "1" * 64
+TORCH_DIGEST = "sha256:" + "2" * 64
+
+
+def base_image(**changes: Any) -> BaseImage:
+    """Return Debian 12, or something like it."""
+    settings: dict[str, Any] = {
+        "name": "debian-12",
+        "summary": "Debian 12",
+        "distribution": "debian",
+        "suite": "bookworm",
+        "version": "12",
+        "glibc": "2.36",
+        "origins": ("debian:bookworm",),
+        "architectures": ("amd64",),
+        "packages": ("python3",),
+        "python": BasePython(version="3.11", abi="cp311", packages=("python3",)),
+    }
+    return BaseImage(**(settings | changes))
+
+
+def chosen(
+    name: str,
+    kind: Literal["mpi", "framework"],
+    version: str,
+    requirements: Sequence[str],
+    *,
+    digest: str,
+    origins: Sequence[str] = (),
+    companions: Sequence[str] = (),
+    system: Sequence[str] = (),
+) -> ChosenRecipe:
+    """Return a recipe that owns what it asks for."""
+    variant = Variant(requirements=tuple(requirements), origins=tuple(origins))
+    own = tuple(text.partition("=")[0] for text in requirements)
+    recipe = Recipe(
+        name=name,
+        kind=kind,
+        summary=name,
+        versions=(version,),
+        variants={"cpu": variant},
+        owns=own,
+        python=tuple(companions),
+        system=tuple(system),
+    )
+    return ChosenRecipe(
+        recipe=recipe, version=version, variant_name="cpu", variant=variant, files={}, digest=digest
+    )
+
+
+def mpich(version: str = "5.0.2", digest: str = MPICH_DIGEST) -> ChosenRecipe:
+    """Return an MPI recipe."""
+    return chosen("mpich", "mpi", version, ["mpich=={version}"], digest=digest, companions=["mpi4py>=4"])
+
+
+def pytorch(version: str = "2.13.0", digest: str = TORCH_DIGEST) -> ChosenRecipe:
+    """Return a framework recipe whose wheel has an origin of its own."""
+    return chosen(
+        "pytorch", "framework", version, ["torch=={version}+cpu"], digest=digest, origins=["pytorch-cpu"]
+    )
+
+
+def asked(
+    *,
+    python: Sequence[str] = (),
+    system: Sequence[str] = (),
+    recipes: Sequence[ChosenRecipe] = (),
+    mpi: Choice | None = None,
+    frameworks: Sequence[Choice] = (),
+    base: BaseImage | None = None,
+    site: Site | None = None,
+    path: Path = Path("spec.yaml"),
+    accelerator: str = "cpu",
+) -> Asked:
+    """Return what somebody asked for."""
+    image = base or base_image()
+    spec = EnvSpec(
+        name="demo",
+        version="1",
+        base=Choice(name=image.name),
+        mpi=mpi,
+        frameworks=tuple(frameworks),
+        accelerator=Choice(name=accelerator),
+        packages=Packages(python=tuple(python), system=tuple(system)),
+    )
+    return Asked(
+        spec=spec,
+        path=path,
+        base=image,
+        base_digest=BASE_DIGEST,
+        recipes=tuple(recipes),
+        site=site,
+        files={},
+        architecture="amd64",
+    )
+
+
+def deb(name: str, version: str = "1.0-1", *, sha256: str = "d" * 64, size_bytes: int = 10) -> DebPin:
+    """Return a Debian pin."""
+    return DebPin(
+        name=name,
+        version=version,
+        architecture="amd64",
+        origin="debian:bookworm",
+        file=f"pool/main/{name[0]}/{name}/{name}_{version.rpartition(':')[2]}_amd64.deb",
+        size_bytes=size_bytes,
+        sha256=sha256,
+    )
+
+
+def wheel(
+    name: str,
+    version: str = "1.0",
+    *,
+    requires: Sequence[str] = (),
+    layer: str = "python",
+    origin: str = "pypi",
+    sha256: str = "e" * 64,
+    size_bytes: int = 10,
+) -> PythonPin:
+    """Return a Python pin."""
+    return PythonPin(
+        name=name,
+        version=version,
+        origin=origin,
+        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        size_bytes=size_bytes,
+        sha256=sha256,
+        layer=layer,
+        requires=tuple(requires),
+    )
+
+
+def lock_of(
+    what: Asked,
+    *,
+    python: Sequence[PythonPin] = (),
+    base_debs: Sequence[DebPin] | None = None,
+    system_debs: Sequence[DebPin] = (),
+) -> Lock:
+    """Return a lock that says of itself that it was made for what is asked."""
+    base = what.base
+    return Lock(
+        name=what.spec.name,
+        version=what.spec.version,
+        accelerator=str(what.spec.accelerator),
+        base=BasePin(
+            name=base.name,
+            digest=what.base_digest,
+            architecture=what.architecture,
+            python=base.python.version,
+            abi=base.python.abi,
+            glibc=base.glibc,
+        ),
+        recipes=tuple(
+            RecipePin(
+                name=entry.recipe.name,
+                kind=entry.recipe.kind,
+                version=entry.version,
+                variant=entry.variant_name,
+                digest=entry.digest,
+            )
+            for entry in what.recipes
+        ),
+        requests=what.python_requests(),
+        system_requests=what.system_requests(),
+        base_debs=tuple(base_debs) if base_debs is not None else tuple(deb(name) for name in base.packages),
+        system_debs=tuple(system_debs),
+        python=tuple(python),
+        tools=(),
+    )

@@ -1,0 +1,232 @@
+"""Small mirrors on this machine: wheels, a Debian archive, and a server that misbehaves as it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+
+def write_wheel(
+    directory: Path,
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    tag: str = "py3-none-any",
+    filler: bytes = b"",
+) -> Path:
+    """Write a wheel that installs one module; return its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {text}\n" for text in requires)
+    files = {
+        f"{name.replace('-', '_')}.py": b"",
+        f"{info}/METADATA": metadata.encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
+        f"{info}/filler": filler,
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD")).encode()
+    path = directory / f"{stem}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in files.items():
+            archive.writestr(zipfile.ZipInfo(member), content)
+    return path
+
+
+def write_index(root: Path, wheels: Sequence[Path]) -> None:
+    """Write a Python index (PEP 503) below a directory: ``simple/NAME/index.html`` and ``files/``."""
+    pages: dict[str, list[str]] = {}
+    (root / "files").mkdir(parents=True, exist_ok=True)
+    for wheel in wheels:
+        (root / "files" / wheel.name).write_bytes(wheel.read_bytes())
+        name = wheel.name.partition("-")[0].replace("_", "-")
+        link = f'<a href="/files/{quote(wheel.name)}#sha256={digest(wheel)}">{wheel.name}</a>'
+        pages.setdefault(name, []).append(link)
+    for name, links in pages.items():
+        page = root / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
+
+
+def write_deb(root: Path, name: str, version: str = "1.0-1", **control: str) -> str:
+    """Write a package into an archive's pool; return its stanza for the index.
+
+    Parameters
+    ----------
+    control : str
+        Further fields, with underscores for dashes (``Pre_Depends``).
+    """
+    fields = {
+        "Package": name,
+        "Version": version,
+        "Architecture": "all",
+        "Maintainer": "Nobody <nobody@example.org>",
+        "Priority": "optional",
+        "Description": name,
+        **{key.replace("_", "-"): value for key, value in control.items()},
+    }
+    text = "".join(f"{key}: {value}\n" for key, value in fields.items())
+    plain = version.rpartition(":")[2]
+    file = f"pool/main/{name[0]}/{name}/{name}_{plain}_all.deb"
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar": _tar({"./control": text.encode()}),
+        "data.tar": _tar({f"./usr/share/{name}/version": version.encode()}),
+    }
+    path.write_bytes(b"!<arch>\n" + b"".join(_ar_member(*member) for member in members.items()))
+    return f"{text}Filename: {file}\nSize: {path.stat().st_size}\nSHA256: {digest(path)}\n"
+
+
+def write_lists(root: Path, suite: str, stanzas: Sequence[str]) -> None:
+    """Write the lists of a suite's main component, unsigned."""
+    place = root / "dists" / suite
+    packages = place / "main/binary-amd64/Packages"
+    packages.parent.mkdir(parents=True, exist_ok=True)
+    packages.write_text("\n".join(stanzas))
+    (place / "Release").write_text(
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\n"
+        "Date: Mon, 01 Jan 2024 00:00:00 UTC\nSHA256:\n"
+        f" {digest(packages)} {packages.stat().st_size} main/binary-amd64/Packages\n"
+    )
+
+
+def digest(path: Path) -> str:
+    """Return a file's SHA-256 as hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _ar_member(name: str, content: bytes) -> bytes:
+    header = f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
+    return header + content + b"\n" * (len(content) % 2)
+
+
+@dataclass
+class Mirror:
+    """A server of one directory.
+
+    Attributes
+    ----------
+    root : Path
+        What it serves.
+    address : str
+        ``http://127.0.0.1:PORT``.
+    script : dict
+        Path → what happens at its next requests, one after the other: ``503``,
+        ``404``, ``cut`` (half of the bytes), ``stall`` (half, then nothing),
+        ``wrong`` (other bytes), ``long`` (too many), ``whole`` (a range is
+        answered with everything), ``unsized`` (no length).
+    requests : list
+        Method, path and Range header of what was asked.
+    """
+
+    root: Path
+    address: str = ""
+    script: dict[str, list[str]] = field(default_factory=dict)
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def asked(self, path: str) -> list[str]:
+        """Return the Range headers with which a path was asked for by GET."""
+        return [where for method, what, where in self.requests if (method, what) == ("GET", path)]
+
+
+@contextmanager
+def mirror(root: Path) -> Iterator[Mirror]:
+    """Serve a directory on a free port of the loopback device."""
+    state = Mirror(root=root)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            _answer(self, state)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        state.address = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield state
+        finally:
+            state.released.set()
+            server.shutdown()
+            thread.join()
+
+
+def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
+    name = unquote(handler.path.partition("?")[0])
+    wanted = handler.headers.get("Range", "")
+    state.requests.append((handler.command, name, wanted))
+    steps = state.script.get(name, [])
+    step = steps.pop(0) if steps else "ok"
+    path = state.root / name.lstrip("/")
+    path = path / "index.html" if path.is_dir() else path
+    if step.isdigit() or not path.is_file():
+        handler.send_response(int(step) if step.isdigit() else 404)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
+    content = path.read_bytes()
+    if step == "wrong":
+        content = bytes(byte ^ 1 for byte in content)
+    if step == "long":
+        content += b"x" * 100
+    start = 0
+    if wanted and step != "whole":
+        start = int(wanted.removeprefix("bytes=").partition("-")[0])
+    _send(handler, state, content, start, step)
+
+
+def _send(handler: BaseHTTPRequestHandler, state: Mirror, content: bytes, start: int, step: str) -> None:
+    part = content[start:]
+    handler.send_response(206 if start else 200)
+    if start:
+        handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+    html = handler.path.endswith("/")
+    handler.send_header("Content-Type", "text/html" if html else "application/octet-stream")
+    if step == "unsized":
+        handler.send_header("Connection", "close")
+        handler.close_connection = True
+    else:
+        handler.send_header("Content-Length", str(len(part)))
+    handler.end_headers()
+    if handler.command == "HEAD":
+        return
+    if step not in ("cut", "stall"):
+        handler.wfile.write(part)
+        return
+    handler.wfile.write(part[: len(part) // 2])
+    handler.wfile.flush()
+    if step == "stall":
+        state.released.wait(30)
+    handler.close_connection = True

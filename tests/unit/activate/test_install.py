@@ -1,0 +1,256 @@
+import errno
+import os
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate import install as module
+from envbuild.activate.install import install
+from envbuild.activate.model import VerdictNote
+from envbuild.errors import EnvbuildError, MachineError, RequestError
+from envbuild.spec.model import Site, SiteBind
+from envbuild.system.apptainer import Apptainer
+
+APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")
+PASSED = VerdictNote(state="passed", text="2 ranks")
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "built" / "image.sif"
+    path.parent.mkdir()
+    path.write_bytes(b"image one")
+    return path
+
+
+@pytest.fixture
+def put(tmp_path, image, manifest):
+    def call(**changes):
+        arguments = {"root": tmp_path / "sw", "verdict": PASSED, "apptainer": APPTAINER, **changes}
+        return install(arguments.pop("image", image), arguments.pop("manifest", manifest()), **arguments)
+
+    return call
+
+
+def listing(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Everything below, with modes, inodes and times: what a run that changes nothing leaves as it was."""
+    return {
+        str(path): (os.lstat(path).st_mode, os.lstat(path).st_ino, os.lstat(path).st_mtime_ns)
+        for path in root.rglob("*")
+    }
+
+
+def test_the_layout(put, tmp_path, manifest):
+    installed = put()
+    root = tmp_path / "sw"
+    assert installed.modulefile == root / "modulefiles/pytorch-mpi/2026.11.lua"
+    assert installed.modulefiles == root / "modulefiles"
+    assert installed.module == "pytorch-mpi/2026.11"
+    assert installed.home == root / "envs/pytorch-mpi/2026.11"
+    assert (installed.home / "image.sif").read_bytes() == b"image one"
+    assert {path.name for path in (installed.home / "bin").iterdir()} == {"launcher", *installed.commands}
+    assert (installed.changed, installed.replaced, installed.warnings) == (True, None, ())
+    assert installed.to_data()["home"] == str(installed.home)
+    assert manifest().digest.removeprefix("sha256:")[:16] in installed.home.readlink().name
+
+
+def test_others_can_read_it_whatever_the_umask(put, tmp_path):
+    before = os.umask(0o077)
+    try:
+        put()
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "sw").rglob("*"):
+        mode = stat.S_IMODE(os.lstat(path).st_mode)
+        if path.is_symlink():
+            continue
+        assert mode == (0o755 if path.is_dir() or path.name == "launcher" else 0o644), path
+    assert stat.S_IMODE((tmp_path / "sw").stat().st_mode) == 0o755
+
+
+def test_it_outlives_the_build_directory(put, image):
+    installed = put()
+    shutil.rmtree(image.parent)
+    assert (installed.home / "image.sif").read_bytes() == b"image one"
+
+
+def test_doing_it_again_changes_nothing(put, tmp_path):
+    put()
+    before = listing(tmp_path / "sw")
+    again = put()
+    assert not again.changed
+    assert listing(tmp_path / "sw") == before
+
+
+def test_a_new_verdict_changes_the_modulefile_alone(put, tmp_path):
+    installed = put(verdict=VerdictNote(state="absent"))
+    before = listing(tmp_path / "sw")
+    again = put()
+    after = listing(tmp_path / "sw")
+    assert again.changed
+    changed = {path for path in after if before.get(path) != after[path]}
+    assert changed == {str(installed.modulefile), str(installed.modulefile.parent)}
+
+
+def test_what_was_damaged_is_mended(put):
+    installed = put()
+    (installed.home / "image.sif").write_bytes(b"cut")
+    (installed.home / "bin/python").unlink()
+    (installed.home / "bin/launcher").chmod(0o600)
+    assert put().changed
+    assert (installed.home / "image.sif").read_bytes() == b"image one"
+    assert stat.S_IMODE((installed.home / "bin/python").stat().st_mode) == 0o755
+
+
+def test_another_image_takes_the_place_and_the_old_one_stays(put, manifest, tmp_path):
+    old = put()
+    running = (old.home / "image.sif").open("rb")
+    other = tmp_path / "built/other.sif"
+    other.write_bytes(b"image two")
+    new = put(image=other, manifest=manifest(summary="another"))
+    assert new.home == old.home
+    assert (new.home / "image.sif").read_bytes() == b"image two"
+    assert new.replaced is not None
+    assert (new.replaced / "image.sif").read_bytes() == b"image one"
+    with running:
+        assert running.read() == b"image one"
+    back = put()
+    assert back.changed
+    assert back.replaced == new.home.parent / f".2026.11-{manifest(summary='another').digest[7:23]}"
+
+
+def test_versions_live_side_by_side(put, manifest):
+    first, second = put(), put(manifest=manifest(version="2026.12"))
+    assert first.modulefile.exists()
+    assert second.modulefile.exists()
+    assert second.replaced is None
+
+
+def test_an_interrupted_copy_leaves_no_trace_of_a_module(put, tmp_path):
+    def stop(count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put(copied=stop)
+    assert [path for path in (tmp_path / "sw").rglob("*") if not path.is_dir()] == []
+    assert put().changed
+
+
+def test_two_at_once_end_with_one(put, monkeypatch, tmp_path):
+    """The other one publishes the release while we stage ours."""
+    filled: list[Path] = []
+    fill = module._fill
+
+    def slow(directory, content, copied):
+        done = fill(directory, content, copied)
+        if not filled:
+            filled.append(directory)
+            put()
+        return done
+
+    monkeypatch.setattr(module, "_fill", slow)
+    put()
+    names = sorted(path.name for path in (tmp_path / "sw/envs/pytorch-mpi").iterdir())
+    assert len(names) == 2
+    assert names[1] == "2026.11"
+
+
+def test_copying_falls_back_where_the_kernel_cannot_clone(put, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    assert (put().home / "image.sif").read_bytes() == b"image one"
+
+
+def test_progress_counts_every_byte(put):
+    counts: list[int] = []
+    put(copied=counts.append)
+    assert sum(counts) == len(b"image one")
+
+
+@pytest.mark.parametrize("name", ["with:colon", "with\nline", "with\x1bescape"])
+def test_a_root_that_cannot_stand_in_path_is_refused(put, tmp_path, name):
+    with pytest.raises(RequestError, match="cannot stand in PATH"):
+        put(root=tmp_path / name)
+
+
+def test_an_unwritable_root_is_the_users_to_choose(put, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="cannot install under") as caught:
+        put(root=tmp_path / "file" / "below")
+    assert "--root" in str(caught.value.hint)
+
+
+def test_a_full_disk_is_the_machines(put, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "copy_file_range", full)
+    with pytest.raises(MachineError, match="no space left"):
+        put()
+
+
+def test_hostile_names_leave_nothing_behind(put, tmp_path, manifest):
+    with pytest.raises(EnvbuildError):
+        put(manifest=manifest(name="../../../x"))
+    assert not (tmp_path / "sw").exists()
+
+
+def test_a_thin_one_copies_nothing(put, tmp_path, manifest):
+    parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
+    for path in parts.values():
+        path.write_text("")
+    installed = put(thin_parts=parts)
+    assert not (installed.home / "image.sif").exists()
+    launcher = (installed.home / "bin/launcher").read_text()
+    assert f"_eb_image={tmp_path}/11\n" in launcher
+    assert f"_eb_overlays='{tmp_path}/33\n{tmp_path}/22'\n" in launcher
+    assert not put(thin_parts=parts).changed
+    assert put().replaced is not None
+
+
+def test_a_thin_one_tells_when_only_its_maker_can_reach_the_store(put, tmp_path, manifest):
+    store = tmp_path / "private"
+    store.mkdir(mode=0o700)
+    parts = {part.digest: store / part.digest[7:9] for part in manifest().parts}
+    for path in parts.values():
+        path.write_text("")
+    # What lies above the test's own directory may be closed to others as well.
+    assert any("others may not enter" in warning for warning in put(thin_parts=parts).warnings)
+
+
+def test_a_part_that_is_nowhere_is_told(put, manifest):
+    with pytest.raises(RequestError, match="lacks 3 of the image's 3 parts"):
+        put(thin_parts={})
+
+
+@pytest.mark.parametrize("order", [(), (1, 0), (0, 0)])
+def test_parts_without_one_root_in_front_cannot_be_thin(put, manifest, order):
+    parts = manifest().parts
+    with pytest.raises(RequestError, match="no single root"):
+        put(manifest=manifest(parts=tuple(parts[index] for index in order)), thin_parts={})
+
+
+def test_binds_of_the_site_reach_the_launcher(put):
+    site = Site(name="here", binds=(SiteBind(source="/scratch", target="/scratch", writable=True),))
+    installed = put(site=site)
+    assert (
+        '/scratch\t"type=bind","src=/scratch","dst=/scratch"' in (installed.home / "bin/launcher").read_text()
+    )
+
+
+def test_a_relative_root_and_apptainer_become_absolute(put, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    installed = put(root=Path("here"), apptainer=replace(APPTAINER, program=Path("bin/apptainer")))
+    assert installed.modulefile.is_absolute()
+    assert f"_eb_apptainer={tmp_path}/bin/apptainer\n" in (installed.home / "bin/launcher").read_text()
+
+
+def test_every_state_but_a_pass_warns(put):
+    assert put(verdict=VerdictNote(state="stale", text="kernel")).warnings == (
+        "test verdict: stale: tested on another host, or before this one changed (kernel)",
+    )

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.model import VerdictNote, command_names, describe, visible
+from envbuild.errors import EnvbuildError
+
+PASSED = VerdictNote(state="passed", text="2 ranks")
+
+
+def module_of(manifest, verdict=PASSED, image: Path | None = Path("/sw/image.sif")):
+    return describe(manifest, commands_directory=Path("/sw/bin"), image=image, verdict=verdict)
+
+
+def test_what_a_module_says(manifest):
+    module = module_of(manifest())
+    assert (module.name, module.version, module.family) == ("pytorch-mpi", "2026.11", "envbuild")
+    assert module.conflicts == ("cuda", "python", "tensorflow")
+    assert module.extensions == ("mpich/5.0.1", "pytorch/2.13.0")
+    assert module.variables == (("ENVBUILD_IMAGE", "/sw/image.sif"),)
+    assert "Description: PyTorch on MPICH" in module.whatis
+    assert "Tested:   passed (2 ranks)" in module.help
+
+
+def test_a_thin_one_names_no_image(manifest):
+    assert module_of(manifest(), image=None).variables == ()
+
+
+def test_an_image_may_bear_the_name_of_a_host_module(manifest):
+    assert module_of(manifest(name="python")).conflicts == ("cuda", "tensorflow")
+
+
+def test_commands_are_ours_then_the_images_each_once(manifest):
+    assert command_names(manifest(commands=("torchrun", "python"))) == (
+        "python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell", "torchrun",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "../../etc"),
+        ("name", ""),
+        ("name", "a\nb"),
+        ("name", "a" * 201),
+        ("version", "1.0/../.."),
+        ("version", ".hidden"),
+        ("commands", ("ls -l",)),
+        ("commands", ("../x",)),
+        ("commands", ("sh",)),
+        ("commands", ("apptainer",)),
+        ("commands", ("launcher",)),
+        ("conflicts", ('x", "y',)),
+        ("recipes", {"a, b/1": "1"}),
+        ("recipes", {"a": "1, b/2"}),
+    ],
+)
+def test_names_that_could_leave_their_place_are_refused(manifest, field, value):
+    with pytest.raises(EnvbuildError) as caught:
+        module_of(manifest(**{field: value}))
+    assert caught.value.exit_code == 2
+
+
+def test_all_of_them_are_told_at_once(manifest):
+    with pytest.raises(EnvbuildError) as caught:
+        module_of(manifest(name="A", version="?", commands=("a b", "sh")))
+    assert [error.problem for error in caught.value.each()] == [
+        "the image's name `A` cannot be used in a module",
+        "the image's version `?` cannot be used in a module",
+        "the image's command `a b` cannot be used in a module",
+        "the command `sh` cannot have a wrapper: it would hide the host's own",
+    ]
+
+
+def test_unprintable_characters_become_escapes(manifest):
+    assert visible("a\x1b[31m\u202eb\n") == "a\\u001b[31m\\u202eb\\u000a"
+    module = module_of(manifest(summary="a\x1bb"), VerdictNote(state="failed", text="x\ny"))
+    assert all(line.isprintable() for line in (*module.help, *module.whatis))
+
+
+@pytest.mark.parametrize(
+    ("state", "warns"), [("passed", False), ("failed", True), ("absent", True), ("stale", True)]
+)
+def test_all_but_a_pass_is_a_warning(state, warns):
+    assert (VerdictNote(state=state).warning is not None) == warns

@@ -1,0 +1,91 @@
+from dataclasses import replace
+from pathlib import Path
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.activate.model import VerdictNote, describe
+from envbuild.activate.modulefile import LUA, lua_literal, render
+
+EXPECTED = r"""-- Made by envbuild: `envbuild module install` writes this file anew.
+help("pytorch-mpi/2026.11: PyTorch on MPICH\
+\
+Contents: mpich/5.0.1, pytorch/2.13.0\
+Base:     debian-12, Python 3.11, glibc 2.36\
+MPI:      mpich\
+Image:    DIGEST\
+Tested:   passed (2 ranks)\
+\
+Commands that run inside the image:\
+  python, python3, pip, pip3, envbuild-exec, envbuild-shell, mpiexec, torchrun\
+\
+  python train.py                 run a program\
+  envbuild-exec COMMAND ...       run any command of the image\
+  envbuild-shell                  a shell in the image\
+  python -m venv --system-site-packages DIR\
+                                  add packages of your own on top")
+whatis("Name: pytorch-mpi")
+whatis("Version: 2026.11")
+whatis("Description: PyTorch on MPICH")
+whatis("Keywords: envbuild, container, mpich, pytorch")
+whatis("Contents: mpich/5.0.1, pytorch/2.13.0")
+extensions("mpich/5.0.1, pytorch/2.13.0")
+conflict("cuda")
+conflict("python")
+conflict("tensorflow")
+family("envbuild")
+pushenv("ENVBUILD_IMAGE", "/sw/my \"envs\"/image.sif")
+prepend_path("PATH", "/sw/my \"envs\"/bin")
+"""
+
+
+@pytest.fixture
+def module(manifest):
+    home = Path('/sw/my "envs"')
+    note = VerdictNote(state="passed", text="2 ranks")
+    return describe(manifest(), commands_directory=home / "bin", image=home / "image.sif", verdict=note)
+
+
+def test_the_whole_text(module, manifest):
+    assert render(module) == EXPECTED.replace("DIGEST", manifest().digest)
+
+
+def test_the_same_module_gives_the_same_text(module):
+    assert render(module) == render(replace(module))
+
+
+def test_without_extensions_there_is_no_line_for_them(module):
+    assert "extensions(" not in render(replace(module, extensions=()))
+
+
+@given(st.text())
+def test_a_literal_ends_where_it_should(text):
+    literal = lua_literal(text)
+    inner = literal[1:-1].replace("\\\\", "").replace('\\"', "").replace("\\\n", "")
+    assert literal[0] == literal[-1] == '"'
+    assert not set('"\n\r\0') & set(inner)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("{{ module.name }}", "was not quoted"),
+        ("{{ module.missing | quote }}", "Undefined is no text"),
+        ("{{ 1 | quote }}", "no text"),
+    ],
+)
+def test_a_template_that_forgets_is_refused(module, monkeypatch, source, problem):
+    monkeypatch.setattr(jinja2, "PackageLoader", lambda name: jinja2.DictLoader({LUA.template: source}))
+    with pytest.raises(jinja2.TemplateError, match=problem):
+        render(module)
+
+
+def test_another_dialect_needs_a_template_and_a_quote(module, monkeypatch):
+    monkeypatch.setattr(
+        jinja2, "PackageLoader", lambda name: jinja2.DictLoader({"t": "name {{ module.name | quote }}"})
+    )
+    assert (
+        render(module, replace(LUA, template="t", quote=lambda text: f"{{{text}}}")) == "name {pytorch-mpi}"
+    )

@@ -1,0 +1,70 @@
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.wrapper import Launch, launcher_text, mount_text
+from envbuild.errors import RequestError
+from envbuild.spec.model import SiteBind
+
+LAUNCH = Launch(
+    label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), overlays=(), digest="sha256:1",
+    commands=("python",), has_mpi=True, apptainer=Path("/usr/bin/apptainer"),
+    binds=(
+        SiteBind(source="/data", target="/data"),
+        SiteBind(source="/scratch/x y", target="/s", writable=True),
+    ),
+)  # fmt: skip
+
+
+def settings(launch: Launch) -> dict[str, str]:
+    """Read the settings back with a shell."""
+    head = [
+        line for line in launcher_text(launch).split("\n# Every command")[0].splitlines() if line[:1] != "#"
+    ]
+    names = ("label", "home", "image", "alone", "overlays", "binds", "mpi")
+    show = "".join(f"printf '%s\\0' \"$_eb_{name}\"\n" for name in names)
+    done = subprocess.run(
+        ["/bin/sh", "-eu"], input="\n".join(head) + "\n" + show, capture_output=True, text=True, check=True
+    )
+    return dict(zip(names, done.stdout.split("\0"), strict=False))
+
+
+def test_settings_are_quoted_for_the_shell():
+    found = settings(LAUNCH)
+    assert found["home"] == "/sw/a b's $(x)"
+    assert found["alone"] == "sha256:1"
+    assert found["mpi"] == "yes"
+
+
+def test_binds_stand_one_a_line():
+    lines = settings(LAUNCH)["binds"].splitlines()
+    assert sorted(lines) == [
+        '/data\t"type=bind","src=/data","dst=/data",ro',
+        '/scratch/x y\t"type=bind","src=/scratch/x y","dst=/s"',
+    ]
+
+
+def test_a_mount_is_quoted_as_in_csv():
+    bind = SiteBind(source='/a,"b":c', target="/d")
+    assert mount_text(bind) == '"type=bind","src=/a,""b"":c","dst=/d",ro'
+
+
+def test_a_thin_one_is_not_known_by_its_root_alone():
+    found = settings(replace(LAUNCH, overlays=(Path("/store/1"), Path("/store/2"))))
+    assert found["overlays"] == "/store/2\n/store/1"
+    assert found["alone"] == ""
+
+
+@pytest.mark.parametrize("store", ["/a,b", "/a:b"])
+def test_a_store_that_apptainer_cannot_take_is_refused(store):
+    with pytest.raises(RequestError, match="cannot use the store"):
+        launcher_text(replace(LAUNCH, overlays=(Path(store, "1"),)))
+
+
+def test_the_script_is_plain_posix_and_ends_in_exec():
+    text = launcher_text(LAUNCH)
+    assert text.startswith("#!/bin/sh\n")
+    assert text.rstrip().splitlines()[-1] == 'exec "$_eb_apptainer" --silent "$_eb_action" "$@"'
+    subprocess.run(["/bin/sh", "-n"], input=text, text=True, check=True)

@@ -1,0 +1,37 @@
+"""Layers of files that we write: bytes and modes are those of the plan, whoever writes them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from envbuild.build.files import write_files
+from envbuild.plan.model import TextEntry
+from envbuild.store.tree import scan
+
+
+def entry(path: str, content: bytes = b"", executable: bool = False) -> TextEntry:
+    return TextEntry(path=path, content=base64.b64encode(content).decode(), executable=executable)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_modes_and_bytes_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_files([entry("/a/b/c", b"\0\xff"), entry("/a/run", executable=True)], tmp_path)
+    finally:
+        os.umask(before)
+    kinds = {path: what[:6] for path, what in scan(tmp_path).entries.items()}
+    assert kinds == {"a": "d 0755", "a/b": "d 0755", "a/b/c": "f 0644", "a/run": "f 0755"}
+    assert (tmp_path / "a/b/c").read_bytes() == b"\0\xff"
+
+
+def test_the_order_of_entries_changes_nothing(tmp_path: Path) -> None:
+    entries = [entry("/b/x", b"1"), entry("/a", b"2"), entry("/b/a/y", b"3")]
+    for name, given in (("one", entries), ("two", entries[::-1])):
+        (tmp_path / name).mkdir()
+        write_files(given, tmp_path / name)
+    assert scan(tmp_path / "one") == scan(tmp_path / "two")

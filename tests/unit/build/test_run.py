@@ -1,0 +1,272 @@
+"""Making layers exist: in order, side by side, resumed after a failure, and owned by one each.
+
+The tools are stood in for: what they make is proven with the real ones elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.build import run
+from envbuild.build.run import Workshop, build_layers, missing_layers
+from envbuild.errors import BuildError
+from envbuild.events import Event, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.plan.model import BuildPlan, FilesStep, Layer, MergeStep, TextEntry, layer_key
+from envbuild.store.store import Store
+from envbuild.store.tree import scan
+from envbuild.system import host, process, squashfs
+from envbuild.system.apptainer import Apptainer
+
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+def layer(name: str, *paths: str, content: bytes = b"", needs: tuple[str, ...] = ()) -> Layer:
+    entries = tuple(TextEntry(path=path, content=base64.b64encode(content).decode()) for path in paths)
+    step = FilesStep(files=entries, tools=())
+    return Layer(name=name, key=layer_key(step, ()), step=step, needs=needs)
+
+
+def merged(*layers: Layer) -> Layer:
+    step = MergeStep(tools=())
+    names = tuple(layer.name for layer in layers)
+    return Layer(name="+".join(names), key=layer_key(step, layers), step=step, inputs=names)
+
+
+BASE = layer("base", "/etc/base")
+A, B, C = layer("a", "/opt/a", needs=("base",)), layer("b", "/opt/b"), layer("c", "/opt/c")
+B_C = merged(B, C)
+PLAN = BuildPlan(
+    layers=(BASE, A, B, C, B_C),
+    root="base",
+    overlays=("a", "b+c"),
+    members={"base": ("base",), "a": ("a",), "b+c": ("b", "c")},
+)
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(tree: Path, out: Path, *, pseudo: Sequence[str] = ()) -> None:
+        out.write_text(repr((scan(tree), tuple(pseudo))))
+
+    def merge(blobs: Sequence[Path], out: Path, *, with_root: bool) -> None:
+        out.write_text("\n".join(blob.read_text() for blob in blobs))
+
+    monkeypatch.setattr(squashfs, "make", make)
+    monkeypatch.setattr(run, "merge", merge)
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, events: list[Event]) -> Workshop:
+    return at(tmp_path, events)
+
+
+def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> Workshop:
+    return Workshop(
+        store=Store(directory / "store"),
+        apptainer=Apptainer(program=Path("/nowhere"), version="1.4"),
+        uv=Path("/nowhere"),
+        locate=lambda file: Path("/nowhere"),
+        emit=events.append,
+        rebuild=rebuild,
+    )
+
+
+def names(layers: Sequence[Layer]) -> list[str]:
+    return [layer.name for layer in layers]
+
+
+def started(events: Sequence[Event]) -> set[str]:
+    return {event.task.removeprefix("layer:") for event in events if isinstance(event, TaskStarted)}
+
+
+def stumble(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[], object]) -> None:
+    """Make the step of one layer do something else first."""
+    real = run._carry_out
+
+    def carry_out(layer: Layer, *others: object) -> object:
+        if layer.name == name:
+            what()
+        return real(layer, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "_carry_out", carry_out)
+
+
+class TestMissing:
+    def test_an_empty_store_lacks_all(self, workshop: Workshop) -> None:
+        assert names(missing_layers(PLAN, workshop.store)) == ["base", "a", "b", "c", "b+c"]
+
+    def test_a_full_one_nothing_unless_all_is_wanted_anew(self, workshop: Workshop) -> None:
+        build_layers(PLAN, workshop)
+        assert missing_layers(PLAN, workshop.store) == ()
+        assert missing_layers(PLAN, workshop.store, rebuild=True) == PLAN.layers
+
+    def test_a_merge_that_exists_needs_no_members(self, workshop: Workshop) -> None:
+        build_layers(PLAN, workshop)
+        workshop.store._record_path(B.key).unlink()
+        assert missing_layers(PLAN, workshop.store) == ()
+        workshop.store._record_path(B_C.key).unlink()
+        assert names(missing_layers(PLAN, workshop.store)) == ["b", "b+c"]
+
+    def test_the_root_of_the_sandbox_is_needed_too(self, workshop: Workshop) -> None:
+        build_layers(PLAN, workshop)
+        for one in (BASE, A):
+            workshop.store._record_path(one.key).unlink()
+        plan = BuildPlan(layers=(BASE, A), root="a", overlays=(), members={"a": ("a",)})
+        assert names(missing_layers(plan, workshop.store)) == ["base", "a"]
+
+
+class TestBuild:
+    def test_everything_once_and_the_second_time_nothing(
+        self, workshop: Workshop, events: list[Event]
+    ) -> None:
+        records = build_layers(PLAN, workshop)
+        assert records.keys() == {"base", "a", "b", "c", "b+c"}
+        assert list(records["b+c"].tree.entries) == ["opt", "opt/b", "opt/c"]
+        assert len([event for event in events if isinstance(event, TaskDone)]) == 5
+        events.clear()
+        again = build_layers(PLAN, workshop)
+        assert again == records
+        assert events == [LayerReused(layer=part.name, key=part.key) for part in PLAN.parts()]
+
+    def test_two_stores_get_the_same_blobs(self, tmp_path: Path) -> None:
+        both = [build_layers(PLAN, at(tmp_path / name, [])) for name in "ab"]
+        assert both[0] == both[1]
+
+    def test_independent_layers_are_built_side_by_side(
+        self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        together = threading.Barrier(2, timeout=10)
+        stumble(monkeypatch, "b", together.wait)
+        stumble(monkeypatch, "c", together.wait)
+        monkeypatch.setattr(host, "cores", lambda: 4)
+        assert "b+c" in build_layers(PLAN, workshop)
+
+    def test_a_failed_step_costs_itself_alone_and_the_next_run_resumes(
+        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> None:
+            deadline = time.monotonic() + 10
+            while workshop.store.get(A.key) is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            raise BuildError("the step failed")
+
+        monkeypatch.setattr(host, "cores", lambda: 4)
+        with monkeypatch.context() as patched:
+            stumble(patched, "b", fail)
+            with pytest.raises(BuildError, match="the step failed"):
+                build_layers(PLAN, workshop)
+        assert TaskFailed(task="layer:b") in events
+        kept = {one.name for one in PLAN.layers if workshop.store.get(one.key)}
+        assert kept == {"base", "a", "c"}
+        events.clear()
+        build_layers(PLAN, workshop)
+        assert started(events) == {"b", "b+c"}
+
+    def test_a_rebuild_that_gives_other_bytes_is_reported(
+        self, tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = build_layers(PLAN, at(tmp_path, []))
+        build_layers(PLAN, at(tmp_path, events, rebuild=True))
+        assert not [event for event in events if isinstance(event, Warned)], "the same bytes are fine"
+        monkeypatch.setattr(squashfs, "make", lambda tree, out, pseudo=(): out.write_text("other"))
+        second = build_layers(PLAN, at(tmp_path, events, rebuild=True))
+        told = {event.text for event in events if isinstance(event, Warned)}
+        assert f"layer a is not reproducible: {first['a'].blob} before, {second['a'].blob} now" in told
+
+    def test_an_old_log_is_not_taken_for_a_new_one(self, workshop: Workshop) -> None:
+        log = workshop.store.directory("logs") / f"{A.key[7:23]}-files.log"
+        log.write_text("of another day")
+        build_layers(PLAN, workshop)
+        assert not log.exists()
+
+    def test_an_interrupt_ends_what_runs_and_begins_nothing_more(
+        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submitted, sent = threading.Event(), threading.Lock()
+
+        def waiting(*arguments: Any, **options: Any) -> Any:
+            submitted.set()
+            return wait(*arguments, **options)
+
+        def hang() -> None:
+            submitted.wait(10)
+            if sent.acquire(blocking=False):
+                os.kill(os.getpid(), signal.SIGINT)  # the kernel gives it to the main thread
+            if not process.run(["sleep", "60"], env=ENV).ok:
+                raise BuildError("ended")
+
+        wide = [layer(f"l{number}", f"/opt/{number}") for number in range(6)]
+        plan = BuildPlan(
+            layers=tuple(wide),
+            root="l0",
+            overlays=tuple(names(wide[1:])),
+            members={one.name: (one.name,) for one in wide},
+        )
+        monkeypatch.setattr(host, "cores", lambda: 2)
+        monkeypatch.setattr(run, "wait", waiting)
+        monkeypatch.setattr(run, "_carry_out", lambda *arguments: hang())
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            build_layers(plan, workshop)
+        assert time.monotonic() - began < 10
+        assert started(events) == {"l0", "l1"}
+
+
+class TestOwnership:
+    def plan(self, *layers: Layer) -> BuildPlan:
+        return BuildPlan(
+            layers=layers,
+            root=layers[0].name,
+            overlays=tuple(names(layers[1:])),
+            members={one.name: one.inputs or (one.name,) for one in layers},
+        )
+
+    def test_the_same_path_with_the_same_bytes_is_fine(self, workshop: Workshop) -> None:
+        build_layers(self.plan(BASE, layer("a", "/opt/x"), layer("b", "/opt/x", "/opt/y")), workshop)
+
+    def test_the_same_path_with_other_bytes_names_both_layers(self, workshop: Workshop) -> None:
+        with pytest.raises(BuildError, match="1 paths are held by two layers") as caught:
+            build_layers(self.plan(BASE, layer("a", "/opt/x"), layer("b", "/opt/x", content=b"1")), workshop)
+        assert "\n  /opt/x: a and b" in caught.value.problem
+
+    def test_members_of_a_merge_are_looked_at_one_by_one(self, workshop: Workshop) -> None:
+        a, b = layer("a", "/opt/x"), layer("b", "/opt/x", content=b"1")
+        both = merged(a, b)
+        plan = BuildPlan(
+            layers=(BASE, a, b, both),
+            root="base",
+            overlays=("a+b",),
+            members={"base": ("base",), "a+b": ("a", "b")},
+        )
+        with pytest.raises(BuildError, match=r"/opt/x: a and b"):
+            build_layers(plan, workshop)
+
+    def test_system_alone_may_lie_over_the_base(self, workshop: Workshop) -> None:
+        build_layers(self.plan(BASE, layer("system", "/etc/base", content=b"1")), workshop)
+        with pytest.raises(BuildError, match="/etc/base: base and python"):
+            build_layers(self.plan(BASE, layer("python", "/etc/base", content=b"1")), workshop)
+
+    def test_system_may_not_lie_over_anything_else(self, workshop: Workshop) -> None:
+        with pytest.raises(BuildError, match="/opt/a: system and a"):
+            build_layers(self.plan(BASE, layer("system", "/opt/a", content=b"1"), A), workshop)
+
+    def test_of_many_the_first_are_shown_and_all_are_counted(self, workshop: Workshop) -> None:
+        paths = [f"/opt/{number:02}" for number in range(30)]
+        with pytest.raises(BuildError, match="30 paths") as caught:
+            build_layers(self.plan(BASE, layer("a", *paths), layer("b", *paths, content=b"1")), workshop)
+        assert caught.value.problem.count("\n") == 10

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from envbuild.check import inside
+
+
+def test_an_outer_launcher_is_forgotten_and_all_else_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = ("SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PBS_JOBID")
+    kept = ("PATH", "OMPI_MCA_btl", "PMIX_MCA_psec", "UCX_TLS", "FI_PROVIDER", "SLURMY")
+    for name in (*outer, *kept):
+        monkeypatch.setenv(name, "1")
+    found = inside.environment_of_ranks({"ENVBUILD_TOKEN": "t"})
+    assert not [name for name in outer if name in found]
+    assert all(name in found for name in kept)
+    assert found["ENVBUILD_TOKEN"] == "t"
+
+
+def test_what_left_its_group_is_ended_by_its_token() -> None:
+    token = "token-of-this-run-0123456789"
+    deaf = "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN)"
+    program = f"{deaf}; print(1, flush=True); time.sleep(60)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], env={"ENVBUILD_TOKEN": token}, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    launcher = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    launcher.wait()
+    started = time.monotonic()
+    inside.end(launcher, token)
+    assert child.wait(timeout=5) == -9
+    assert time.monotonic() - started < 5
+    child.stdout.close()

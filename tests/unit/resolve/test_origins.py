@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.resolve.aptsources import AptSource, parse_deb822, parse_one_line, read_sources
+from envbuild.resolve.origins import Archive, Machine, archives, python_sources, read_machine
+from envbuild.spec.model import Site
+
+DEB822 = """\
+Types: deb deb-src
+# a comment in between
+URIs: http://mirror.example.org/debian
+  http://second.example.org/debian/
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mQINBF
+ -----END PGP PUBLIC KEY BLOCK-----
+
+Types: deb
+URIs: http://off.example.org/debian
+Suites: bookworm
+Components: main
+Enabled: no
+
+
+Types: deb-src
+URIs: http://source.example.org/debian
+Suites: bookworm
+Components: main
+"""
+
+ONE_LINE = """\
+# deb http://commented.example.org/debian bookworm main
+deb [arch=amd64 signed-by=/keys.gpg] http://one.example.org/debian bookworm main contrib # why
+deb-src http://one.example.org/debian bookworm main
+deb [trusted=yes] file:/srv/local ./
+deb http://old.example.org/debian oldstable main
+"""
+
+APT = (
+    AptSource(
+        uris=("http://a.example.org/debian/",), suites=("bookworm",), components=("main",), signed_by="/k"
+    ),
+    AptSource(uris=("http://a.example.org/debian",), suites=("bookworm",), components=("contrib",)),
+    AptSource(
+        uris=("mirror+file:/etc/mirrors", "http://b.example.org/d"),
+        suites=("bookworm",),
+        components=("main",),
+    ),
+)
+
+
+def test_deb822_with_inline_keys() -> None:
+    (source,) = parse_deb822(DEB822)
+    assert source.uris == ("http://mirror.example.org/debian", "http://second.example.org/debian/")
+    assert source.suites == ("bookworm", "bookworm-updates")
+    assert source.signed_by.splitlines()[1:3] == [" -----BEGIN PGP PUBLIC KEY BLOCK-----", " ."]
+
+
+def test_one_line_format() -> None:
+    first, local, old = parse_one_line(ONE_LINE)
+    assert (first.signed_by, first.components, first.trusted) == ("/keys.gpg", ("main", "contrib"), False)
+    assert local.trusted
+    assert local.suites == ("./",)
+    assert old.suites == ("oldstable",)
+
+
+def test_the_files_that_apt_reads_and_no_others(tmp_path: Path) -> None:
+    parts = tmp_path / "sources.list.d"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text("deb http://first.example.org/d bookworm main\n")
+    (parts / "b.list").write_text("deb http://third.example.org/d bookworm main\n")
+    (parts / "a.sources").write_text(
+        "Types: deb\nURIs: http://second.example.org/d\nSuites: bookworm\nComponents: main\n"
+    )
+    (parts / "c.list.save").write_text("deb http://no.example.org/d bookworm main\n")
+    assert [source.uris[0] for source in read_sources(tmp_path)] == [
+        "http://first.example.org/d",
+        "http://second.example.org/d",
+        "http://third.example.org/d",
+    ]
+
+
+def test_the_site_comes_before_the_machine_and_keeps_its_keys() -> None:
+    site = Site(name="x", origins={"debian:bookworm": ("https://site.example.org/debian/", "file:///mirror")})
+    assert archives("debian:bookworm", ["main"], site, Machine(apt=APT)) == (
+        Archive(root="https://site.example.org/debian", signed_by="/k"),
+        Archive(root="file:///mirror", signed_by="/k"),
+    )
+
+
+def test_the_machines_archives_must_match_suite_and_components() -> None:
+    machine = Machine(apt=APT)
+    assert [entry.root for entry in archives("debian:bookworm", ["main"], None, machine)] == [
+        "http://a.example.org/debian",
+        "http://b.example.org/d",
+    ]
+    for origin, components in (("debian:trixie", ["main"]), ("debian:bookworm", ["main", "contrib"])):
+        with pytest.raises(MachineError) as caught:
+            archives(origin, components, None, machine)
+        assert f"`{origin}`" in caught.value.problem
+        assert "site file" in str(caught.value.hint)
+        assert "example.org" not in str(caught.value)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "etc/xdg/pip").mkdir(parents=True)
+    (tmp_path / "home/.config/pip").mkdir(parents=True)
+    (tmp_path / "home/.pip").mkdir(parents=True)
+    return tmp_path
+
+
+def machine(home: Path, **environ: str) -> Machine:
+    return read_machine({"HOME": str(home / "home"), **environ}, etc=home / "etc")
+
+
+def test_nothing_configured(home: Path) -> None:
+    assert machine(home) == Machine()
+
+
+def test_pips_files_in_pips_order(home: Path) -> None:
+    (home / "etc/pip.conf").write_text(
+        "[global]\nindex-url = https://machine.example.org\nfind-links = /machine\n"
+    )
+    (home / "home/.pip/pip.conf").write_text("[global]\nfind_links =\n  /legacy\n  /two\n")
+    assert machine(home) == Machine(index="https://machine.example.org", find_links=("/legacy", "/two"))
+    (home / "home/.config/pip/pip.conf").write_text("[install]\nindex-url = https://user.example.org/%(x)s\n")
+    assert machine(home).index == "https://user.example.org/%(x)s"
+    (home / "own.conf").write_text("[global]\nindex-url = https://own.example.org\nno-index = true\n")
+    chosen = machine(home, PIP_CONFIG_FILE=str(home / "own.conf"))
+    assert (chosen.index, chosen.no_index) == ("https://own.example.org", True)
+    assert machine(home, PIP_CONFIG_FILE=os.devnull) == Machine()
+
+
+def test_the_environment_wins_and_uv_before_pip(home: Path) -> None:
+    (home / "etc/pip.conf").write_text(
+        "[global]\nindex-url = https://machine.example.org\nfind-links = /machine\n"
+    )
+    assert machine(home, PIP_INDEX_URL="https://pip.example.org", PIP_FIND_LINKS="/a /b") == Machine(
+        index="https://pip.example.org", find_links=("/a", "/b")
+    )
+    assert machine(home, UV_INDEX_URL="https://uv.example.org").index == "https://uv.example.org"
+    assert machine(home, UV_DEFAULT_INDEX="mine=https://uv.example.org").index == "https://uv.example.org"
+    assert machine(home, UV_FIND_LINKS="/u,/v").find_links == ("/u", "/v", "/machine")
+
+
+def test_a_second_index_of_equal_rank_is_never_used(home: Path) -> None:
+    (home / "etc/pip.conf").write_text("[global]\nextra-index-url = https://extra.example.org\n")
+    found = machine(
+        home, PIP_EXTRA_INDEX_URL="https://extra.example.org", UV_EXTRA_INDEX_URL="https://e.example.org"
+    )
+    assert found == Machine()
+    assert python_sources(None, found).indexes == ()
+
+
+def test_a_configuration_that_cannot_be_read_is_told(home: Path) -> None:
+    (home / "etc/pip.conf").write_text("index-url = x\n")
+    with pytest.raises(MachineError, match=r"pip\.conf"):
+        machine(home)
+
+
+def test_python_sources_of_a_site(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "x-1-py3-none-any.whl").touch()
+    site = Site(
+        name="x",
+        origins={
+            "pypi": ("https://one.example.org", "https://two.example.org"),
+            "pytorch-cpu": ("https://cpu.example.org", f"file://{wheels}"),
+            "debian:bookworm": ("https://deb.example.org",),
+        },
+        find_links=("https://links.example.org/", "/nowhere/at/all"),
+    )
+    found = python_sources(
+        site, Machine(index="https://machine.example.org", find_links=("/tmp",), no_index=True)
+    )
+    assert found.indexes == ("https://one.example.org", "https://two.example.org")
+    assert found.named == {"pytorch-cpu": ("https://cpu.example.org",)}
+    assert found.find_links == ("https://links.example.org/", str(wheels), "/tmp")
+    assert not found.no_index
+    assert found.local_directories() == (wheels, Path("/tmp"))
+
+
+def test_a_site_whose_only_origin_is_a_directory_asks_no_index(tmp_path: Path) -> None:
+    (tmp_path / "x-1-py3-none-any.whl").touch()
+    found = python_sources(Site(name="x", origins={"pypi": (f"file://{tmp_path}",)}), Machine())
+    assert found.no_index
+    assert found.find_links == (str(tmp_path),)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.resolve import uvtext
+from envbuild.resolve.uvtext import Wheel
+
+# As `uv pip compile` 0.13 wrote them, addresses changed.
+RESOLUTION = """\
+jinja2==3.1.6             # via torch
+    # from https://index.example.org/simple
+markupsafe==3.0.4         # via jinja2
+    # from https://index.example.org/simple
+mpi4py==4.1.2             # via envbuild-request (pyproject.toml)
+    # from https://index.example.org/simple
+numpy==2.4.6              # via scipy, envbuild-request (pyproject.toml)
+    # from https://index.example.org/simple
+scipy==1.17.1             # via envbuild-request (pyproject.toml)
+    # from https://index.example.org/simple
+torch==2.13.0+cpu         # via envbuild-request (pyproject.toml)
+    # from file:///sw/wheels
+typing-extensions==4.16.0  # via jinja2, torch
+    # from https://index.example.org/simple
+"""
+
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "uv"
+requires-python = ">=3.11"
+
+[[packages]]
+name = "mpi4py"
+version = "4.1.2"
+wheels = [
+    {{ url = "https://files.example.org/a3/mpi4py-4.1.2-cp310-abi3-manylinux1_x86_64.manylinux_2_5_x86_64.whl", upload-time = 2026-05-16T10:34:00Z, size = 1400000, hashes = {{ sha256 = "{"2" * 64}" }} }},
+    {{ url = "https://files.example.org/4f/mpi4py-4.1.2-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl", hashes = {{ sha256 = "{"d" * 64}" }} }},
+    {{ url = "https://files.example.org/4f/other-4.1.2-py3-none-any.whl", hashes = {{ sha256 = "{"d" * 64}" }} }},
+    {{ url = "https://files.example.org/4f/mpi4py-4.1.2-py3-none-any.whl", hashes = {{ md5 = "00" }} }},
+]
+
+[[packages]]
+name = "torch"
+version = "2.13.0+cpu"
+wheels = [{{ url = "file:///sw/wheels/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl", hashes = {{ sha256 = "{"6" * 64}" }} }}]
+"""  # noqa: E501
+
+CLASH = """\
+error: No solution found when resolving dependencies
+  cause: Because all of:
+             scipy>=1.8.0rc1,<=1.8.0rc4
+             scipy>=1.9.0rc1,<=1.9.0rc3
+          have no usable wheels and scipy>=1.10.0rc1,<=1.10.1 depends on numpy>=1.19.5,<1.27.0, we can conclude that all of:
+             scipy>=1.8.0rc1,<=1.8.0rc4
+         depend on numpy>=1.19.5,<1.27.0.
+         And because scipy>=1.9.2,<=1.9.3 depends on numpy>=1.18.5,<1.26.0 and scipy==1.11.0 has no usable wheels, we can conclude that scipy<=1.11.4 depends on numpy>=1.18.5,<1.28.0.
+         And because envbuild-request depends on scipy<1.12 and numpy>=2.3, we can conclude that your requirements are unsatisfiable.
+
+hint: Wheels are required for `scipy` because building from source is disabled for all packages (i.e., with `--no-build`)
+"""  # noqa: E501
+
+
+NO_WHEEL = """\
+error: No solution found when resolving dependencies
+  cause: Because win==1.0 has no wheels with a matching platform tag (e.g., `manylinux_2_36_x86_64`) and only win==1.0 is available, we can conclude that all versions of win cannot be used.
+         And because envbuild-request depends on win, we can conclude that your requirements are unsatisfiable.
+
+hint: Wheels are available for `win` (v1.0) on the following platform: `win_amd64`
+"""  # noqa: E501
+
+
+def offer(file: str) -> Wheel:
+    return Wheel(
+        name="x", version="1", file=file, address=f"https://example.org/{file}", sha256="0" * 64, size_bytes=1
+    )
+
+
+def test_a_resolution_is_read_with_its_edges_and_sources() -> None:
+    found = {entry.name: entry for entry in uvtext.parse_resolution(RESOLUTION)}
+    assert len(found) == 7
+    assert found["numpy"].via == ("scipy",)
+    assert found["scipy"].via == ()
+    assert found["typing-extensions"].via == ("jinja2", "torch")
+    assert (found["torch"].version, found["torch"].source) == ("2.13.0+cpu", "file:///sw/wheels")
+
+
+def test_a_line_that_is_not_understood_is_no_silent_loss() -> None:
+    with pytest.raises(MachineError, match="not understood: torch @ https://host/x"):
+        uvtext.parse_resolution("torch @ https://me:secret@host/x?token=1\n")
+
+
+def test_wheels_are_read_and_strange_ones_left_out() -> None:
+    found = uvtext.parse_pylock(PYLOCK)
+    assert [(wheel.file, wheel.size_bytes) for wheel in found["mpi4py"]] == [
+        ("mpi4py-4.1.2-cp310-abi3-manylinux1_x86_64.manylinux_2_5_x86_64.whl", 1_400_000),
+        ("mpi4py-4.1.2-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl", None),
+    ]
+    assert found["torch"][0].file == "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert found["torch"][0].version == "2.13.0+cpu"
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "packages = 3", "[[packages]]\nversion = '1'", "[[packages]]\nname='x'\nwheels=[{}]"]
+)
+def test_what_is_no_pylock_is_refused(text: str) -> None:
+    with pytest.raises(MachineError, match="not understood"):
+        uvtext.parse_pylock(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["x-1-py3-none-any.whl", "x-1-cp311-cp311-manylinux_2_17_x86_64.whl"], 1),
+        (["x-1-cp310-abi3-manylinux_2_17_x86_64.whl", "x-1-cp311-cp311-manylinux_2_5_x86_64.whl"], 1),
+        (["x-1-cp311-cp311-manylinux_2_17_x86_64.whl", "x-1-cp311-cp311-manylinux_2_28_x86_64.whl"], 1),
+        (["x-1-cp311-cp311-manylinux_2_37_x86_64.whl", "x-1-cp311-cp311-manylinux2014_x86_64.whl"], 1),
+        (["x-1-1-py3-none-any.whl", "x-1-2-py3-none-any.whl"], 1),
+        (["x-1-cp312-cp312-manylinux_2_17_x86_64.whl", "x-1-cp311-cp311-musllinux_1_2_x86_64.whl"], None),
+        (["x-1-cp311-cp311-manylinux_2_17_aarch64.whl", "x-1-cp311-cp311-win_amd64.whl"], None),
+        ([], None),
+    ],
+)
+def test_the_wheel_that_fits_best_is_chosen(files: list[str], expected: int | None) -> None:
+    accepted = uvtext.tags("amd64", "2.36", "cp311")
+    wheels = [offer(file) for file in files]
+    for order in (wheels, wheels[::-1]):
+        chosen = uvtext.best(order, accepted)
+        assert chosen == (None if expected is None else wheels[expected])
+
+
+def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
+    accepted = {str(tag) for tag in uvtext.tags("arm64", "2.41", "cp313")}
+    assert "cp313-cp313-manylinux_2_41_aarch64" in accepted
+    assert "cp39-abi3-manylinux2014_aarch64" in accepted
+    assert "py3-none-any" in accepted
+    assert not any("x86_64" in tag or "2_42" in tag or "manylinux1_" in tag for tag in accepted)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "glibc", "expected"),
+    [
+        ("amd64", "2.36", "x86_64-manylinux_2_36"),
+        ("arm64", "2.41", "aarch64-manylinux_2_40"),
+        ("amd64", "2.30", "x86_64-manylinux_2_28"),
+    ],
+)
+def test_platform(architecture: str, glibc: str, expected: str) -> None:
+    assert uvtext.platform(architecture, glibc) == expected
+
+
+def test_a_c_library_that_is_too_old_is_told() -> None:
+    with pytest.raises(MachineError, match=r"glibc 2\.12"):
+        uvtext.platform("amd64", "2.12")
+
+
+def test_a_request_becomes_a_project_that_cannot_be_broken_out_of() -> None:
+    text = uvtext.project(
+        ["scipy; python_version >= '3.11'", 'x; extra == "\\" ]\nevil = true"'],
+        python="3.11",
+        sources={"torch": "pytorch-cpu"},
+        indexes={"pytorch-cpu": 'https://example.org/"x'},
+    )
+    data = tomllib.loads(text)
+    assert data["project"]["dependencies"] == [
+        "scipy; python_version >= '3.11'",
+        'x; extra == "\\" ]\nevil = true"',
+    ]
+    assert data["tool"]["uv"]["sources"] == {"torch": {"index": "pytorch-cpu"}}
+    assert data["tool"]["uv"]["index"] == [
+        {"name": "pytorch-cpu", "url": 'https://example.org/"x', "explicit": True}
+    ]
+    assert set(data) == {"project", "tool"}
+
+
+def test_a_long_proof_becomes_its_last_step() -> None:
+    assert uvtext.reason(CLASH) == (
+        "scipy<=1.11.4 depends on numpy>=1.18.5,<1.28.0; what was asked needs scipy<1.12 and numpy>=2.3"
+    )
+
+
+def test_a_short_proof_keeps_all_its_premises() -> None:
+    assert uvtext.reason(NO_WHEEL) == (
+        "win==1.0 has no wheels with a matching platform tag (e.g., `manylinux_2_36_x86_64`) and only "
+        "win==1.0 is available; what was asked needs win"
+    )
+
+
+def test_a_short_reason_stays_whole() -> None:
+    text = (
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because there is no version of torch==2.99.0+cpu and envbuild-request depends on "
+        "torch==2.99.0+cpu, we can conclude that your requirements are unsatisfiable.\n"
+    )
+    assert uvtext.reason(text) == (
+        "there is no version of torch==2.99.0+cpu and what was asked needs torch==2.99.0+cpu"
+    )
+
+
+def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
+    assert uvtext.without_wheels(CLASH) == []  # wheels are not what clashes
+    assert uvtext.without_wheels(NO_WHEEL) == ["win"]
+    text = "Resolved 11 packages\nwarning: at https://me:secret@host/x?y=1 there is no extra named `foo`\n"
+    assert uvtext.warnings(text) == ["at https://host/x there is no extra named `foo`"]

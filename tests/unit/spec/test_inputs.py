@@ -1,0 +1,223 @@
+"""Reading what a spec names: where things are found, what is put together, what digests cover."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.spec.asked import Asked
+from envbuild.system import files
+from envbuild.workflows import inputs
+from envbuild.workflows.inputs import read_asked
+
+CATALOG = Path(__file__).parent / "catalog"
+SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nmpi: mpich\nframeworks: [pytorch]\n'
+
+
+@pytest.fixture(autouse=True)
+def only_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave out what this machine and its user have; our own catalog is that of the tests."""
+    for variable in ("ENVBUILD_RECIPES", "ENVBUILD_SITE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(files, "_own_data", lambda: CATALOG)
+    monkeypatch.setattr(inputs, "architecture", lambda: "amd64")
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def asked(tmp_path: Path, extra: str = "", **arguments: object) -> Asked:
+    return read_asked(write(tmp_path / "spec.yaml", SPEC + extra), **arguments)  # type: ignore[arg-type]
+
+
+def text_of(tmp_path: Path, extra: str = "", **arguments: object) -> str:
+    with pytest.raises(EnvbuildError) as caught:
+        asked(tmp_path, extra, **arguments)
+    return render(caught.value).replace(f"{tmp_path}/", "")
+
+
+def site(name: str) -> str:
+    return f"name: {name}\n"
+
+
+def test_what_is_put_together(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "a.txt", "hello")
+    result = asked(
+        tmp_path, "files: [{source: data/a.txt, target: /data/a.txt}]\npackages: {python: [scipy]}\n"
+    )
+    assert [chosen.layer for chosen in result.recipes] == ["mpi", "framework:pytorch"]
+    assert [chosen.version for chosen in result.recipes] == ["5.0.2", "2.13.0"]
+    assert result.files == {"data/a.txt": b"hello"}
+    assert result.python_requests() == ("mpich==5.0.2", "scipy", "torch==2.13.0+cpu")
+    assert result.owner("Triton") == "framework:pytorch"
+    assert result.architecture == "amd64"
+    assert result.site is None
+
+
+def test_the_first_version_that_the_constraint_admits_is_chosen(tmp_path: Path) -> None:
+    text = SPEC.replace("mpich", "'mpich@<5'").replace("[pytorch]", "['pytorch@2.12']")
+    result = read_asked(write(tmp_path / "spec.yaml", text))
+    assert [chosen.version for chosen in result.recipes] == ["4.3.1", "2.12.1"]
+
+
+def test_an_mpi_serves_every_accelerator(tmp_path: Path) -> None:
+    text = SPEC.replace("[pytorch]", "[rocket]") + "accelerator: rocm\n"
+    result = read_asked(write(tmp_path / "spec.yaml", text))
+    assert [chosen.variant_name for chosen in result.recipes] == ["cpu", "rocm"]
+
+
+def test_a_base_can_be_named_by_its_distribution(tmp_path: Path) -> None:
+    base = (CATALOG / "base-images" / "debian-12.yaml").read_text()
+    newer = base.replace("debian-12", "debian-12.5").replace('"12"', '"12.5"')
+    write(tmp_path / "config/envbuild/base-images/debian-12.5.yaml", newer)
+    for wanted, found in (
+        ("debian@12", "debian-12.5"),
+        ("debian@<12.5", "debian-12"),
+        ("debian-12", "debian-12"),
+    ):
+        text = SPEC.replace("debian-12", f"'{wanted}'")
+        assert read_asked(write(tmp_path / "spec.yaml", text)).base.name == found
+
+
+def test_python_is_judged_by_its_minor_release(tmp_path: Path) -> None:
+    for constraint in ("3.11", ">=3.11.2", "<3.12", "~=3.11.1"):
+        assert asked(tmp_path, f"python: '{constraint}'\n").spec.python
+
+
+def test_recipes_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (CATALOG / "recipes" / "mpich" / "recipe.yaml").read_text()
+    places = ["given", "variable", "config/envbuild/recipes", "etc/recipes"]
+    for number, place in enumerate(places):
+        write(tmp_path / place / "mpich" / "recipe.yaml", text.replace("An MPI", place))
+        (tmp_path / f"nothing{number}").mkdir()
+    monkeypatch.setenv("ENVBUILD_RECIPES", f"{tmp_path}/nothing0{os.pathsep}{tmp_path}/variable")
+    given = [tmp_path / "nothing1", tmp_path / "given"]
+    for place in places:
+        assert asked(tmp_path, recipes=given).recipes[0].recipe.summary == place
+        shutil.rmtree(tmp_path / place / "mpich")
+    assert asked(tmp_path, recipes=given).recipes[0].recipe.summary == "An MPI"
+
+
+def test_sites_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = write(tmp_path / "given.yaml", site("given"))
+    monkeypatch.setenv("ENVBUILD_SITE", str(write(tmp_path / "variable.yaml", site("variable"))))
+    write(tmp_path / "config/envbuild/site.yaml", site("user"))
+    write(tmp_path / "etc/site.yaml", site("machine"))
+
+    def found(extra: str = "", **arguments: object) -> str | None:
+        settings = asked(tmp_path, extra, **arguments).site
+        return None if settings is None else settings.name
+
+    assert found("site: example\n", site=given) == "given"
+    assert found("site: example\n") == "variable"
+    monkeypatch.delenv("ENVBUILD_SITE")
+    assert found("site: example\n") == "example"
+    assert found() == "user"
+    (tmp_path / "config/envbuild/site.yaml").unlink()
+    assert found() == "machine"
+    (tmp_path / "etc/site.yaml").unlink()
+    assert found() is None
+
+
+def test_only_the_recipes_that_are_named_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "config/envbuild/recipes/broken/recipe.yaml", "name: [\n")
+    assert asked(tmp_path).recipes
+    text = SPEC.replace("[pytorch]", "[broken]")
+    with pytest.raises(RequestError, match="is missing"):
+        read_asked(write(tmp_path / "spec.yaml", text))
+    with pytest.raises(RequestError, match="unknown recipe `brokn`") as caught:
+        read_asked(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[brokn]")))
+    assert str(caught.value.hint).startswith("did you mean `broken`? known: broken, horovod, mpich")
+
+
+def test_a_recipes_digest_covers_its_files_and_nothing_else(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine" / "pytorch"
+    shutil.copytree(CATALOG / "recipes" / "pytorch", recipe)
+
+    def digest() -> str:
+        return asked(tmp_path, recipes=[tmp_path / "mine"]).frameworks[0].digest
+
+    before = digest()
+    contents = {
+        name: hashlib.sha256((recipe / name).read_bytes()).hexdigest()
+        for name in ("recipe.yaml", "verify/parallel_demo.py")
+    }
+    canonical = json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
+    assert before == "sha256:" + hashlib.sha256(canonical).hexdigest()
+    write(recipe / "README.md", "words")
+    write(recipe / "verify" / "notes.txt", "words")
+    (recipe / "verify" / "parallel_demo.py").touch()
+    assert digest() == before
+    write(recipe / "verify" / "helper.py", "")
+    assert digest() != before
+
+
+def test_a_bases_digest_covers_what_it_says_not_how(tmp_path: Path) -> None:
+    base = (CATALOG / "base-images" / "debian-12.yaml").read_text()
+    copy = tmp_path / "config/envbuild/base-images/debian-12.yaml"
+    before = asked(tmp_path).base_digest
+    write(copy, "# a comment\n" + base.replace("[debian:bookworm]", '\n  - "debian:bookworm"'))
+    assert asked(tmp_path).base_digest == before
+    write(copy, base.replace("[python3]", "[python3, git]"))
+    assert asked(tmp_path).base_digest != before
+
+
+def test_mistakes_of_all_files_are_told_together(tmp_path: Path) -> None:
+    write(tmp_path / "mine/mpich/recipe.yaml", "name: mpich\nkind: mpi\n")
+    write(tmp_path / "config/envbuild/base-images/debian-12.yaml", "name: [\n")
+    here = write(tmp_path / "here.yaml", "nmae: x\n")
+    text = text_of(tmp_path, "test: {ranks: 1}\n", recipes=[tmp_path / "mine"], site=here)
+    for place in ("spec.yaml:6:15", "mine/mpich/recipe.yaml:1:1", "debian-12.yaml:2:1", "here.yaml:1:1"):
+        assert f"{place}\n" in text
+    assert "unknown" not in text.replace("unknown key `nmae`", "")
+
+
+def test_what_is_given_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert "there is no directory `nowhere`" in text_of(tmp_path, recipes=[nowhere])
+    assert "there is no file `nowhere`" in text_of(tmp_path, site=nowhere)
+    monkeypatch.setenv("ENVBUILD_RECIPES", str(nowhere))
+    assert "hint: ENVBUILD_RECIPES takes a directory" in text_of(tmp_path)
+    monkeypatch.delenv("ENVBUILD_RECIPES")
+    with pytest.raises(RequestError, match="there is no file") as caught:
+        read_asked(tmp_path / "spce.yaml")
+    assert caught.value.hint == "did you mean `spec.yaml`?"
+
+
+def test_files_stay_below_the_spec(tmp_path: Path) -> None:
+    secret = write(tmp_path / "secret", "x")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "data").symlink_to(secret)
+    (tmp_path / "project" / "up").symlink_to(tmp_path)
+    (tmp_path / "project" / "loop").symlink_to("loop")
+    extra = "files:\n" + "".join(
+        f"  - {{source: {source}, target: /data/{index}}}\n"
+        for index, source in enumerate(("data", "up/secret", "loop"))
+    )
+    text = text_of(tmp_path / "project", extra)
+    assert text.count("leads out of the spec's directory") == 3
+    assert [f"spec.yaml:{line}:14" in text for line in (7, 8, 9)] == [True] * 3
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    text = text_of(tmp_path, "files: [{source: pipe, target: /data/a}]\n")
+    assert "pipe` is not a regular file\n  --> spec.yaml:6:18" in text
+
+
+def test_a_file_may_not_be_huge(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as stream:
+        stream.truncate(inputs.MAX_FILE_BYTES + 1)
+    text = text_of(tmp_path, "files: [{source: large, target: /data/a}]\n")
+    assert "large` is too large: more than 67108864 bytes" in text

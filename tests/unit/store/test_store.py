@@ -1,0 +1,356 @@
+"""Blobs and records: a reader sees a finished layer or none, whatever happened to the writer."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from envbuild.errors import BuildError, MachineError, RequestError
+from envbuild.store.store import LayerRecord, Store, default_root, remove, sync
+from envbuild.store.tree import Tree
+from envbuild.system import host
+
+KEY = "sha256:" + "a1" * 32
+TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def publish(store: Store, content: bytes = b"squash", key: str = KEY) -> LayerRecord:
+    with store.stage() as stage:
+        image = stage / "layer"
+        image.write_bytes(content)
+        return store.publish(key=key, name="python", squashfs=image, tree=TREE)[0]
+
+
+def files(store: Store) -> list[str]:
+    found = (path for path in store.root.rglob("*") if path.is_file())
+    return sorted(path.relative_to(store.root).as_posix() for path in found)
+
+
+class TestPublish:
+    def test_what_was_published_is_found(self, store: Store) -> None:
+        record = publish(store)
+        assert store.get(KEY) == record
+        assert record == LayerRecord(
+            key=KEY,
+            name="python",
+            blob="sha256:" + hashlib.sha256(b"squash").hexdigest(),
+            size_bytes=6,
+            tree=TREE,
+        )
+        assert store.blob_path(record.blob).read_bytes() == b"squash"
+
+    def test_a_blob_is_read_only_and_a_stage_leaves_nothing(self, store: Store) -> None:
+        record = publish(store)
+        assert stat.S_IMODE(store.blob_path(record.blob).stat().st_mode) == 0o444
+        hexes = record.blob.removeprefix("sha256:"), KEY.removeprefix("sha256:")
+        assert files(store) == [
+            f"blobs/sha256/{hexes[0][:2]}/{hexes[0]}",
+            f"layers/{hexes[1][:2]}/{hexes[1]}.json",
+        ]
+        assert not list((store.root / "stage").iterdir())
+
+    def test_another_store_at_another_place_is_the_same(self, store: Store, tmp_path: Path) -> None:
+        record = publish(store)
+        store.root.rename(tmp_path / "moved")
+        assert Store(tmp_path / "moved").get(KEY) == record
+
+    def test_the_same_key_twice_with_the_same_bytes_is_fine(self, store: Store) -> None:
+        publish(store)
+        with store.stage() as stage:
+            (stage / "x").write_bytes(b"squash")
+            _, other = store.publish(key=KEY, name="python", squashfs=stage / "x", tree=TREE)
+        assert other is None
+
+    def test_the_same_key_with_other_bytes_is_a_broken_promise(self, store: Store) -> None:
+        first = publish(store)
+        with store.stage() as stage:
+            (stage / "x").write_bytes(b"other")
+            record, other = store.publish(key=KEY, name="python", squashfs=stage / "x", tree=TREE)
+        assert other == first.blob
+        assert store.get(KEY) == record
+        assert store.blob_path(first.blob).exists(), "an image that is composed just now still finds it"
+
+    def test_many_at_once_under_one_key(self, store: Store) -> None:
+        together = Barrier(8)
+
+        def one(number: int) -> LayerRecord:
+            together.wait()
+            return publish(store, content=b"same bytes")
+
+        with ThreadPoolExecutor(8) as pool:
+            records = set(map(repr, pool.map(one, range(8))))
+        assert records == {repr(store.get(KEY))}
+        assert len(files(store)) == 2
+
+
+class TestGet:
+    def test_an_unknown_key(self, store: Store) -> None:
+        assert store.get(KEY) is None
+        assert not store.root.exists(), "looking changes nothing"
+
+    @pytest.mark.parametrize("content", [b"", b"squas", b"squashfs"])
+    def test_a_blob_of_another_length_is_no_layer(self, store: Store, content: bytes) -> None:
+        path = store.blob_path(publish(store).blob)
+        path.chmod(0o644)
+        path.write_bytes(content)
+        assert store.get(KEY) is None
+
+    def test_a_missing_blob_is_no_layer_and_is_built_again(self, store: Store) -> None:
+        record = publish(store)
+        store.blob_path(record.blob).unlink()
+        assert store.get(KEY) is None
+        assert publish(store) == record == store.get(KEY)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"format": 2},
+            {"key": "sha256:" + "b2" * 32},
+            {"key": 5},
+            {"name": None},
+            {"blob": "sha256:../../../etc/passwd"},
+            {"blob": "md5:" + "0" * 64},
+            {"blob": 5},
+            {"blob": None},
+            {"size_bytes": -1},
+            {"size_bytes": 6.0},
+            {"size_bytes": "6"},
+            {"size_bytes": True},
+            {"tree": []},
+            {"tree": "opt"},
+            {"tree": {"opt": 5}},
+        ],
+        ids=str,
+    )
+    def test_a_hostile_record_is_no_layer(self, store: Store, change: dict[str, object]) -> None:
+        publish(store)
+        path = store._record_path(KEY)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        assert store.get(KEY) is None
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", "5", "{}", "null", "[" * 100_000, "\udcff"], ids=lambda text: text[:3]
+    )
+    def test_a_record_that_is_none(self, store: Store, text: str) -> None:
+        publish(store)
+        store._record_path(KEY).write_text(text, errors="surrogateescape")
+        assert store.get(KEY) is None
+
+    def test_every_missing_field_is_noticed(self, store: Store) -> None:
+        publish(store)
+        path = store._record_path(KEY)
+        whole = json.loads(path.read_text())
+        for name in whole:
+            path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+            assert store.get(KEY) is None, name
+        path.write_text(json.dumps(whole))
+        assert store.get(KEY) is not None
+
+
+class TestDigests:
+    @pytest.mark.parametrize(
+        "digest",
+        [
+            "",
+            "sha256:",
+            "a1" * 32,
+            "sha512:" + "a1" * 32,
+            "sha256:" + "A1" * 32,
+            "sha256:" + "a1" * 31,
+            "sha256:" + "a1" * 33,
+            "sha256:" + "a1" * 31 + "g0",
+            "sha256:" + "a1" * 31 + "a\n",
+            "sha256:" + "\u0661" * 64,
+            "sha256:../" + "a1" * 30 + "a",
+            "sha256:/" + "a" * 63,
+        ],
+    )
+    def test_what_is_none_reaches_no_path(self, store: Store, digest: str) -> None:
+        with pytest.raises(RequestError, match="is not a sha256 digest"):
+            store.blob_path(digest)
+        assert store.get(digest) is None
+
+    def test_a_blob_lies_below_the_store(self, store: Store) -> None:
+        assert store.blob_path(KEY) == store.root / "blobs" / "sha256" / "a1" / ("a1" * 32)
+
+
+class TestStage:
+    def test_it_is_private_whatever_the_umask(self, store: Store) -> None:
+        before = os.umask(0)
+        try:
+            with store.stage() as stage:
+                assert stat.S_IMODE(stage.stat().st_mode) == 0o700
+        finally:
+            os.umask(before)
+
+    def test_a_shared_stores_group_is_not_inherited(self, store: Store) -> None:
+        store.directory("stage").chmod(0o2775)
+        with store.stage() as stage:
+            assert stat.S_IMODE(stage.stat().st_mode) == 0o700
+
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, RequestError])
+    def test_it_is_gone_after_an_error(self, store: Store, error: type[BaseException]) -> None:
+        def fail() -> None:
+            with store.stage() as stage:
+                (stage / "sub").mkdir()
+                (stage / "sub" / "file").touch()
+                raise error("x")
+
+        with pytest.raises(error):
+            fail()
+        assert not list((store.root / "stage").iterdir())
+
+    def test_a_failed_steps_stage_is_kept_until_the_next_build_of_another_process(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(BuildError), store.stage() as stage:
+            raise BuildError("x")
+        store.sweep()
+        assert stage.exists(), "this process may still look at it"
+        gone = stage.with_name(stage.name.replace(f"-{os.getpid()}-", "-99999999-"))
+        stage.rename(gone)
+        monkeypatch.setattr(host, "name", lambda: "another")
+        store.sweep()
+        assert gone.exists(), "another host's process may live"
+        monkeypatch.undo()
+        store.sweep()
+        assert not gone.exists()
+
+    def test_a_sweep_takes_nothing_else(self, store: Store) -> None:
+        for name in ("mine", f"envbuild-{host.name()}-x-1", "envbuild-other-99999999-1"):
+            store.directory(f"stage/{name}")
+        store.sweep()
+        assert len(list((store.root / "stage").iterdir())) == 3
+        Store(store.root / "nowhere").sweep()
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_full_disk_is_told_as_such(self, store: Store, number: int) -> None:
+        with pytest.raises(BuildError, match="no space left in the store") as caught, store.stage():
+            raise OSError(number, "x")
+        assert caught.value.hint is not None
+        assert "it resumes" in caught.value.hint
+        assert not list((store.root / "stage").iterdir())
+
+    def test_any_other_error_of_the_system_is_a_bug_and_stays_one(self, store: Store) -> None:
+        with pytest.raises(FileNotFoundError), store.stage():
+            raise FileNotFoundError(errno.ENOENT, "x")
+
+    def test_a_store_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "store").touch()
+        with pytest.raises(MachineError, match="cannot be written: Not a directory") as caught:
+            Store(tmp_path / "store").directory("stage")
+        assert caught.value.hint is not None
+        assert "--store" in caught.value.hint
+
+
+class TestWrite:
+    def test_whole_or_not_at_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        target = store.root / "plans" / "x.json"
+        store.write(target, "before")
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "x")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(BuildError, match="no space left"):
+            store.write(target, "after")
+        assert target.read_text() == "before"
+        assert not list((store.root / "stage").iterdir())
+
+    def test_where_nobody_may_write(self, store: Store) -> None:
+        store.directory("plans")
+        with pytest.raises(MachineError, match="cannot be written: Is a directory"):
+            store.write(store.root / "plans", "x")
+
+
+@pytest.fixture
+def _without_overriding_permissions() -> Iterator[None]:
+    """Root may write where modes forbid it; an ordinary user may not: take that power away.
+
+    Source: capget(2), linux/capability.h: version 3, CAP_DAC_OVERRIDE 1, CAP_DAC_READ_SEARCH 2.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before = (ctypes.c_uint32 * 6)()
+    assert libc.capget(head, before) == 0
+    less = (ctypes.c_uint32 * 6)(*before)
+    less[0] &= ~0b110
+    assert libc.capset(head, less) == 0
+    yield
+    assert libc.capset(head, before) == 0
+
+
+class TestRemove:
+    @pytest.mark.usefixtures("_without_overriding_permissions")
+    def test_read_only_directories(self, tmp_path: Path) -> None:
+        tree = tmp_path / "tree"
+        (tree / "a" / "b").mkdir(parents=True)
+        (tree / "a" / "b" / "file").touch()
+        (tree / "a" / "link").symlink_to("b")
+        for path, mode in ((tree / "a" / "b", 0o000), (tree / "a", 0o555), (tree, 0o500)):
+            path.chmod(mode)
+        with pytest.raises(PermissionError):
+            (tree / "new").touch()
+        remove(tree)
+        assert not tree.exists()
+
+    @pytest.mark.usefixtures("_without_overriding_permissions")
+    def test_links_are_not_followed(self, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir(mode=0o500)
+        tree = tmp_path / "tree"
+        (tree / "locked").mkdir(parents=True)
+        (tree / "locked" / "out").symlink_to(outside)
+        (tree / "locked").chmod(0o500)
+        remove(tree)
+        assert stat.S_IMODE(outside.stat().st_mode) == 0o500
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            Path.touch,
+            lambda path: path.symlink_to("nowhere"),
+            lambda path: path.symlink_to("/"),
+            lambda path: None,
+        ],
+        ids=["file", "dangling link", "link to a directory", "nothing"],
+    )
+    def test_what_is_no_directory(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+        make(tmp_path / "x")
+        remove(tmp_path / "x")
+        assert not os.path.lexists(tmp_path / "x")
+
+
+class TestDefaultRoot:
+    def test_variable_then_cache_then_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ENVBUILD_STORE", "/s")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+        monkeypatch.setenv("HOME", "/h")
+        assert default_root() == Path("/s")
+        monkeypatch.setenv("ENVBUILD_STORE", "")
+        assert default_root() == Path("/c/envbuild")
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert default_root() == Path("/h/.cache/envbuild")
+
+
+def test_sync_takes_files_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    sync(tmp_path)
+    sync(tmp_path / "x")
+    with pytest.raises(FileNotFoundError):
+        sync(tmp_path / "y")
