@@ -80,7 +80,7 @@ class CheckError(EnvbuildError):
 
 
 class MachineError(EnvbuildError):
-    """This machine lacks something (exit code 5)."""
+    """The machine lacks something (exit code 5)."""
 
     exit_code = 5
 

@@ -63,6 +63,9 @@ TRAVELLERS: dict[str, frozenset[str]] = {
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
 
+# Module → the distribution that brings it, where the names differ.
+BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 # Longer modules → their own limit and why; one that became short fails.
@@ -304,6 +307,16 @@ def test_functions_are_short() -> None:
                 if lines > MAX_FUNCTION_LINES:
                     long.append(f"{where(path, node.lineno)}: {node.name} has {lines} lines")
     assert not long, "\n".join(long)
+
+
+def test_dependencies_are_those_that_are_imported() -> None:
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=!~ \[]", text)[0] for text in project["dependencies"]}
+    targets = {target.split(".")[0] for path in sources() for target, _ in imported(path)}
+    foreign = targets - set(sys.stdlib_module_names) - {"envbuild"}
+    used = {BROUGHT_BY.get(module, module) for module in foreign}
+    assert used <= declared, "imported and not declared"
+    assert declared <= used, "declared and imported nowhere"
 
 
 def repository_files() -> Iterator[Path]:

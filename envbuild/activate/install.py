@@ -127,24 +127,22 @@ def install(
     apptainer : Apptainer
         Its path is written into the launcher.
     copied : callable, optional
-        Called with the bytes (count) that were copied since the last call.
+        Called with the bytes (count) copied since the last call.
 
     Raises
     ------
-    RequestError, ManyErrors
-        The root cannot be written or stand in PATH; names of the image are
-        unfit for a module; a part is not in `thin_parts`.
+    RequestError
+        The root cannot be written or stand in PATH; names are unfit for a module; a part is nowhere.
     MachineError
         The disk is full.
     """
     check_names(manifest)
-    root = Path(os.path.abspath(root))  # noqa: PTH100  # keeps symbolic links: automounters need them
-    _check_root(root)
+    root = _checked(root)
     parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
     launch = _launch(manifest, root=root, parts=parts, site=site, apptainer=apptainer)
     own = None if parts else launch.image
     module = describe(manifest, commands_directory=launch.home / "bin", image=own, verdict=verdict)
-    release = launch.home.with_name(_release_name(manifest, thin=parts is not None))
+    release = _release(launch.home, manifest, thin=parts is not None)
     content = _content(launch, image=None if parts else image)
     with _told(root):
         changed, replaced = _publish(root, module, launch.home, release, content, copied)
@@ -212,18 +210,20 @@ def _launch(
     )
 
 
-def _release_name(manifest: Manifest, *, thin: bool) -> str:
+def _release(home: Path, manifest: Manifest, *, thin: bool) -> Path:
     name = f".{manifest.version}-{manifest.digest.removeprefix('sha256:')[:16]}"
-    return f"{name}-thin" if thin else name
+    return home.with_name(f"{name}-thin" if thin else name)
 
 
-def _check_root(root: Path) -> None:
+def _checked(root: Path) -> Path:
+    root = Path(os.path.abspath(root))  # noqa: PTH100  # keeps symbolic links: automounters need them
     bad = sorted({char for char in str(root) if char == ":" or not char.isprintable()})
     if bad:
         raise RequestError(
             f"modules cannot be installed under {str(root)!r}: {bad[0]!r} cannot stand in PATH",
             hint="name another directory with --root DIR",
         )
+    return root
 
 
 def _thin_paths(manifest: Manifest, parts: Mapping[str, Path]) -> tuple[Path, ...]:

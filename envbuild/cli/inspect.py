@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from envbuild.cli.options import ImageArgument, JsonOption, StoreOption, put
+from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption, put
 
 
-def command(image: ImageArgument, store: StoreOption = None, json: JsonOption = False) -> None:
+def command(
+    image: ImageArgument,
+    store: StoreOption = None,
+    apptainer: ApptainerOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show an image's name, parts, recipes, environment, jobs and last verdict."""
     from envbuild.workflows.inspect import inspect_image  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
-    settings = Settings.of(store=store, apptainer=None, recipes=None, site=None)
+    settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None)
     shown = inspect_image(image, settings)
     put(shown.to_json() if json else shown.to_text())

@@ -27,7 +27,7 @@ from envbuild.events import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
 
 
 def neutral(text: str) -> str:
@@ -93,25 +93,11 @@ def bars(console: Console) -> Iterator[Emit]:
     """
     from rich.markup import escape  # noqa: PLC0415  # as above
     from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        DownloadColumn,
         Progress,
         SpinnerColumn,
-        Task,
         TextColumn,
         TimeElapsedColumn,
     )
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    class Bar(BarColumn):
-        def render(self, task: Task) -> ProgressBar:
-            # Without a total, a bar of no width: the spinner says enough.
-            return super().render(task) if task.total is not None else ProgressBar(width=0)
-
-    class Size(DownloadColumn):
-        def render(self, task: Task) -> Text:
-            return super().render(task) if task.total is not None else Text()
 
     lock = threading.Lock()
     titles: dict[str, str] = {}
@@ -119,8 +105,7 @@ def bars(console: Console) -> Iterator[Emit]:
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        Bar(bar_width=24),
-        Size(),
+        *_size_columns(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -140,6 +125,23 @@ def bars(console: Console) -> Iterator[Emit]:
                     progress.console.print(escape(line), style=_style(event), soft_wrap=True, highlight=False)
 
         yield emit
+
+
+def _size_columns() -> list[ProgressColumn]:
+    """Return a bar and a size that show where the total is known; elsewhere the spinner says enough."""
+    from rich.progress import BarColumn, DownloadColumn, Task  # noqa: PLC0415  # as above
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class Bar(BarColumn):
+        def render(self, task: Task) -> ProgressBar:
+            return super().render(task) if task.total is not None else ProgressBar(width=0)
+
+    class Size(DownloadColumn):
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.total is not None else Text()
+
+    return [Bar(bar_width=24), Size()]
 
 
 def _line(event: Event, titles: dict[str, str]) -> str | None:

@@ -20,6 +20,8 @@ from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
 
 _TIMEOUT_S = 900.0
+# `pytorch-cpu`, `pytorch-cu130`: where no address is configured, uv knows PyTorch's own index.
+_BUILTIN = "pytorch-"
 _UNREACHABLE = (
     "Failed to fetch",
     "error sending request",
@@ -72,6 +74,7 @@ class Uv:
     emit: Emit
     offline: bool = False
     _indexes: Indexes | None = field(default=None, init=False)
+    _backend: str = field(default="", init=False)
 
     @property
     def log(self) -> Path:
@@ -129,6 +132,8 @@ class Uv:
         for origin, index in indexes.named.items():
             if source and source.rstrip("/") == network.redact(index).rstrip("/"):
                 return origin
+        if self._backend and indexes.origins.get(found.name, "").startswith(_BUILTIN):
+            return indexes.origins[found.name]
         local = network.local_path(address) is not None
         links = {network.redact(link).rstrip("/") for link in self.sources.find_links}
         if local or source.rstrip("/") in links:
@@ -183,6 +188,30 @@ class Uv:
     def _compile(
         self, requirements: Sequence[str], options: Sequence[str], *, before: str = ""
     ) -> tuple[process.Finished, str]:
+        """Run uv; where only PyTorch's own index can have what is lacking, once more with that."""
+        finished, text = self._run(requirements, options, before=before)
+        backend = "" if finished.ok or self._backend else self._builtin_backend(finished.stderr)
+        if not backend:
+            return finished, text
+        self._backend = backend
+        again, text = self._run(requirements, options, before=before)
+        if again.ok:
+            return again, text
+        self._backend = ""
+        # Out of reach, it says nothing about what was asked: the first answer does.
+        unreachable = any(word in again.stderr for word in _UNREACHABLE)
+        return (finished if unreachable else again), ""
+
+    def _builtin_backend(self, stderr: str) -> str:
+        """Return uv's word for the index that has what is lacking: it knows PyTorch's own by itself."""
+        origin = self._lacking_origin(stderr)
+        if origin is None or self.offline or self.sources.no_index or not origin[1].startswith(_BUILTIN):
+            return ""
+        return origin[1].removeprefix(_BUILTIN)
+
+    def _run(
+        self, requirements: Sequence[str], options: Sequence[str], *, before: str
+    ) -> tuple[process.Finished, str]:
         indexes = self.indexes()
         base = self.asked.base
         try:
@@ -219,6 +248,8 @@ class Uv:
             argv.append("--no-index")
         if self.offline:
             argv.append("--offline")
+        if self._backend:
+            argv += ["--torch-backend", self._backend]
         return argv
 
     def _environment(self, indexes: Indexes) -> dict[str, str]:
@@ -266,18 +297,26 @@ class Uv:
             f"no set of Python packages meets what was asked: {uvtext.reason(stderr)}", at=at, hint=hint
         )
 
-    def _origin_hint(self, stderr: str) -> str | None:
-        """Return what to configure where what is lacking should come from an origin without an address."""
+    def _lacking_origin(self, stderr: str) -> tuple[str, str] | None:
+        """Return a distribution that was not found and the origin without an address that should have it."""
         indexes = self.indexes()
         for name, origin in sorted(indexes.origins.items()):
             lacking = f"no version of {name}" in stderr or f"{name} was not found" in stderr
             if lacking and origin not in indexes.named:
-                return (
-                    f"`{name}` comes from the origin `{origin}`, which cannot be asked: a site file gives it "
-                    f"an address (`origins: {{{origin}: [ADDRESS]}}`) or names a place with the wheel "
-                    "(`find_links`; pip's find-links does too)"
-                )
+                return name, origin
         return None
+
+    def _origin_hint(self, stderr: str) -> str | None:
+        """Return what to configure where what is lacking should come from an origin without an address."""
+        found = self._lacking_origin(stderr)
+        if found is None:
+            return None
+        name, origin = found
+        return (
+            f"`{name}` comes from the origin `{origin}`, which cannot be asked: a site file gives it "
+            f"an address (`origins: {{{origin}: [ADDRESS]}}`) or names a place with the wheel "
+            "(`find_links`; pip's find-links does too)"
+        )
 
 
 def find_uv() -> Path:

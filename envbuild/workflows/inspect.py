@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.check import verdicts
+from envbuild.errors import MachineError
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
+from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.settings import Settings
 
 
@@ -42,7 +44,7 @@ class Shown:
             ("digest", manifest.digest),
             (
                 "base",
-                f"{manifest.base} (Python {manifest.python}, glibc {manifest.glibc}, {manifest.architecture})",
+                f"{manifest.base} ({manifest.architecture}, Python {manifest.python})",
             ),
             ("recipes", recipes),
             ("lock", manifest.lock_digest),
@@ -68,6 +70,9 @@ def inspect_image(image: Path, settings: Settings) -> Shown:
         It is no image of ours.
     """
     manifest = read_manifest(image)
-    return Shown(
-        path=image, manifest=manifest, verdict=verdicts.sentence(settings.store.root, manifest.digest)
-    )
+    try:
+        here = fingerprint(settings.find_apptainer())
+    except MachineError:
+        here = fingerprint()  # an image can be read where nothing can run it
+    sentence = verdicts.sentence(settings.store.root, manifest.digest, here=here)
+    return Shown(path=image, manifest=manifest, verdict=sentence)

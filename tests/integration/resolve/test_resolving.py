@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -426,7 +429,33 @@ def test_a_framework_comes_from_a_directory_and_never_from_the_plain_index(desk:
     assert (pin.version, pin.origin, pin.layer) == ("2.13.0+cpu", "pytorch-cpu", "framework:pytorch")
     assert {pin.name for pin in lock.python} == {"torch", "gamma"}
     assert desk.warnings() == []
-    error = desk.refused(what)
+
+
+def test_without_an_address_uv_is_asked_for_pytorchs_own_index(
+    desk: Desk, torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bytes] = []
+    proxy = socket.create_server(("127.0.0.1", 0))
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = proxy.accept()
+                with connection:
+                    said.append(connection.recv(4096))
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    # All that is not on this machine goes to us, and we take note and hang up.
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    try:
+        error = desk.refused(desk.asked(recipes=[pytorch()]))
+    finally:
+        proxy.shutdown(socket.SHUT_RDWR)
+        proxy.close()
+        thread.join(5)
+    assert any(line.startswith(b"CONNECT ") and b"torch" in line for line in said)
     assert "there is no version of torch==2.13.0+cpu" in error.problem
     assert "`pytorch-cpu`" in str(error.hint)
 
