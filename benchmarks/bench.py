@@ -40,8 +40,8 @@ Bootstrap: localimage
 From: {base}
 
 %post
-    python3 -m venv --without-pip /opt/env 2>/dev/null || python3 /wheels/pip.pyz --version >/dev/null
-    python3 /wheels/pip.pyz install --quiet --no-index --find-links /wheels/wheels --prefix /opt/env {packages}
+    pip="python3 /wheels/pip.whl/pip"
+    $pip install --quiet --no-index --find-links /wheels/wheels --prefix /opt/env {packages}
 """
 
 
@@ -123,7 +123,7 @@ def prepare(bench: Bench) -> None:
             "pip",
         ]
     )
-    shutil.copy(next((place / "kept/pip").glob("pip-*.whl")), place / "kept/pip.pyz")
+    shutil.copy(next((place / "kept/pip").glob("pip-*.whl")), place / "kept/pip.whl")
     record = next(
         path for path in layer_records(place / "full") if json.loads(path.read_text())["name"] == "base"
     )

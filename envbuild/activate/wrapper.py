@@ -7,13 +7,13 @@ only its settings are written, every one of them quoted for the shell.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.spec.model import SiteBind
+from envbuild.system.apptainer import Bind
 
 LAUNCHER = "launcher"
 VENV_MAKER = "make_venv.py"
@@ -101,10 +101,8 @@ def venv_maker_text() -> str:
 
 
 def mount_text(bind: SiteBind) -> str:
-    """Return a bind as ``apptainer --mount`` takes it: comma-separated, quoted as in CSV."""
-    fields: Sequence[str] = ("type=bind", f"src={bind.source}", f"dst={bind.target}")
-    quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
-    return ",".join(quoted if bind.writable else [*quoted, "ro"])
+    """Return a site's bind as ``apptainer --mount`` takes it."""
+    return str(Bind(source=bind.source, target=bind.target, writable=bind.writable))
 
 
 def _data(name: str) -> str:

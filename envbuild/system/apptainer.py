@@ -19,12 +19,15 @@ _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` 
 class Bind:
     """A host path that an image sees; the target should exist in the image."""
 
-    source: Path
+    source: Path | str
     target: str
     writable: bool = False
 
     def __str__(self) -> str:
-        return f"{self.source}:{self.target}:{'rw' if self.writable else 'ro'}"
+        """Return what ``--mount`` takes: quoted as in CSV, since ``--bind`` splits at colons and commas."""
+        fields = ("type=bind", f"src={self.source}", f"dst={self.target}")
+        quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
+        return ",".join(quoted if self.writable else [*quoted, "ro"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Apptainer:
         for overlay in overlays:
             words += ["--overlay", f"{overlay}:ro"]
         for bind in binds:
-            words += ["--bind", str(bind)]
+            words += ["--mount", str(bind)]
         for name, value in sorted((env or {}).items()):
             words += ["--env", f"{name}={value}"]
         if cwd is not None:

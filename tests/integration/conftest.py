@@ -28,7 +28,9 @@ class Desk:
     root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def envbuild(self, *words: str | Path, code: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    def envbuild(
+        self, *words: str | Path, code: int | None = 0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command with this desk's store and hold it to an exit code."""
         return self.run([self.command, *words], code=code, **options)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.errors import BuildError
 from envbuild.build import merge
+from envbuild.errors import BuildError
 from envbuild.system import squashfs
 from tests.integration.image.conftest import Images
 from tests.integration.image.test_squashfs import as_user_python, listing, room

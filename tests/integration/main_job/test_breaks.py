@@ -53,7 +53,7 @@ def test_killed_builds_leave_a_valid_store_and_resume_to_the_same_bytes(
 ) -> None:
     other = make_desk(shared, "killed", installed)
     seed(desk, other)
-    moments = random.Random(20261121)
+    moments = random.Random(20261121)  # noqa: S311  # the same moments every time
     for _ in range(KILLS):
         process = start(other, "build", "pytorch-mpi.yaml", "--offline")
         time.sleep(moments.uniform(0.5, 9.0))
@@ -94,7 +94,9 @@ def test_a_failed_step_keeps_its_log_and_shows_how_to_repeat_it(
     # A program that stands in for a machine where Apptainer starts, and its command fails half-way.
     broken = other.write(
         "apptainer-that-fails",
-        "#!/bin/sh\ncase $1 in --version) echo apptainer version 1.4.5;; *) echo line one; echo it broke >&2; exit 9;; esac\n",
+        "#!/bin/sh\n"
+        "case $1 in --version) echo apptainer version 1.4.5; exit;; esac\n"
+        "echo line one; echo it broke >&2; exit 9\n",
     )
     broken.chmod(0o755)
     said = other.envbuild("build", "pytorch-mpi.yaml", "--offline", "--apptainer", broken, code=3).stderr

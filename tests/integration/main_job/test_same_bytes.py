@@ -22,10 +22,11 @@ def test_root_and_another_umask_time_zone_store_and_host_name_give_the_same_byte
     other = make_desk(shared, "another place with spaces", installed, root=os.geteuid() == 0)
     copy_job(desk, kept, other)
     other.env = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "SOURCE_DATE_EPOCH": "12345"}
-    words = [other.command, "build", "pytorch-mpi.yaml", "--locked", "--offline", "--from", "kept"]
+    words: list[str | Path] = [other.command, "build", "pytorch-mpi.yaml"]
+    words += ["--locked", "--offline", "--from", "kept"]
     # A host name of its own, and no network at all: not even a loopback that is up.
-    unshare = ["unshare", "--uts", "--net"]
-    named = ["sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
+    unshare: list[str | Path] = ["unshare", "--uts", "--net"]
+    named: list[str | Path] = ["sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
     other.run([*unshare, *named, *words] if other.root else words, umask=0o077)
     assert filecmp.cmp(image, other.place / "pytorch-mpi.sif", shallow=False)
 

@@ -84,7 +84,7 @@ def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_p
     before, after = " ".join(words[:at]), words[at + 1 :]
     for flag in ("exec", "--containall", "--cleanenv", "--no-home", "--net --network none", "--pwd /tmp"):
         assert flag in before
-    assert f"--bind {tmp_path}:/tmp:rw" in before
+    assert f'--mount "type=bind","src={tmp_path}","dst=/tmp"' in before
     assert "--env ENVBUILD_TOKEN=t" in before
     assert "--env ENVBUILD_RESULTS=/tmp" in before
     assert after == ["mpiexec", "-n", "4", "python", "job.py"]

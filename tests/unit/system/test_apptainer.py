@@ -108,7 +108,8 @@ class TestCommand:
         )
         assert words == [
             *("/bin/apptainer", "--silent", "run", "--overlay", "low.sqfs:ro", "--overlay", "high.sqfs:ro"),
-            *("--bind", "/a:/b:ro", "--bind", "/c:/d:rw", "--env", "A=a b=c", "--env", "Z=1"),
+            *("--mount", '"type=bind","src=/a","dst=/b",ro'),
+            *("--mount", '"type=bind","src=/c","dst=/d"', "--env", "A=a b=c", "--env", "Z=1"),
             *("--pwd", "/there", "a.sif", "x"),
         ]
 
