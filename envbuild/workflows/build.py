@@ -11,7 +11,7 @@ import uv
 
 from envbuild.build.run import Workshop, build_layers, missing_layers
 from envbuild.errors import EnvbuildError
-from envbuild.events import TaskAdvanced, TaskDone, TaskStarted
+from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted
 from envbuild.image.compose import compose, is_image
 from envbuild.image.model import Part
 from envbuild.lock.text import dump
@@ -90,6 +90,8 @@ def build_image(
         Of every kind: see the exit codes.
     """
     state = lock_spec(spec, settings, refuse_change=locked, offline=offline, sources=sources)
+    for change in state.changes:
+        settings.emit(Note(text=f"lock: {change}"))
     plan = design(state, flat=flat)
     path = output or spec.with_name(f"{spec.stem}.sif")
     missing = missing_layers(plan, settings.store, rebuild=rebuild)

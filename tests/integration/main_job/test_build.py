@@ -51,11 +51,9 @@ def test_a_python_package_more_builds_the_python_layer_alone(desk: Desk, image: 
     spec = desk.place / "pytorch-mpi.yaml"
     desk.write("more.yaml", spec.read_text().replace("[scipy]", "[scipy, tabulate]"))
     desk.write("more.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
-    before = sorted(path.name for path in desk.place.rglob("*") if "stage" not in path.parts)
+    before = everything(desk)
     rows = layers(desk, "more.yaml")
-    assert before == sorted(path.name for path in desk.place.rglob("*") if "stage" not in path.parts), (
-        "plan wrote"
-    )
+    assert before == everything(desk), "plan wrote something"
     assert {name for name, row in rows.items() if row["state"] == "build"} == {
         "python",
         "metadata",
