@@ -40,8 +40,8 @@ Bootstrap: localimage
 From: {base}
 
 %post
-    pip="python3 /wheels/pip.whl/pip"
-    $pip install --quiet --no-index --find-links /wheels/wheels --prefix /opt/env {packages}
+    pip="python3 /mnt/pip.whl/pip"
+    $pip install --quiet --no-index --find-links /mnt/wheels --prefix /opt/env {packages}
 """
 
 
@@ -159,7 +159,7 @@ def one_round(bench: Bench, number: int) -> None:
                 "build",
                 "--fakeroot",
                 "--bind",
-                f"{place}/kept:/wheels",
+                f"{place}/kept:/mnt",
                 "peer.sif",
                 "bench.def",
             ],
@@ -178,7 +178,7 @@ def one_round(bench: Bench, number: int) -> None:
                 "build",
                 "--fakeroot",
                 "--bind",
-                f"{place}/kept:/wheels",
+                f"{place}/kept:/mnt",
                 "peer.sif",
                 "more.def",
             ],
