@@ -11,6 +11,8 @@ spec=examples/pytorch-mpi.yaml
 image=examples/pytorch-mpi.sif
 modules=${ENVBUILD_DEMO_MODULES:-$PWD/build/modules}
 
+mkdir -p build
+
 say "1. Ten lines of YAML"
 cat "$spec" >&2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -67,4 +68,4 @@ def command(
     say(
         f"{built.path}: {state} ({built.size_bytes / 1e6:.0f} MB, {built.layers} layers, {built.digest[:19]})"
     )
-    say(f"next: envbuild test {built.path}")
+    say(f"next: envbuild test {shlex.quote(str(built.path))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,4 +43,4 @@ def command(
     if json:
         put(json_text.dumps({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes}))
     say(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    say(f"next: envbuild build {spec} --offline --from {to}")
+    say(f"next: envbuild build {shlex.quote(str(spec))} --offline --from {shlex.quote(str(to))}")

@@ -40,16 +40,22 @@ def command(
 ) -> None:
     """Write STEM.lock.yaml: every package with version, origin, size and sha256."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.lock import lock_spec  # noqa: PLC0415
+    from envbuild.workflows.lock import lock_changes, lock_path, lock_spec, refuse  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
+        if check:
+            changes = lock_changes(spec, settings)
+            if json:
+                put(json_text.dumps({"lock": str(lock_path(spec)), "changed": list(changes)}))
+            refuse(spec, changes)
+            say(f"{lock_path(spec)}: satisfies the spec")
+            return
         locked = lock_spec(
             spec,
             settings,
-            refuse_change=check,
             upgrade=names,
             offline=offline,
             sources=tuple(sources or ()),

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.errors import RequestError
+from envbuild.errors import MachineError, RequestError
 
 SpecArgument = Annotated[
     Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)
@@ -86,5 +86,17 @@ def say(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write data to standard output."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    """Write data to standard output.
+
+    Raises
+    ------
+    MachineError
+        It cannot be written: the disk behind it is full, say.
+    """
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(f"standard output cannot be written: {error.strerror}") from error

@@ -26,6 +26,7 @@ __all__ = [
     "DataObject",
     "PartVerdict",
     "SifFile",
+    "looks_like_sif",
     "read_data",
     "read_manifest",
     "read_sif",
@@ -108,6 +109,16 @@ def read_sif(path: Path) -> SifFile:
     """
     with _opened(path) as file:
         return _read_tables(file, path)
+
+
+def looks_like_sif(path: Path) -> bool:
+    """Return whether a file begins as a SIF does, whole or cut; an empty one may become one."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError:
+        return False
+    return not start or form.MAGIC in start
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -267,7 +278,9 @@ def _opened(path: Path) -> Iterator[int]:
         # Not blocking, so that a named pipe is refused rather than waited for.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise RequestError(f"there is no image `{path}`") from error
+        raise RequestError(
+            f"there is no image `{path}`", hint="`envbuild build SPEC -o IMAGE.sif` makes one"
+        ) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RequestError(f"`{path}` cannot be read: {reason}") from error

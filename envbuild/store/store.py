@@ -128,6 +128,18 @@ class Store:
             return None
         return record if whole and record.key == key else None
 
+    def is_intact(self, record: LayerRecord) -> bool:
+        """Return whether a layer's blob still holds the bytes that were published; reads all of it."""
+        try:
+            return "sha256:" + digest_of(self.blob_path(record.blob)) == record.blob
+        except OSError:
+            return False
+
+    def discard(self, record: LayerRecord) -> None:
+        """Take a layer out of the store: its record first, so that nobody finds half of it."""
+        self._record_path(record.key).unlink(missing_ok=True)
+        self.blob_path(record.blob).unlink(missing_ok=True)
+
     def publish(self, *, key: str, name: str, squashfs: Path, tree: Tree) -> tuple[LayerRecord, str | None]:
         """Move a finished squashfs into the store and record it under its key.
 

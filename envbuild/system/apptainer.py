@@ -99,6 +99,8 @@ def find(path: Path | None = None) -> Apptainer:
     """
     named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
     program = named or host.find_program("apptainer", hint=_HINT)
+    if not program.is_file():
+        raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
     finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)
     found = re.search(r"(\d+)\.(\d+)(\.\d+)?\S*", finished.stdout)
     if not finished.ok or found is None or "apptainer" not in finished.stdout:

@@ -212,7 +212,7 @@ def _start(
             raise MachineError(f"`{words[0]}` cannot be started: there is no directory `{cwd}`") from error
         raise MachineError(
             f"`{words[0]}` is not on this machine",
-            hint="`envbuild doctor` or `make setup` tells what is missing",
+            hint="install it; `make setup` installs all that envbuild needs",
         ) from error
     except OSError as error:
         raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers, missing_layers
-from envbuild.errors import EnvbuildError
+from envbuild.build.run import Workshop, build_layers, drop_damaged, missing_layers
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted
-from envbuild.image.compose import compose, is_image
+from envbuild.image.compose import check_target, compose, is_image
 from envbuild.image.model import Part
 from envbuild.lock.text import dump
 from envbuild.plan.model import BaseStep, BuildPlan, InputFile, Layer, PrefixStep, SystemStep
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock
+from envbuild.system.files import is_directory
 from envbuild.workflows.design import design, manifest_with
 from envbuild.workflows.fetch import all_pins, fetch_pins
-from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.settings import Settings
 
 
@@ -89,25 +90,26 @@ def build_image(
     EnvbuildError
         Of every kind: see the exit codes.
     """
+    path = output or spec.with_name(f"{spec.stem}.sif")
+    check_target(path, keep=(spec, lock_path(spec)))
+    for directory in sources:
+        if not is_directory(directory):
+            raise RequestError(
+                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
+            )
     state = lock_spec(spec, settings, refuse_change=locked, offline=offline, sources=sources)
     for change in state.changes:
         settings.emit(Note(text=f"lock: {change}"))
     plan = design(state, flat=flat)
-    path = output or spec.with_name(f"{spec.stem}.sif")
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
+    if missing or not _is_built(path, state, plan, settings, flat=flat):
+        drop_damaged(plan, settings.store, settings.emit, rebuild=rebuild)
+        missing = missing_layers(plan, settings.store, rebuild=rebuild)
     if missing:
         records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
     else:
         records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
-    parts = [
-        Part(
-            role="root" if layer.name == plan.root else "overlay",
-            layers=plan.members[layer.name],
-            digest=records[layer.name].blob,
-            size_bytes=records[layer.name].size_bytes,
-        )
-        for layer in plan.parts()
-    ]
+    parts = _parts(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
     if not unchanged:
@@ -132,6 +134,24 @@ def build_image(
         layers=sum(len(part.layers) for part in parts),
         unchanged=unchanged,
     )
+
+
+def _parts(plan: BuildPlan, records: Mapping[str, LayerRecord]) -> list[Part]:
+    return [
+        Part(
+            role="root" if layer.name == plan.root else "overlay",
+            layers=plan.members[layer.name],
+            digest=records[layer.name].blob,
+            size_bytes=records[layer.name].size_bytes,
+        )
+        for layer in plan.parts()
+    ]
+
+
+def _is_built(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> bool:
+    """Whether the file is already the image of a plan whose layers all exist."""
+    records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
+    return is_image(path, manifest_with(state, _parts(plan, records), flat=flat))
 
 
 def plan_record(state: Locked, settings: Settings) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,15 +74,11 @@ def lock_spec(
     """
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
-    previous = load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path) if path.exists() else None
+    previous = _previous(path)
     pins = _tool_pins(settings)
     changes = _changes(previous, asked, pins)
-    if refuse_change and changes:
-        listed = "\n".join(f"  {change}" for change in changes)
-        raise RequestError(
-            f"the lock `{path}` does not satisfy the spec\n{listed}",
-            hint=f"`envbuild lock {spec}` renews it",
-        )
+    if refuse_change:
+        refuse(spec, changes)
     if previous is not None and not changes and upgrade is None:
         return Locked(asked=asked, lock=previous, path=path, changes=())
     if previous is not None and upgrade is None and not differences(previous, asked):
@@ -95,7 +92,7 @@ def lock_spec(
             previous=previous,
             upgrade=upgrade,
             tools=pins,
-            cache_dir=settings.store.directory("resolve"),
+            cache_dir=settings.store.root / "resolve",
             sources=sources,
             offline=offline,
             emit=settings.emit,
@@ -105,6 +102,32 @@ def lock_spec(
     if write:
         write_atomically(path, dump(lock).encode())
     return Locked(asked=asked, lock=lock, path=path, changes=changes or _version_changes(previous, lock))
+
+
+def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
+    """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
+    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    return _changes(_previous(lock_path(spec)), asked, _tool_pins(settings))
+
+
+def refuse(spec: Path, changes: Sequence[str]) -> None:
+    """Raise what a lock that does not satisfy its spec deserves; nothing if there are no changes.
+
+    Raises
+    ------
+    RequestError
+        Naming all that differs.
+    """
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise RequestError(
+            f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
+            hint=f"`envbuild lock {shlex.quote(str(spec))}` renews it",
+        )
+
+
+def _previous(path: Path) -> Lock | None:
+    return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path) if path.exists() else None
 
 
 def _changes(previous: Lock | None, asked: Asked, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
@@ -131,5 +154,5 @@ def _versions(lock: Lock) -> dict[str, str]:
 
 
 def _tool_pins(settings: Settings) -> tuple[ToolPin, ...]:
-    found = tools.identify(settings.store.directory("tools"))
+    found = tools.identify(settings.store.root / "tools")
     return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))

@@ -109,18 +109,40 @@ def test_a_failed_step_keeps_its_log_and_shows_how_to_repeat_it(
     other.envbuild("build", "pytorch-mpi.yaml", "--offline")
 
 
-@pytest.mark.parametrize("place", ["directory", "missing/deep.sif", "readonly/image.sif"])
-def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(
+@pytest.mark.parametrize(
+    "place", ["directory", "missing/deep.sif", "readonly/image.sif", "notes.txt", "pytorch-mpi.yaml"]
+)
+def test_an_output_that_must_not_be_written_is_told_before_any_work(
     desk: Desk, image: Path, place: str
 ) -> None:
     (desk.place / "directory").mkdir(exist_ok=True)
     readonly = desk.place / "readonly"
     readonly.mkdir(exist_ok=True)
     readonly.chmod(0o555)
-    finished = desk.envbuild("build", "pytorch-mpi.yaml", "-o", place, code=None)
-    assert finished.returncode in (2, 5)
-    assert finished.stderr.count("error:") == 1
-    assert "Traceback" not in finished.stderr
+    desk.write("notes.txt", "years of work\n")
+    before = (desk.place / "pytorch-mpi.yaml").read_text()
+    said = desk.envbuild("build", "pytorch-mpi.yaml", "--rebuild", "-o", place, code=2).stderr
+    assert said.startswith("error:")
+    assert "-o IMAGE.sif" in said
+    assert "layer" not in said
+    assert (desk.place / "notes.txt").read_text() == "years of work\n"
+    assert (desk.place / "pytorch-mpi.yaml").read_text() == before
+
+
+def test_a_damaged_layer_in_the_store_is_noticed_and_built_again(desk: Desk, image: Path) -> None:
+    records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
+    part = json.loads(desk.envbuild("inspect", image, "--json").stdout)["parts"][1]
+    assert part["layers"] == ["mpi"]
+    assert part["digest"] in {record["blob"] for record in records}
+    digest = part["digest"].removeprefix("sha256:")
+    blob = desk.store / "blobs" / "sha256" / digest[:2] / digest
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    blob.chmod(0o644)
+    blob.write_bytes(content)
+    said = desk.envbuild("build", "pytorch-mpi.yaml", "-o", "mended.sif").stderr
+    assert "layer mpi in the store is damaged" in said
+    assert filecmp.cmp(image, desk.place / "mended.sif", shallow=False)
 
 
 def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
