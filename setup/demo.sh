@@ -3,8 +3,19 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*" >&2; }
-step() { printf '\n$ %s\n' "$*" >&2; "$@"; }
+if [ -t 2 ]; then bold=$'\033[1m' plain=$'\033[0m'; else bold='' plain=''; fi
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain" >&2; }
+step() {
+    printf '\n$' >&2
+    for word; do
+        case $word in
+            *[!A-Za-z0-9_./=@:+,-]*) printf " '%s'" "$word" >&2 ;;
+            *) printf ' %s' "$word" >&2 ;;
+        esac
+    done
+    printf '\n' >&2
+    "$@"
+}
 
 envbuild=.venv/bin/envbuild
 spec=examples/pytorch-mpi.yaml
