@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import os
 import secrets
 import shutil
@@ -302,7 +303,7 @@ def _fill(directory: Path, content: _Content, copied: Callable[[int], None]) -> 
     changed = False
     commands = directory / "bin"
     _make_directory(commands, below=directory)
-    if content.image is not None and not _same_length(content.image, directory / IMAGE):
+    if content.image is not None and not _same(content.image, directory / IMAGE):
         copy_file(content.image, directory / IMAGE, mode=_READ_ALL, copied=copied)
         changed = True
     for name, (text, mode) in content.texts.items():
@@ -319,10 +320,10 @@ def _point(home: Path, release: Path) -> tuple[bool, Path | None]:
     return changed, before if changed and before is not None and before.is_dir() else None
 
 
-def _same_length(image: Path, installed: Path) -> bool:
-    # The release's name holds the digest of what the image says of itself: what may
-    # differ is what was added around it, such as a signature.
+def _same(image: Path, installed: Path) -> bool:
+    # The release's name holds the digest of what the image says of itself: what differs
+    # nevertheless was added around it, such as a signature, or is damage.
     try:
-        return installed.stat().st_size == image.stat().st_size
+        return filecmp.cmp(image, installed, shallow=False)
     except FileNotFoundError:
         return False

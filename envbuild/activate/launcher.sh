@@ -88,8 +88,8 @@ case $_eb_name in
         case ${1-} in
             install | uninstall)
                 _eb_fail 2 "an image does not change: \`pip $1\` works in a virtual environment" \
-                    "python -m venv --system-site-packages DIR; DIR/bin/python -m pip $1 NAME" \
-                    "or from outside: uv pip $1 --python DIR/bin/python NAME" \
+                    "python -m venv --system-site-packages DIR" \
+                    "then, outside the image: uv pip $1 --python DIR/bin/python NAME" \
                     "or add the package to the spec, and build again"
                 ;;
         esac

@@ -23,7 +23,7 @@ def provide_parts(
     *,
     copied: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Path]:
-    """Return where each part of an image lies as a file; those that are missing are taken from the image.
+    """Return where each part of an image lies as a file; those that are missing or damaged come from it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def provide_parts(
     part_path : callable
         Digest → the path where the store keeps, or would keep, that blob.
     copied : callable, optional
-        Called with the bytes (count) that were taken since the last call.
+        Called with the bytes (count) that were read or taken since the last call.
 
     Raises
     ------
@@ -46,7 +46,9 @@ def provide_parts(
     """
     paths = {part.digest: part_path(part.digest) for part in manifest.parts}
     missing = [
-        (index, part) for index, part in enumerate(manifest.parts) if not _there(paths[part.digest], part)
+        (index, part)
+        for index, part in enumerate(manifest.parts)
+        if not _there(paths[part.digest], part, copied)
     ]
     if not missing:
         return paths
@@ -65,8 +67,19 @@ def provide_parts(
     return paths
 
 
-def _there(path: Path, part: Part) -> bool:
-    return path.is_file() and path.stat().st_size == part.size_bytes
+def _there(path: Path, part: Part, read: Callable[[int], None]) -> bool:
+    """Return whether a file holds a part, byte by byte: a verdict of the image is one of these bytes."""
+    digest = hashlib.sha256()
+    try:
+        if not path.is_file() or path.stat().st_size != part.size_bytes:
+            return False
+        with path.open("rb") as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                read(len(chunk))
+    except OSError:
+        return False
+    return f"sha256:{digest.hexdigest()}" == part.digest
 
 
 def _take(image: Path, offset: int, part: Part, target: Path, copied: Callable[[int], None]) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 SCHEMA = 1
+# The finding of an image without any job.
+NO_JOBS = "D0.jobs"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def summary(findings: Sequence[Finding]) -> str:
         return f"passed: {numbers}"
     if any(finding.status == "FAIL" for finding in findings):
         return f"failed: {numbers}"
-    return f"not proven: {numbers or 'nothing was checked'}; not every job ran on its ranks"
+    empty = any(finding.id == NO_JOBS for finding in findings)
+    why = "it carries no jobs" if empty else "not every job ran on its ranks"
+    return f"not proven: {numbers or 'nothing was checked'}; {why}"
 
 
 def document(findings: Sequence[Finding], *, ranks: int, image: Mapping[str, str]) -> dict[str, object]:

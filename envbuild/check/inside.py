@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envbuild.check.findings import Finding, document, summary
-from envbuild.check.judge import STORY, Ended, Job, judge_mapped, judge_probe
+from envbuild.check.judge import STORY, Ended, Job, judge_mapped, judge_probe, no_jobs
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.trial import Launch, try_job
 
@@ -76,7 +76,8 @@ def _test(
         trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
     for trial in trials.values():
         findings += trial.findings
-    findings.append(judge_mapped(reports for trial in trials.values() for reports in trial.reports))
+    seen = [reports for trial in trials.values() for reports in trial.reports]
+    findings.append(judge_mapped(seen) if jobs else no_jobs())
     return findings, {name: trial.output for name, trial in trials.items()}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from envbuild.check.arithmetic import evaluate
 from envbuild.check.facts import Reports, number_of, values_of
-from envbuild.check.findings import Finding
+from envbuild.check.findings import NO_JOBS, Finding
 
 STORY = "/.envbuild"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -128,6 +128,12 @@ def skip_job(job: Job, ranks: int) -> Finding:
     """D0 of a job that cannot be started, because nothing in the image starts ranks."""
     hint = "the image holds no MPI, whose mpiexec would start the ranks: add `mpi: mpich` to the spec"
     return Finding("SKIP", f"D0/{job.id}", f"ranks={_some(range(ranks))}", "not started", hint)
+
+
+def no_jobs() -> Finding:
+    """D0 of an image without any job: nothing was asked of its ranks, so nothing is proven."""
+    hint = "the image carries no jobs: name an `mpi` or a framework in the spec"
+    return Finding("SKIP", NO_JOBS, "at least one job", "none", hint)
 
 
 def _judge_end(job: Job, ended: Ended) -> Finding:

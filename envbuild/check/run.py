@@ -21,6 +21,8 @@ from envbuild.system.apptainer import Apptainer, Bind
 # Every base holds it, so the bind needs no overlay; and what MPI keeps there lands on a real disk,
 # not in the small tmpfs of a contained start.
 RESULTS = "/tmp"  # noqa: S108  # the path inside the image
+# The check of an image's bytes.
+PARTS = "S1.digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,8 @@ def judge_parts(parts: Sequence[PartVerdict]) -> Finding:
     expected = "all parts as built"
     if wrong or not parts:
         hint = "the file was changed or damaged: build or copy it again"
-        return Finding("FAIL", "S1.digest", expected, ", ".join(wrong) or "no parts", hint)
-    return Finding("PASS", "S1.digest", expected, expected)
+        return Finding("FAIL", PARTS, expected, ", ".join(wrong) or "no parts", hint)
+    return Finding("PASS", PARTS, expected, expected)
 
 
 def judge_foreign(manifest: Manifest) -> Finding | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as json_text
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, SiteOption, StoreOption, put, say
+from envbuild.errors import RequestError
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -17,7 +19,7 @@ app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True,
 def install(
     image: ImageArgument,
     root: Annotated[
-        Path,
+        str,  # a path that is empty would become the working directory
         typer.Option(
             "--root", metavar="DIR", help="Where modules and images are installed.", show_default=False
         ),
@@ -35,13 +37,16 @@ def install(
     from envbuild.workflows.module import install_module  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
+    if not root:
+        raise RequestError("the root for modules is empty", hint="name a directory with --root DIR")
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
-        installed = install_module(image, root=root, thin=thin, settings=settings)
+        installed = install_module(image, root=Path(root), thin=thin, settings=settings)
     if json:
         put(json_text.dumps(installed.to_data()))
     say(f"{installed.modulefile}: installed")
-    say(f"next: module use {installed.modulefiles} && module load {installed.module}")
+    use, load = shlex.quote(str(installed.modulefiles)), shlex.quote(installed.module)
+    say(f"next: module use {use} && module load {load}")
 
 
 @app.callback()

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 
+# How much a task of unknown size advances between two lines of a log.
+_STEP_BYTES = 64 * 1024 * 1024
+
+
 def neutral(text: str) -> str:
     """Return the text with line breaks, controls and other unprintable characters as escapes.
 
@@ -54,17 +58,46 @@ def choose(*, stderr: TextIO, json: bool) -> Iterator[Emit]:
 
 
 def json_lines(stream: TextIO) -> Emit:
-    """Return a sink that writes one JSON object a line: ``event`` names its kind, the rest its fields."""
+    """Return a sink that writes one JSON object a line: ``event`` names its kind, the rest its fields.
+
+    What a task advanced is summed up, and told about twenty times a task.
+    """
     lock = threading.Lock()
+    advances = _Advances()
 
     def emit(event: Event) -> None:
-        data = {"event": _kind(event), **asdict(event)}
         with lock:
-            # ASCII: escapes whatever could steer a terminal.
-            stream.write(json_text.dumps(data, sort_keys=True) + "\n")
+            for told in advances.thin(event):
+                data = {"event": _kind(told), **asdict(told)}
+                # ASCII: escapes whatever could steer a terminal.
+                stream.write(json_text.dumps(data, sort_keys=True) + "\n")
             stream.flush()
 
     return emit
+
+
+class _Advances:
+    """Sums of small advances, so that a log holds a few large ones; no byte is lost."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, int] = {}
+        self._untold: dict[str, int] = {}
+
+    def thin(self, event: Event) -> list[Event]:
+        """Return what to write when an event comes in."""
+        if isinstance(event, TaskStarted):
+            self._steps[event.task] = max(event.total_bytes // 20, 1) if event.total_bytes else _STEP_BYTES
+        elif isinstance(event, TaskAdvanced):
+            count = self._untold.pop(event.task, 0) + event.bytes
+            if count >= self._steps.get(event.task, _STEP_BYTES):
+                return [TaskAdvanced(task=event.task, bytes=count)]
+            self._untold[event.task] = count
+            return []
+        elif isinstance(event, TaskDone | TaskFailed):
+            self._steps.pop(event.task, None)
+            if left := self._untold.pop(event.task, 0):
+                return [TaskAdvanced(task=event.task, bytes=left), event]
+        return [event]
 
 
 def plain(stream: TextIO) -> Emit:

@@ -36,7 +36,7 @@ def command(
     from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.cli.listen import listening  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.test import test_image  # noqa: PLC0415
+    from envbuild.workflows.test import test_image, write_report  # noqa: PLC0415
 
     timeout_s = None if timeout is None else seconds(timeout)
     with listening(json=json) as emit:
@@ -45,4 +45,6 @@ def command(
     if json:
         put(to_json(result))
     say(render_lines(result))
+    if report is not None:
+        write_report(report, result)
     raise typer.Exit(0 if result.passed else 4)

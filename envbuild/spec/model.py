@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from envbuild.spec.fields import Address, Distribution, Format, ProvenVersion, WheelPlace
+from envbuild.spec.fields import Address, Distribution, Format, ProvenVersion, WheelPlace, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -113,9 +113,11 @@ def _requirement(value: str) -> str:
     try:
         parsed = Requirement(value)
     except (InvalidRequirement, RecursionError):
-        raise ValueError(f"`{value}` is not a Python requirement, such as `scipy>=1.11`") from None
+        shown = without_secrets(value)
+        raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`") from None
     if parsed.url is not None:
-        raise ValueError(f"`{value}` names an address: addresses are settings of the site, not of a spec")
+        shown = without_secrets(value)
+        raise ValueError(f"`{shown}` names an address: addresses are settings of the site, not of a spec")
     return value
 
 
@@ -152,6 +154,12 @@ def _image_path(value: str) -> str:
     parts = value.split("/")
     if not value.startswith("/") or value.endswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
         raise ValueError(f"`{value}` is not an absolute path without `.`, `..` and `//`")
+    return value
+
+
+def _bind_target(value: str) -> str:
+    if value in ("/proc", "/sys", "/dev"):
+        raise ValueError(f"nothing may be bound over `{value}`: the runtime mounts its own there")
     return value
 
 
@@ -448,7 +456,7 @@ class SiteBind(Model):
     """A host path that every start of an image binds."""
 
     source: ImagePath
-    target: ImagePath
+    target: Annotated[ImagePath, AfterValidator(_bind_target)]
     writable: bool = False
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from envbuild.activate.genuine import check_parts
 from envbuild.activate.install import Installed, install
 from envbuild.activate.model import VerdictNote
+from envbuild.activate.overlay import overlay_warning
 from envbuild.activate.thin import provide_parts
 from envbuild.check import verdicts
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
@@ -35,7 +38,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
     Raises
     ------
     RequestError
-        It is no image of ours, its names cannot stand in a module, or the
+        It is no image of ours or a damaged one, its names cannot stand in a module, or the
         root cannot be written.
     MachineError
         There is no usable Apptainer, or no space.
@@ -46,13 +49,16 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
     site = _site(settings)
     verdict = _verdict(manifest.digest, apptainer, settings)
     title = f"module {manifest.name}/{manifest.version}"
-    settings.emit(TaskStarted(task=_TASK, title=title, total_bytes=image.stat().st_size))
+    # All of it is read, and then copied.
+    total_bytes = sum(part.size_bytes for part in manifest.parts) + image.stat().st_size
+    settings.emit(TaskStarted(task=_TASK, title=title, total_bytes=total_bytes))
 
-    def copied(count: int) -> None:
+    def moved(count: int) -> None:
         settings.emit(TaskAdvanced(task=_TASK, bytes=count))
 
     try:
-        parts = provide_parts(image, manifest, settings.store.blob_path, copied=copied) if thin else None
+        check_parts(image, read=moved)
+        parts = provide_parts(image, manifest, settings.store.blob_path, copied=moved) if thin else None
         installed = install(
             image,
             manifest,
@@ -61,11 +67,13 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
             thin_parts=parts,
             site=site,
             apptainer=apptainer,
-            copied=copied,
+            copied=moved,
         )
     except BaseException:
         settings.emit(TaskFailed(task=_TASK))
         raise
+    if (warning := overlay_warning(manifest, apptainer)) is not None:
+        installed = replace(installed, warnings=(*installed.warnings, warning))
     detail = str(installed.modulefile) if installed.changed else "everything was in place"
     settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
     _tell(installed, verdict, settings)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.check import report as reports
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
-from envbuild.check.judge import judge_mapped
+from envbuild.check.judge import judge_mapped, no_jobs
 from envbuild.check.report import Report
+from envbuild.check.run import PARTS
 from envbuild.check.trial import Trial, try_job
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest, verify_parts
 from envbuild.system import clock, files
@@ -36,7 +38,7 @@ def test_image(
     timeout_s : float, optional
         Wall-clock limit of each mini job in seconds; what the job or the image says if absent.
     report : Path, optional
-        Where to write the report as JSON.
+        Where `write_report` will write; looked at before the jobs run.
 
     Returns
     -------
@@ -46,10 +48,12 @@ def test_image(
     Raises
     ------
     RequestError
-        It is no image of ours, or the report cannot be written.
+        It is no image of ours, or the report could not be written.
     MachineError
         There is no usable Apptainer.
     """
+    if report is not None:
+        _check_place(report)
     started = clock.seconds()
     manifest = read_manifest(image)
     apptainer = settings.find_apptainer()
@@ -60,7 +64,8 @@ def test_image(
     trials = _dynamic(subject, wanted, timeout_s, settings.emit)
     for trial in trials.values():
         findings += trial.findings
-    findings.append(judge_mapped(each for trial in trials.values() for each in trial.reports))
+    seen = [each for trial in trials.values() for each in trial.reports]
+    findings.append(judge_mapped(seen) if trials else no_jobs())
     result = Report(
         name=manifest.name,
         version=manifest.version,
@@ -73,10 +78,33 @@ def test_image(
         when=clock.now(),
         seconds=clock.seconds() - started,
     )
-    if report is not None:
-        files.write_atomically(report, reports.to_json(result).encode())
     _keep(result, settings)
     return result
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write a report as JSON; told apart from the test, so that what was found is shown first.
+
+    Raises
+    ------
+    RequestError, MachineError
+        It cannot be written.
+    """
+    files.write_atomically(path, reports.to_json(report).encode())
+
+
+def _check_place(report: Path) -> None:
+    """Refuse a report that could not be written, before anybody waits for it."""
+    hint = "name another file with --report FILE.json"
+    target = report.resolve()
+    if files.is_directory(target):
+        raise RequestError(f"`{report}` is a directory, not a file", hint=hint)
+    if not files.is_directory(target.parent):
+        raise RequestError(
+            f"there is no directory `{report.parent}` for `{report.name}`", hint=f"make it, or {hint}"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise RequestError(f"nothing can be written in `{report.parent}`", hint=hint)
 
 
 def _static(subject: run.Subject, *, limit_s: float, emit: Emit) -> list[Finding]:
@@ -114,8 +142,16 @@ def _done(task: str, findings: Sequence[Finding], started: float, emit: Emit) ->
 
 
 def _keep(result: Report, settings: Settings) -> None:
-    """Record the verdict; a store that cannot be written costs the record, not the test."""
+    """Record the verdict; a store that cannot be written costs the record, not the test.
+
+    What a changed image does says nothing of the one whose digest it bears.
+    """
+    if PARTS in result.failed:
+        text = "the verdict was not kept: the image is not the one that its manifest names"
+        settings.emit(Warned(text=text, hint="build the image again, or copy it again from where it came"))
+        return
     try:
         verdicts.record(settings.store.root, result)
     except EnvbuildError as error:
-        settings.emit(Warned(text=f"the verdict was not recorded: {error.problem}", hint=error.hint))
+        hint = error.hint or "name a store that you can write with --store DIR"
+        settings.emit(Warned(text=f"the verdict was not kept: {error.problem}", hint=hint))

@@ -239,7 +239,9 @@ def test_pip_says_why_it_cannot_and_what_can(activate, place):
     done = place.run(activate().home / "bin/pip", "install", "numpy")
     assert done.returncode == 2
     assert "an image does not change" in done.stderr
-    assert "python -m venv --system-site-packages DIR; DIR/bin/python -m pip install NAME" in done.stderr
+    assert "python -m venv --system-site-packages DIR\n" in done.stderr
+    assert "uv pip install --python DIR/bin/python NAME" in done.stderr
+    assert "-m pip" not in done.stderr  # an image may lack ensurepip, and then so do its environments
 
 
 def test_the_shell_reads_commands(activate, place):

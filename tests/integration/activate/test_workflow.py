@@ -9,9 +9,9 @@ import pytest
 from envbuild.check import verdicts
 from envbuild.check.findings import Finding
 from envbuild.check.report import Report
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, ManyErrors, RequestError
 from envbuild.events import Event, Warned
-from envbuild.image.sif import read_manifest
+from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
@@ -106,3 +106,68 @@ def test_a_file_that_is_no_image_leaves_nothing(place, settings):
         install_module(place.path / "x.sif", root=place.path / "sw", thin=False, settings=settings)
     assert caught.value.exit_code == 2
     assert not (place.path / "sw").exists()
+
+
+def damaged(image: Path, place: Path, *parts: int) -> Path:
+    """Copy an image, with one byte in the middle of some of its parts changed."""
+    data = bytearray(image.read_bytes())
+    partitions = read_sif(image).partitions
+    for index in parts:
+        data[partitions[index].offset + partitions[index].size // 2] ^= 1
+    copy = place / "damaged.sif"
+    copy.write_bytes(data)
+    return copy
+
+
+@pytest.mark.parametrize("thin", [False, True])
+def test_a_damaged_image_is_not_installed_under_the_verdict_of_the_good_one(images, place, settings, thin):
+    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", fingerprint(find())))
+    image = damaged(images["1.0"], place.path, 1)
+    with pytest.raises(RequestError, match=r"the part `python` of the image is damaged: .* is sha256:"):
+        install_module(image, root=place.path / "sw", thin=thin, settings=settings)
+    assert not (place.path / "sw").exists()
+    assert not (settings.store.root / "blobs").exists()
+
+
+def test_every_damaged_part_is_named(images, place, settings):
+    with pytest.raises(ManyErrors) as caught:
+        install_module(
+            damaged(images["1.0"], place.path, 0, 2), root=place.path / "sw", thin=False, settings=settings
+        )
+    names = [error.problem.split("`")[1] for error in caught.value.errors]
+    assert names == ["base", "metadata"]
+
+
+def test_a_damaged_installation_is_mended(images, place, settings):
+    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    copy = installed.home / "image.sif"
+    copy.write_bytes(damaged(images["1.0"], place.path, 1).read_bytes())
+    assert install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings).changed
+    assert copy.read_bytes() == images["1.0"].read_bytes()
+
+
+def test_a_damaged_part_of_the_store_is_taken_again(images, place, settings):
+    install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings)
+    part = read_manifest(images["1.0"]).parts[1]
+    blob = settings.store.blob_path(part.digest)
+    good = blob.read_bytes()
+    blob.chmod(0o644)
+    blob.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings)
+    assert blob.read_bytes() == good
+
+
+@pytest.mark.parametrize(("setting", "warned"), [("no", True), ("yes", False), ("driver", False)])
+def test_a_machine_without_overlay_is_warned_of(images, place, settings, events, setting, warned):
+    conf = place.path / "apptainer.conf"
+    conf.write_text(f"# enable overlay = no\nenable overlay = {setting}\n")
+    stand_in = place.path / "apptainer"
+    stand_in.write_text(
+        f"#!/bin/sh\ncase $1 in\n--version) echo apptainer version 1.4.5 ;;\n"
+        f"buildcfg) echo SYSCONFDIR=/etc; echo APPTAINER_CONF_FILE={conf} ;;\nesac\n"
+    )
+    stand_in.chmod(0o755)
+    chosen = replace(settings, apptainer=stand_in)
+    installed = install_module(images["1.0"], root=place.path / "sw", thin=True, settings=chosen)
+    assert any("`enable overlay = no`" in text for text in warnings(events)) == warned
+    assert any("--flat" in text for text in installed.warnings) == warned

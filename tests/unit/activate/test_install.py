@@ -1,5 +1,6 @@
 import errno
 import os
+import shlex
 import shutil
 import stat
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from envbuild.activate import install as module
 from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
+from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.spec.model import Site, SiteBind
 from envbuild.system.apptainer import Apptainer
@@ -100,6 +102,9 @@ def test_what_was_damaged_is_mended(put):
     (installed.home / "image.sif").write_bytes(b"cut")
     (installed.home / "bin/python").unlink()
     (installed.home / "bin/launcher").chmod(0o600)
+    assert put().changed
+    assert (installed.home / "image.sif").read_bytes() == b"image one"
+    (installed.home / "image.sif").write_bytes(b"image 0ne")
     assert put().changed
     assert (installed.home / "image.sif").read_bytes() == b"image one"
     assert stat.S_IMODE((installed.home / "bin/python").stat().st_mode) == 0o755
@@ -254,3 +259,19 @@ def test_every_state_but_a_pass_warns(put):
     assert put(verdict=VerdictNote(state="stale", text="kernel")).warnings == (
         "test verdict: stale: tested on another host, or before this one changed (kernel)",
     )
+
+
+@pytest.mark.parametrize("name", ["with space", "with'quote"])
+def test_what_to_run_next_can_be_pasted(tmp_path, monkeypatch, capsys, put, name):
+    installed = put(root=tmp_path / name)
+    monkeypatch.setattr("envbuild.workflows.module.install_module", lambda *_, **__: installed)
+    install_command(Path("a.sif"), root=str(tmp_path / name))
+    line = capsys.readouterr().err.splitlines()[-1].removeprefix("next: ")
+    assert shlex.split(line)[:3] == ["module", "use", str(installed.modulefiles)]
+
+
+def test_an_empty_root_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="root for modules is empty"):
+        install_command(Path("a.sif"), root="")
+    assert list(tmp_path.iterdir()) == []

@@ -49,10 +49,11 @@ def test_parts_that_are_there_are_left_alone(built, where):
     assert {path: path.stat().st_ino for path in first.values()} == before
 
 
-def test_a_part_that_was_cut_is_taken_again(built, where):
+@pytest.mark.parametrize("content", [b"hsqs", b"x" * len(CONTENTS["mpi"])])
+def test_a_part_that_was_cut_or_changed_is_taken_again(built, where, content):
     path = provide_parts(built[0], built[1], where)[built[1].parts[1].digest]
     path.chmod(0o644)
-    path.write_bytes(b"hsqs")
+    path.write_bytes(content)
     provide_parts(built[0], built[1], where)
     assert path.read_bytes() == CONTENTS["mpi"]
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
+from envbuild.check.report import render_lines
 from envbuild.check.trial import Trial
+from envbuild.cli.test import command
+from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.store.store import Store
+from envbuild.system import files
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows import test as testing
@@ -44,6 +49,10 @@ class Stage:
         return Trial(findings=self.findings, output="why" if BAD in self.findings else "")
 
 
+def warnings(stage: Stage) -> list[Warned]:
+    return [event for event in stage.events if isinstance(event, Warned)]
+
+
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     return Stage(monkeypatch, tmp_path)
@@ -51,6 +60,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
 
 def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     report = testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / "r.json")
+    testing.write_report(tmp_path / "r.json", report)
     assert report.passed
     assert [finding.id for finding in report.findings] == [
         "S1.digest",
@@ -83,6 +93,58 @@ def test_changed_parts_fail_whatever_the_jobs_say(stage: Stage) -> None:
     assert not testing.test_image(Path("a.sif"), settings=stage.settings).passed
 
 
+def test_changed_parts_leave_the_verdict_of_the_good_image_alone(stage: Stage) -> None:
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.parts = (part("sha256:bb"),)
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.state == "passed"
+    (warned,) = warnings(stage)
+    assert "not kept: the image is not the one" in warned.text
+
+
+def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
+    stage.manifest = subject(jobs=()).manifest
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert (report.passed, report.failed) == (False, ())
+    last = report.findings[-1]
+    assert (last.status, last.id) == ("SKIP", "D0.jobs")
+    assert "name an `mpi` or a framework" in last.hint
+    assert render_lines(report).endswith("; it carries no jobs")
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/r.json", "closed/r.json"])
+def test_a_report_that_could_not_be_written_is_told_before_the_jobs_run(
+    stage: Stage, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path.name != "closed")  # root may write anywhere
+    with pytest.raises(RequestError) as caught:
+        testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / place)
+    assert "--report" in str(caught.value.hint)
+    assert stage.asked == []
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_findings_are_shown_though_the_report_fails_at_the_end(
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    json: bool,
+) -> None:
+    def full(*_: object) -> None:
+        raise MachineError("the disk is full")
+
+    monkeypatch.setattr(files, "write_atomically", full)
+    options = {"store": tmp_path / "s", "report": tmp_path / "r.json", "json": json}
+    with pytest.raises(MachineError, match="the disk is full"):
+        command(Path("a.sif"), **options)  # type: ignore[arg-type]
+    written = capsys.readouterr()
+    assert "D0/D1.demo" in (written.out if json else written.err)
+
+
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
     stage.manifest = subject(architecture="riscv64").manifest
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
@@ -94,4 +156,6 @@ def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
 def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:
     stage.settings.store.root.parent.joinpath("store").write_text("in the way")
     assert testing.test_image(Path("a.sif"), settings=stage.settings).passed
-    assert any(isinstance(event, Warned) for event in stage.events)
+    (warned,) = warnings(stage)
+    assert warned.text.startswith("the verdict was not kept: ")
+    assert "--store" in str(warned.hint)

@@ -86,7 +86,10 @@ def test_no_words_at_all_show_the_help(helps: dict[str, subprocess.CompletedProc
         (["lock", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
         (["plan", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
         (["fetch", "nowhere.yaml", "--to", "d", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
-        (["inspect", "nowhere.sif"], "error: there is no image `nowhere.sif`\n"),
+        (
+            ["inspect", "nowhere.sif"],
+            "error: there is no image `nowhere.sif`\n\nhint: `envbuild build SPEC -o IMAGE.sif` makes one\n",
+        ),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",
 )

@@ -67,6 +67,22 @@ def test_json_lines_carry_every_field():
     assert len(lines) == len(EVENTS)
 
 
+@pytest.mark.parametrize(("total", "size", "most"), [(10_000, 1, 20), (None, 1 << 20, 156)])
+def test_json_tells_advances_now_and_then_and_loses_no_byte(total, size, most):
+    stream = io.StringIO()
+    emit = sinks.json_lines(stream)
+    emit(TaskStarted(task="t", title="t", total_bytes=total))
+    emit(TaskStarted(task="other", title="other", total_bytes=7))
+    for _ in range(10_007):
+        emit(TaskAdvanced(task="t", bytes=size))
+    emit(TaskDone(task="t"))
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    advances = [line["bytes"] for line in lines if line["event"] == "task-advanced"]
+    assert sum(advances) == 10_007 * size
+    assert len(advances) == most + 1
+    assert lines[-1]["event"] == "task-done"
+
+
 def test_bars_show_what_runs_and_lines_what_ended():
     terminal = Terminal()
     with sinks.bars(Console(file=terminal, force_terminal=True, width=100)) as emit:
