@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import (
@@ -166,7 +167,7 @@ class Reader:
         found = self._pin(node, where, DebPin)
         if found is None:
             return None
-        return DebPin(
+        pin = DebPin(
             name=self.debian_name(found["name"], f"{where}.name"),
             version=self.matching(found["version"], f"{where}.version", _DEBIAN_VERSION, "a Debian version"),
             architecture=self.word(found["architecture"], f"{where}.architecture"),
@@ -175,6 +176,9 @@ class Reader:
             size_bytes=self.integer(found["size_bytes"], f"{where}.size_bytes"),
             sha256=self.matching(found["sha256"], f"{where}.sha256", _SHA256, "64 hexadecimal digits"),
         )
+        if pin.version and pin.file and not _deb_is_of(pin):
+            self.wrong(found["file"], f"`{where}.file` is not of version {pin.version} of {pin.name}")
+        return pin
 
     def python(self, node: Node, where: str) -> PythonPin | None:
         """Return a Python distribution's pin."""
@@ -245,6 +249,15 @@ def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError]) -> None:
             if name not in known:
                 problem = f"`{pin.name}` requires `{name}`, which is not pinned"
                 errors.append(RequestError(problem, at=Location(path=path)))
+
+
+def _deb_is_of(pin: DebPin) -> bool:
+    """Tell whether a file's name may be that of the version: most leave the epoch out, some quote it."""
+    parts = unquote(pin.file_name).split("_")
+    # Archives may name their files as they like; only a version in its place can contradict.
+    if len(parts) != 3 or not _DEBIAN_VERSION.fullmatch(parts[1]):
+        return True
+    return parts[1] in (pin.version, re.sub("^[0-9]+:", "", pin.version))
 
 
 def _file_is_of(pin: PythonPin) -> bool:

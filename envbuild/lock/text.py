@@ -28,7 +28,7 @@ _HEADER = """\
 
 Entry = TypeVar("Entry")
 
-_RENEW = "`envbuild lock SPEC` writes a new one"
+_DELETE = "delete it and run `envbuild lock SPEC`"
 
 # The order in the file: what people look for first stands first.
 _PLAIN = ("format", "name", "version", "accelerator")
@@ -76,7 +76,7 @@ def dump(lock: Lock) -> str:
     return _HEADER + "\n".join(lines) + "\n"
 
 
-def load(text: bytes, path: Path) -> Lock:
+def load(text: bytes, path: Path, *, hint: str = _DELETE) -> Lock:
     """Read a lock file and check everything in it.
 
     Parameters
@@ -85,6 +85,8 @@ def load(text: bytes, path: Path) -> Lock:
         The file's content; nothing in it is trusted.
     path : Path
         Its name, for messages.
+    hint : str
+        What to do about a mistake that has no hint of its own.
 
     Raises
     ------
@@ -92,21 +94,28 @@ def load(text: bytes, path: Path) -> Lock:
         It is no lock file, or of another format, or an entry is wrong; all
         mistakes at once, each with its line and column.
     """
+    try:
+        return _read(text, path)
+    except EnvbuildError as error:
+        for single in error.each():
+            single.hint = single.hint or hint
+        raise
+
+
+def _read(text: bytes, path: Path) -> Lock:
     tree = parse(text, path)
     errors: list[EnvbuildError] = []
     read = Reader(path=path, errors=errors)
     top = read.mapping(tree, "the lock file")
     raise_all(errors)
     if "format" not in top:
-        raise RequestError(
-            "this is not a lock file of envbuild: it has no `format`", at=Location(path=path), hint=_RENEW
-        )
+        raise RequestError("this is not a lock file of envbuild: it has no `format`", at=Location(path=path))
     found = read.integer(top["format"], "format")
     raise_all(errors)
     if found != LOCK_FORMAT:
         at = top["format"].at(path)
         raise RequestError(
-            f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at, hint=_RENEW
+            f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at
         )
     read.keys(tree, top, [field.name for field in fields(Lock)], "the lock file")
     raise_all(errors)

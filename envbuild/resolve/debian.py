@@ -17,12 +17,13 @@ from urllib.parse import unquote, urlsplit
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import DebPin, Lock
-from envbuild.resolve import apttext
+from envbuild.resolve import apttext, state
 from envbuild.resolve.origins import Archive, Machine, archives
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
 
 _TIMEOUT_S = 600.0
+_NEAR = 3  # characters by which a misspelt name may be too long or too short
 
 
 def resolve_debian(
@@ -59,13 +60,14 @@ def resolve_debian(
     RequestError
         A package is unknown, or they cannot be installed together.
     MachineError
-        An archive cannot be reached, or its signature is not trusted.
+        An archive cannot be reached, or its signature is not trusted; or
+        `offline` is set and its package lists were never here.
     """
     sources = {
         origin: archives(origin, asked.base.components, asked.site, machine) for origin in asked.base.origins
     }
     kept = _kept(previous, asked, upgrade)
-    with _Apt.open(asked, cache_dir) as apt:
+    with _Apt.open(asked, cache_dir, emit) as apt:
         chosen = apt.update(sources, emit=emit, offline=offline)
         apt.prefer(kept)
         base = apt.solve([*_minimal(asked), "apt", *asked.base.packages], chosen)
@@ -142,18 +144,22 @@ class _Apt:
 
     @staticmethod
     @contextmanager
-    def open(asked: Asked, cache_dir: Path) -> Iterator[_Apt]:
+    def open(asked: Asked, cache_dir: Path, emit: Emit) -> Iterator[_Apt]:
         identity = f"{asked.base.distribution} {asked.base.suite} {asked.architecture} {asked.base.origins}"
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        state = (cache_dir / "apt" / key).absolute()
+        place = state.of_this_user(cache_dir) / "apt" / key
         try:
             for name in ("lists/partial", "cache/archives/partial", "state"):
-                (state / name).mkdir(parents=True, exist_ok=True)
-            (state / "status").touch()
-            with tempfile.TemporaryDirectory(prefix=".run-", dir=state) as name:
-                yield _Apt(asked, state, Path(name))
+                (place / name).mkdir(parents=True, exist_ok=True)
+            (place / "status").touch()
+            # apt itself fails where another has its lists, instead of waiting.
+            with (
+                state.alone(place, emit),
+                tempfile.TemporaryDirectory(prefix=".run-", dir=place) as name,
+            ):
+                yield _Apt(asked, place, Path(name))
         except OSError as error:
-            raise MachineError(f"`{state}` cannot be written: {error.strerror or error}") from error
+            raise state.cannot_write(place, error) from error
 
     def _write_configuration(self) -> None:
         paths = {
@@ -177,9 +183,11 @@ class _Apt:
         self, sources: dict[str, tuple[Archive, ...]], *, emit: Emit, offline: bool
     ) -> dict[str, Archive]:
         """Bring the package lists up to date and return the archive that serves each origin."""
+        if offline:
+            return self._last_seen(sources)
         chosen = {origin: entries[0] for origin, entries in sources.items()}
         self._write_sources(chosen)
-        if offline or self._get("update").ok:
+        if self._get("update").ok:
             return chosen
         # One of them failed: ask each alone, so that a second address can stand in for the first.
         errors: list[EnvbuildError] = []
@@ -197,6 +205,28 @@ class _Apt:
                 else:
                     emit(Warned(text=problem, hint="the next address is asked"))
         raise_all(errors)
+        self._write_sources(chosen)
+        return chosen
+
+    def _last_seen(self, sources: dict[str, tuple[Archive, ...]]) -> dict[str, Archive]:
+        """Return, for each origin, the archive whose lists are on this machine."""
+        chosen: dict[str, Archive] = {}
+        for origin, entries in sources.items():
+            for archive in entries:
+                self._write_sources({origin: archive})
+                # Lists that were not downloaded are left out by apt.
+                if self._get(
+                    "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
+                ).stdout.strip():
+                    chosen[origin] = archive
+                    break
+        lacking = [origin for origin in sources if origin not in chosen]
+        if lacking:
+            names = ", ".join(f"`{origin}`" for origin in lacking)
+            raise MachineError(
+                f"the package lists of {names} are not on this machine, which is to do without network",
+                hint="keep the lock beside the spec, or run `envbuild lock` once where there is a network",
+            )
         self._write_sources(chosen)
         return chosen
 
@@ -227,7 +257,7 @@ class _Apt:
                 names = ", ".join(apttext.providers(self._cache("showpkg", name).stdout))
                 problem = f"`{name}` is not a package but a name that another provides"
                 errors.append(
-                    RequestError(problem, at=Location(path=self._asked.path), hint=f"name it: {names}")
+                    RequestError(problem, at=self._asked.system_place(name), hint=f"name it: {names}")
                 )
         raise_all(errors)
 
@@ -263,13 +293,12 @@ class _Apt:
         at = Location(path=self._asked.path)
         errors: list[EnvbuildError] = []
         for name in apttext.unknown(output):
-            near = did_you_mean(name, self._cache("pkgnames", name[:3]).stdout.split())
             problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
-            errors.append(RequestError(problem, at=at, hint=near))
+            errors.append(RequestError(problem, at=self._asked.system_place(name), hint=self._near(name)))
         for name, providers in apttext.virtual(output).items():
             problem = f"`{name}` is not a package but a name that several packages provide"
             hint = f"name one of them: {', '.join(providers)}" if providers else None
-            errors.append(RequestError(problem, at=at, hint=hint))
+            errors.append(RequestError(problem, at=self._asked.system_place(name), hint=hint))
         if not errors:
             reason = apttext.conflict(output) or apttext.complaint(output)
             problem = f"the Debian packages cannot be installed together: {reason}"
@@ -277,6 +306,11 @@ class _Apt:
                 RequestError(problem, at=at, hint="`envbuild lock SPEC --upgrade` takes newer versions")
             )
         raise_all(errors)
+
+    def _near(self, name: str) -> str | None:
+        """Return what may have been meant; only names of nearly that length are looked at, there are many."""
+        known = self._cache("pkgnames", name[:1]).stdout.split()
+        return did_you_mean(name, [word for word in known if abs(len(word) - len(name)) <= _NEAR])
 
     def _get(self, *words: str) -> process.Finished:
         return self._run("apt-get", *words)

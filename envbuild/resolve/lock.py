@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from envbuild.resolve.origins import Machine, PythonSources, python_sources, rea
 from envbuild.resolve.python import resolve_python
 from envbuild.spec.asked import Asked
 from envbuild.system import clock
+
+_ANSWERED = "an archive or index answered so: a site file can name another address for it"
 
 Debs = tuple[tuple[DebPin, ...], tuple[DebPin, ...]]
 
@@ -68,15 +71,16 @@ def make_lock(
     old = previous if previous is not None and previous.base.architecture == asked.architecture else None
     upgrade = _upgradable(asked, old, upgrade)
     parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
-    base_debs, system_debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
-    found = python_sources(asked.site, here)
-    links = (
-        *(str((directory / "wheels").absolute()) for directory in sources if (directory / "wheels").is_dir()),
-        *found.find_links,
-    )
-    wheels = _python(
-        asked, old, parts, upgrade, replace(found, find_links=links), cache_dir, emit, offline=offline
-    )
+    errors: list[EnvbuildError] = []
+    debs: Debs = ((), ())
+    wheels: tuple[PythonPin, ...] = ()
+    # Neither depends on the other: what is wrong with both is told at once.
+    with _collected(errors):
+        debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
+    with _collected(errors):
+        places = _with_directories(python_sources(asked.site, here), sources)
+        wheels = _python(asked, old, parts, upgrade, places, cache_dir, emit, offline=offline)
+    raise_all(errors)
     lock = canonical(
         Lock(
             name=asked.spec.name,
@@ -102,14 +106,30 @@ def make_lock(
             ),
             requests=asked.python_requests(),
             system_requests=asked.system_requests(),
-            base_debs=base_debs,
-            system_debs=system_debs,
+            base_debs=debs[0],
+            system_debs=debs[1],
             python=wheels,
             tools=tools,
         )
     )
     # What archives and indexes answered is trusted no more than a file that somebody sends.
-    return load(dump(lock).encode(), Path("the new lock"))
+    return load(dump(lock).encode(), Path("the new lock"), hint=_ANSWERED)
+
+
+@contextmanager
+def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
+    try:
+        yield
+    except EnvbuildError as error:
+        # A store that cannot be written stops both in the same words.
+        told = {single.problem for single in errors}
+        errors += [single for single in error.each() if single.problem not in told]
+
+
+def _with_directories(found: PythonSources, directories: Sequence[Path]) -> PythonSources:
+    """Let wheels be found in directories of kept files, before all else."""
+    kept = (str((path / "wheels").absolute()) for path in directories if (path / "wheels").is_dir())
+    return replace(found, find_links=(*kept, *found.find_links))
 
 
 def _debian(

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.events import Emit, Warned
-from envbuild.resolve import uvtext
+from envbuild.resolve import state, uvtext
 from envbuild.resolve.origins import PythonSources
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
@@ -62,7 +62,7 @@ class Uv:
     sources : PythonSources
         Where distributions come from.
     cache_dir : Path
-        uv's cache and its log are kept below it.
+        uv's cache and its log are kept in the user's own directory below it.
     offline : bool
         Whether uv may not use the network.
     """
@@ -79,7 +79,7 @@ class Uv:
     @property
     def log(self) -> Path:
         """File with what uv wrote at its last failure."""
-        return self.cache_dir / "uv-resolution.log"
+        return self._place() / "uv-resolution.log"
 
     def indexes(self) -> Indexes:
         """Return the indexes to ask; those that cannot be reached are told and left out."""
@@ -215,8 +215,7 @@ class Uv:
         indexes = self.indexes()
         base = self.asked.base
         try:
-            self.cache_dir.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self.cache_dir) as name:
+            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self._place()) as name:
                 work = Path(name)
                 text = uvtext.project(
                     requirements, python=base.python.version, sources=indexes.owners, indexes=indexes.named
@@ -235,12 +234,15 @@ class Uv:
                 )
                 return finished, output.read_text(encoding="utf-8") if finished.ok else ""
         except OSError as error:
-            raise MachineError(f"`{self.cache_dir}` cannot be written: {error.strerror or error}") from error
+            raise state.cannot_write(self._place(), error) from error
+
+    def _place(self) -> Path:
+        return state.of_this_user(self.cache_dir)
 
     def _argv(self, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
         argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-config", "--no-header"]
-        argv += ["--color", "never", "--no-progress", "--cache-dir", self.cache_dir.absolute() / "uv"]
+        argv += ["--color", "never", "--no-progress", "--cache-dir", self._place() / "uv"]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
         argv += ["--only-binary", ":all:", *options]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from envbuild.errors import Location
 from envbuild.spec.model import BaseImage, EnvSpec, Recipe, Site, Variant
 
 
@@ -60,6 +62,8 @@ class Asked:
         Source path in the spec → content.
     architecture : str
         In Debian's words.
+    system_places : mapping of str to Location
+        Where the spec names each Debian package.
     """
 
     spec: EnvSpec
@@ -70,6 +74,7 @@ class Asked:
     site: Site | None
     files: dict[str, bytes]
     architecture: str
+    system_places: Mapping[str, Location] = field(default_factory=dict)
 
     @property
     def mpi(self) -> ChosenRecipe | None:
@@ -94,6 +99,10 @@ class Asked:
         for chosen in self.recipes:
             wanted.update(chosen.recipe.system)
         return tuple(sorted(wanted - set(self.base.packages)))
+
+    def system_place(self, name: str) -> Location:
+        """Return where a Debian package is asked for; the spec's file where a recipe or the base asks."""
+        return self.system_places.get(name) or Location(path=self.path)
 
     def owner(self, distribution: str) -> str:
         """Return the layer that owns a Python distribution."""

@@ -126,6 +126,10 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         site=parts.site,
         files=parts.files,
         architecture=parts.architecture,
+        system_places={
+            name: parts.spec.at("packages", "system", number)
+            for number, name in enumerate(parts.spec.value.packages.system)
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -10,6 +11,12 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator
 
 FORMAT = 1
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with what may be a password or token in its addresses left out."""
+    # Up to the last `@` of a word: a password may hold `/`, `:` and `@` as it likes.
+    return re.sub(r"[?#]\S*", "…", re.sub(r":\S*@", ":…@", text))
 
 
 def _proven_version(value: str) -> str:

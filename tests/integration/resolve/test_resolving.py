@@ -7,13 +7,14 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError, render
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, render
 from envbuild.events import Event, TaskStarted, Warned
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.satisfy import differences
@@ -22,6 +23,7 @@ from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine
+from envbuild.resolve.state import HINT, of_this_user
 from envbuild.spec.asked import Asked
 from envbuild.spec.model import Site
 from tests.support.asking import asked, base_image, pytorch
@@ -200,6 +202,64 @@ def test_two_caches_give_the_same_lock(desk: Desk) -> None:
     assert dump(desk.lock(what)) == first
 
 
+def test_commands_at_once_over_one_store_all_succeed(desk: Desk) -> None:
+    """Without a turn for each, apt refuses all but one: it does not wait for its own lock."""
+    texts = ["git", "less", "nano", "vim"]
+
+    def lock(name: str) -> set[str]:
+        return {pin.name for pin in desk.lock(desk.asked(python=["alpha"], system=[name])).system_debs}
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = list(pool.map(lock, texts))
+    assert found == [{"git", "libcurl"}, {"less"}, {"nano"}, {"vim"}]
+
+
+def test_a_cache_that_cannot_be_written(desk: Desk) -> None:
+    (desk.place / "cache").touch()
+    error = desk.refused(desk.asked(python=["alpha"], system=["git"]))
+    assert isinstance(error, MachineError)  # one, though Debian and Python both met it
+    assert "cannot be written" in error.problem
+    assert error.hint == HINT
+
+
+def test_without_a_network_and_package_lists_that_is_what_is_told(desk: Desk) -> None:
+    what = desk.asked(system=["git"])
+    desk.server.requests.clear()
+    error = desk.refused(what, offline=True)
+    assert isinstance(error, MachineError)
+    assert error.problem == (
+        "the package lists of `debian:bookworm` are not on this machine, which is to do without network"
+    )
+    assert "keep the lock beside the spec" in str(error.hint)
+    assert desk.server.requests == []
+
+
+def test_package_lists_that_were_here_once_are_enough_without_a_network(desk: Desk) -> None:
+    """From whichever address they came."""
+    what = desk.asked(system=["git"])
+    source = desk.machine().apt[0]
+    two = replace(desk.machine(), apt=(replace(source, uris=("http://127.0.0.1:1/debian",)), source))
+    lock = desk.lock(what, machine=two)
+    assert any("the next" in str(event) for event in desk.events)
+    desk.server.requests.clear()
+    assert desk.lock(what, offline=True, machine=two) == lock
+    assert desk.server.requests == []
+
+
+def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -> None:
+    error = desk.refused(desk.asked(python=["nosuchthing"], system=["nosuchthing"]))
+    assert [single.problem.partition(":")[0] for single in error.each()] == [
+        "`nosuchthing` is not a package of debian-12's archives",
+        "no set of Python packages meets what was asked",
+    ]
+
+
+def test_an_unknown_debian_package_is_told_where_the_spec_names_it(desk: Desk) -> None:
+    place = Location(path=Path("spec.yaml"), line=9, column=12)
+    what = replace(desk.asked(system=["ngit"]), system_places={"ngit": place})
+    assert desk.refused(what).at == place
+
+
 def test_an_extra_brings_what_it_stands_for(desk: Desk) -> None:
     lock = desk.lock(desk.asked(python=["alpha[more]"]))
     assert {pin.name: pin.requires for pin in lock.python}["alpha"] == ("extra-only", "gamma")
@@ -279,6 +339,10 @@ def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
         None,
         "name one of them: nano, vim",
     ]
+
+
+def test_what_was_meant_is_found_though_only_the_first_letter_is_right(desk: Desk) -> None:
+    assert desk.refused(desk.asked(system=["gti"])).hint == "did you mean `git`?"
 
 
 def test_a_name_that_one_package_provides_would_never_be_found_in_the_lock(desk: Desk) -> None:
@@ -522,7 +586,7 @@ def test_kept_wheels_are_enough_to_lock_again_without_an_index(desk: Desk) -> No
         machine=desk.machine(),
     )
     export(lock.python, files, desk.place / "kept")
-    shutil.rmtree(desk.place / "cache/uv")
+    shutil.rmtree(of_this_user(desk.place / "cache") / "uv")
     desk.server.requests.clear()
     again = desk.lock(what, offline=True, sources=[desk.place / "kept"])
     assert [pin.sha256 for pin in again.python] == [pin.sha256 for pin in lock.python]

@@ -129,6 +129,10 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
         ("pool/main/g/git/", "/pool/main/g/git/", "is not a relative path of a .deb file"),
         ("pool/main/g/git/", "pool//g/git/", "is not a relative path of a .deb file"),
         ('"1:2.39.5-0+deb12u3"', '"1:2.39.5 evil"', "is not a Debian version"),
+        ("git_2.39.5-0", "git_2.39.4-0", "is not of version 1:2.39.5-0+deb12u3 of git"),
+        ('"1:2.39.5-0+deb12u3"', '"1:2.39.6-0+deb12u3"', "is not of version 1:2.39.6-0+deb12u3 of git"),
+        ("git_2.39.5-0", "git_2%3a2.39.5-0", "is not of version 1:2.39.5-0+deb12u3 of git"),
+        ('version: "1.17.1"', 'version: "1.17.2"', "is not a wheel or source archive of scipy 1.17.2"),
         ('version: "1.17.1"', 'version: "one"', "is not a Python version"),
         ('name: "scipy"', 'name: "SciPy"', "`python[3].name` is not a canonical Python name"),
         ('layer: "mpi"', 'layer: "/etc"', "is not the name of a layer"),
@@ -143,6 +147,18 @@ def test_what_is_wrong_is_told_with_its_place(old: str, new: str, problem: str) 
     message = refused(text.replace(old, new))
     assert problem in message
     assert "--> demo.lock.yaml" in message
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["git_1%3a2.39.5-0+deb12u3", "git_1:2.39.5-0+deb12u3", "git_2.39.5-0%2bdeb12u3", "git_latest", "git"],
+)
+def test_a_file_name_may_quote_the_epoch_or_leave_it_out_or_have_no_version(file: str) -> None:
+    text = dump(whole())
+    name = "git_2.39.5-0+deb12u3_amd64.deb"
+    assert name in text
+    changed = load(text.replace(name, f"{file}_amd64.deb").encode(), PATH)
+    assert changed.system_debs[0].file_name == f"{file}_amd64.deb"
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -190,4 +206,23 @@ def test_a_name_is_pinned_once(table: str) -> None:
     ],
 )
 def test_what_is_no_lock_file_is_refused(text: bytes, problem: str) -> None:
-    assert problem in refused(text)
+    message = refused(text)
+    assert problem in message
+    assert message.endswith("\nhint: delete it and run `envbuild lock SPEC`\n")
+
+
+@pytest.mark.parametrize("cut", [10, 300, 500, 1000, 2000])
+def test_every_mistake_has_a_hint(cut: int) -> None:
+    text = dump(whole())
+    assert len(text) > cut
+    for broken in (text[:cut], "{", text.replace("size_bytes: 10", "size_bytes: x")):
+        with pytest.raises(EnvbuildError) as caught:
+            load(broken.encode(), PATH, hint="begin anew")
+        assert {single.hint for single in caught.value.each()} == {"begin anew"}
+
+
+def test_a_better_hint_stays() -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        load(dump(whole()).replace("\nname:", "\nnmae:", 1).encode(), PATH)
+    hints = [single.hint for single in caught.value.each()]
+    assert sorted(map(str, hints)) == ["delete it and run `envbuild lock SPEC`", "did you mean `name`?"]

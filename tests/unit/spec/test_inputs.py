@@ -65,6 +65,15 @@ def test_what_is_put_together(tmp_path: Path) -> None:
     assert result.site is None
 
 
+def test_debian_packages_keep_their_places(tmp_path: Path) -> None:
+    result = asked(tmp_path, "packages:\n  system:\n  - git\n  - less\n")
+    assert [str(result.system_place(name)) for name in ("git", "less", "of-a-recipe")] == [
+        f"{tmp_path}/spec.yaml:8:5",
+        f"{tmp_path}/spec.yaml:9:5",
+        f"{tmp_path}/spec.yaml",
+    ]
+
+
 def test_the_first_version_that_the_constraint_admits_is_chosen(tmp_path: Path) -> None:
     text = SPEC.replace("mpich", "'mpich@<5'").replace("[pytorch]", "['pytorch@2.12']")
     result = read_asked(write(tmp_path / "spec.yaml", text))

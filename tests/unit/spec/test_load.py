@@ -30,6 +30,23 @@ def problems(text: str | bytes) -> list[str]:
     return [f"{error.at}: {error.problem}" for error in caught.value.each()]
 
 
+@pytest.mark.parametrize(
+    ("requirement", "shown"),
+    [
+        ("x @ https://user:s3cret@host/x.whl", "x @ https:…@host/x.whl"),
+        ("x@https://s3cret@host/x.whl", "x@https:…@host/x.whl"),
+        ("x @ https://user:s3/cr@et@host/x.whl", "x @ https:…@host/x.whl"),
+        ("x @ git+https://user:s3cret@host/x?token=s3cret#egg=s3cret", "x @ git+https:…@host/x…"),
+        ("https://user:s3cret@host/x.whl?token=s3cret", "https:…@host/x.whl…"),
+        ("x @ https://host/x.whl ; python_version > '3'", "x @ https://host/x.whl ; python_version > '3'"),
+    ],
+)
+def test_a_password_in_a_requirement_is_not_told(requirement: str, shown: str) -> None:
+    (problem,) = problems(f'{MINIMAL}packages: {{python: ["{requirement}"]}}\n')
+    assert problem.startswith(f"spec.yaml:4:21: `packages.python`: `{shown}` ")
+    assert "s3" not in problem
+
+
 def test_the_example_is_the_ten_lines_of_the_design() -> None:
     example = TOP / "examples" / "pytorch-mpi.yaml"
     assert load_spec(example.read_bytes(), example) == EnvSpec(

@@ -54,7 +54,7 @@ class TestFind:
         assert "ENVBUILD_APPTAINER" in caught.value.hint
 
     def test_a_name_that_is_nowhere(self, tmp_path: Path) -> None:
-        with pytest.raises(MachineError, match="is not on this machine"):
+        with pytest.raises(MachineError, match="there is no Apptainer at"):
             find(tmp_path / "nowhere")
 
     def test_named_comes_before_the_variable_and_that_before_the_path(
