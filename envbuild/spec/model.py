@@ -177,6 +177,7 @@ Origin = Annotated[
     ),
 ]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
+LauncherName = Literal["mpiexec", "torchrun"]
 ReportedName = Annotated[str, _full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
@@ -318,6 +319,8 @@ class VerifyJob(Model):
         What to look at when it fails.
     timeout_s : float or None
         Wall-clock limit in seconds, where the job needs another than the default.
+    launcher : str
+        What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
     """
 
     id: Annotated[str, _full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
@@ -328,6 +331,7 @@ class VerifyJob(Model):
     compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
     hint: Text = ""
     timeout_s: Annotated[float, Field(gt=0)] | None = None
+    launcher: LauncherName = "mpiexec"
 
 
 class Variant(Model):
