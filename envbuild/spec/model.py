@@ -361,7 +361,11 @@ class Recipe(Model):
     variants : dict of str to Variant
         Accelerator name → what to install; MPI recipes use ``cpu``.
     owns : tuple of str
-        Distributions that make up this recipe's own layer.
+        Distributions that make up this recipe's own layer; empty for one that
+        only brings jobs to what it requires.
+    requires : tuple of Choice
+        Other recipes that must be in the spec; a constraint takes part in
+        choosing their version.
     python : tuple of str
         Requirements that come along and belong to the ``python`` layer.
     system : tuple of str
@@ -385,7 +389,8 @@ class Recipe(Model):
     homepage: Text = ""
     versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
     variants: dict[Name, Variant]
-    owns: Annotated[tuple[Distribution, ...], Field(min_length=1)]
+    owns: tuple[Distribution, ...]
+    requires: tuple[Pick, ...] = ()
     python: tuple[PythonRequirement, ...] = ()
     system: tuple[DebianPackage, ...] = ()
     imports: tuple[Annotated[str, _full_match(MODULE, "a module name")], ...] = ()
