@@ -68,6 +68,10 @@ _train = partial(_of, "pytorch", "train")
 _torchrun = partial(_of, "pytorch", "torchrun")
 _tensor = partial(_of, "pytorch", "tensor_parallel")
 _pipeline = partial(_of, "pytorch", "pipeline")
+_mirrored = partial(_of, "tensorflow", "mirrored")
+_workers = partial(_of, "tensorflow", "train")
+_averaged = partial(_of, "tensorflow-mpi", "averaged")
+_mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
 # The single run of a comparison is spoiled as well; what differs with the number of ranks still shows.
@@ -184,4 +188,47 @@ CONTROLS = (
     ),
     _train("fewer steps", "D7.train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
     _train("a hash of its own", "D7.train/parameter_hash", ("parameters.numpy().tobytes()", "bytes([rank])")),
+    _mirrored(
+        "singletons",
+        "D0/D3.mirrored D3.mirrored/sum D3.mirrored/weight_first D3.mirrored/weight_last",
+        before=SINGLETONS,
+    ),
+    _mirrored(
+        "gradients not added",
+        "D3.mirrored/weight_first D3.mirrored/weight_last",
+        ("context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)", "gradient"),
+    ),
+    _mirrored(
+        "own share alone", "D3.mirrored/sum", ("context.all_reduce(tf.distribute.ReduceOp.SUM, own)", "own")
+    ),
+    _workers("singletons", "D0/D3.train", before=SINGLETONS),
+    _workers(
+        "gradients not added",
+        "D3.train/parameter_hash D3.train/losses-as-one-rank D3.train/parameters-as-one-rank",
+        ("gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)", "pass"),
+    ),
+    _workers(
+        "all on one share",
+        "D3.train/losses-as-one-rank D3.train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _workers("fewer steps", "D3.train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _averaged("singletons", "D0/D3.mpi D3.mpi/weight_first D3.mpi/weight_last", before=SINGLETONS),
+    _averaged(
+        "no averaging",
+        "D3.mpi/weight_first D3.mpi/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _mpi_train("singletons", "D0/D3.mpi-train", before=SINGLETONS),
+    _mpi_train(
+        "gradients not added",
+        "D3.mpi-train/parameter_hash D3.mpi-train/losses-as-one-rank D3.mpi-train/parameters-as-one-rank",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _mpi_train(
+        "all on one share",
+        "D3.mpi-train/losses-as-one-rank D3.mpi-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _mpi_train("fewer steps", "D3.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
 )
