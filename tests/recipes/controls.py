@@ -53,7 +53,7 @@ def _of(
     recipe: str, stem: str, name: str, fails: str, *changes: tuple[str, str], before: str = ""
 ) -> Control:
     return Control(
-        name=f"{stem}: {name}",
+        name=f"{recipe}/{stem}: {name}",
         recipe=recipe,
         file=f"{stem}.py",
         fails=tuple(fails.split()),
@@ -71,6 +71,8 @@ _pipeline = partial(_of, "pytorch", "pipeline")
 _mirrored = partial(_of, "tensorflow", "mirrored")
 _workers = partial(_of, "tensorflow", "train")
 _averaged = partial(_of, "tensorflow-mpi", "averaged")
+_jax = partial(_of, "jax", "distributed")
+_jax_train = partial(_of, "jax", "train")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -231,4 +233,31 @@ CONTROLS = (
         ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
     ),
     _mpi_train("fewer steps", "D3.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _jax(
+        "singletons",
+        "D0/D8.jax D8.jax/sum D8.jax/weight_first D8.jax/weight_last",
+        # Each publishes a coordinator of its own: the results are one directory.
+        before=SINGLETONS + "import envbuild_job, pathlib, tempfile\n"
+        "own = pathlib.Path(tempfile.mkdtemp())\n"
+        "envbuild_job.publish = lambda name, text: (own / name).write_text(text)\n"
+        "envbuild_job.await_published = lambda name: (own / name).read_text()\n",
+    ),
+    _jax(
+        "no averaging",
+        "D8.jax/weight_first D8.jax/weight_last",
+        ('jax.lax.pmean(gradient, "ranks")', "gradient"),
+    ),
+    _jax("own share alone", "D8.jax/sum", ('jax.lax.psum(number[0], "ranks")', "number[0]")),
+    _jax_train("a process that calls itself 0", "D0/D8.jax-train", ("rank=rank,", "rank=0,")),
+    _jax_train(
+        "gradients not added",
+        "D8.jax-train/parameter_hash D8.jax-train/losses-as-one-rank D8.jax-train/parameters-as-one-rank",
+        ('gradients = jax.lax.psum(gradients, "ranks")', "pass"),
+    ),
+    _jax_train(
+        "all on one share",
+        "D8.jax-train/losses-as-one-rank D8.jax-train/parameters-as-one-rank",
+        ("share(rows, rank, size)", "share(rows, 0, size)"),
+    ),
+    _jax_train("fewer steps", "D8.jax-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
 )
