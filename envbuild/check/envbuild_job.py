@@ -36,6 +36,7 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_NTASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "WORLD_SIZE"),  # torchrun
 )
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart)[-.\d]*\.so")
 

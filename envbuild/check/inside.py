@@ -20,12 +20,16 @@ from pathlib import Path
 
 from envbuild.check.findings import Finding, document, summary
 from envbuild.check.judge import STORY, Ended, Job, judge_mapped, judge_probe, no_jobs
-from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.launchers.base import Launcher
+from envbuild.check.launchers.known import launcher_named
 from envbuild.check.trial import Launch, try_job
 
-# Started inside an image, mpiexec must not take itself for a part of what runs outside; what tunes
+# Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
 # an MPI (`OMPI_MCA_…`) is no such thing, and may come from the image.
-_OUTER = re.compile(r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX)_|MPI_LOCAL)")
+_OUTER = re.compile(
+    r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX|TORCHELASTIC|PET)_|MPI_LOCAL"
+    r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_CONFIG)$)"
+)
 _GRACE_S = 3.0
 
 
@@ -67,12 +71,12 @@ def _test(
 ) -> tuple[list[Finding], dict[str, str]]:
     default_s = float(str(story["timeout_s"]))
     jobs = [job_of(data) for data in story["jobs"]]  # type: ignore[attr-defined]
-    launcher = Mpiexec(mpi=str(story["mpi"]), root=os.geteuid() == 0)
     findings = _probe(story, timeout_s or default_s)
-    launch = _launch_with(launcher) if story["mpi"] else None
     trials = {}
     for job in jobs:
         limit_s = timeout_s or job.timeout_s or default_s
+        launcher = launcher_named(job.launcher, mpi=str(story["mpi"]), root=os.geteuid() == 0)
+        launch = _launch_with(launcher) if launcher else None
         trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
     for trial in trials.values():
         findings += trial.findings
@@ -99,7 +103,7 @@ def _probe(story: Mapping[str, object], limit_s: float) -> list[Finding]:
     return judge_probe(facts, story)
 
 
-def _launch_with(launcher: Mpiexec) -> Launch:
+def _launch_with(launcher: Launcher) -> Launch:
     def launch(
         command: Sequence[str], ranks: int, directory: Path, variables: Mapping[str, str], limit_s: float
     ) -> Ended:

@@ -36,6 +36,7 @@ class Job:
     compare_with_single: Mapping[str, float] = field(default_factory=dict)
     hint: str = ""
     timeout_s: float | None = None
+    launcher: str = "mpiexec"
 
     def command(self) -> list[str]:
         """Return the command line of one rank inside the image.

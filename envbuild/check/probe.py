@@ -30,6 +30,7 @@ HOST_LIBRARIES = re.compile(
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
 _MAX_TABLE_BYTES = 64 << 20
+_MAX_NAME_BYTES = 64 << 10
 
 
 class Object:
@@ -94,14 +95,25 @@ def read_object(path: str) -> Object | None:
         entries = list(struct.iter_unpack("<qQ", piece(dynamic[2], dynamic[5] // 16 * 16)))
         single = dict(reversed(entries))
         at = _file_offset(segments, single.get(_DT_STRTAB, 0))
-        strings = piece(at, single.get(_DT_STRSZ, 0))
-    for tag, value in entries:
-        if tag == _DT_NEEDED:
-            found.needed.append(_string(strings, value))
-        elif tag == _DT_RPATH:
-            found.rpath = _string(strings, value).split(":")
-        elif tag == _DT_RUNPATH:
-            found.runpath = _string(strings, value).split(":")
+        strings_bytes = single.get(_DT_STRSZ, 0)
+
+        def text(start: int) -> str:
+            # One name at a time: the table of a large library with all its symbols (TensorFlow's) may
+            # be longer than anything that is read here.
+            if start >= strings_bytes:
+                raise ValueError("a name lies outside its table")
+            name, end, _ = piece(at + start, min(_MAX_NAME_BYTES, strings_bytes - start)).partition(b"\0")
+            if not end:
+                raise ValueError("a name has no end")
+            return name.decode(errors="replace")
+
+        for tag, value in entries:
+            if tag == _DT_NEEDED:
+                found.needed.append(text(value))
+            elif tag == _DT_RPATH:
+                found.rpath = text(value).split(":")
+            elif tag == _DT_RUNPATH:
+                found.runpath = text(value).split(":")
     return found
 
 
@@ -110,12 +122,6 @@ def _file_offset(segments: list[tuple[int, ...]], address: int) -> int:
         if kind == _PT_LOAD and start <= address < start + size:
             return offset + address - start
     raise ValueError("its string table is in no segment")
-
-
-def _string(strings: bytes, start: int) -> str:
-    if start >= len(strings):
-        raise ValueError("a name lies outside its table")
-    return strings[start : strings.index(b"\0", start)].decode(errors="replace")
 
 
 def directories(found: Object, library_path: list[str], system: list[str]) -> list[str]:

@@ -12,7 +12,10 @@ CARRIED = (
     "inside",
     "judge",
     "launchers/__init__",
+    "launchers/base",
+    "launchers/known",
     "launchers/mpiexec",
+    "launchers/torchrun",
     "probe",
     "trial",
 )

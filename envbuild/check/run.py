@@ -11,7 +11,7 @@ from envbuild.check import judge
 from envbuild.check.findings import Finding
 from envbuild.check.judge import Ended, Job
 from envbuild.check.launchers.base import Launcher
-from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.launchers.known import launcher_named
 from envbuild.check.trial import Launch
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PartVerdict
@@ -48,11 +48,17 @@ class Subject:
         return [Job(**asdict(job)) for job in self.manifest.jobs]
 
 
-def launcher_of(subject: Subject) -> Launcher | None:
-    """Return what starts the ranks of an image; None where nothing can."""
-    if not subject.manifest.mpi or judge_foreign(subject.manifest):
+def launcher_of(subject: Subject, name: str = "mpiexec") -> Launcher | None:
+    """Return what starts the ranks of an image's job; None where nothing can.
+
+    Parameters
+    ----------
+    name : str
+        The launcher that the job names.
+    """
+    if judge_foreign(subject.manifest):
         return None
-    return Mpiexec(mpi=subject.manifest.mpi, root=host.is_root())
+    return launcher_named(name, mpi=subject.manifest.mpi, root=host.is_root())
 
 
 def launch_with(subject: Subject, launcher: Launcher) -> Launch:

@@ -74,6 +74,7 @@ class Job:
     compare_with_single: dict[str, float]
     hint: str
     timeout_s: float | None
+    launcher: str = "mpiexec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

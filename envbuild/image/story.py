@@ -104,6 +104,7 @@ def _jobs(asked: Asked) -> tuple[Job, ...]:
             compare_with_single=dict(job.compare_with_single),
             hint=job.hint,
             timeout_s=job.timeout_s,
+            launcher=job.launcher,
         )
         for chosen in asked.recipes
         for job in chosen.recipe.verify

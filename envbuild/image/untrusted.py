@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild.image.model import Job, Manifest, Part
-from envbuild.spec.model import NAME, VARIABLE, VERSION
+from envbuild.spec.model import NAME, VARIABLE, VERSION, LauncherName
 
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -24,6 +25,7 @@ _CONFLICT = r"[A-Za-z0-9][A-Za-z0-9._+/-]*"
 _LAYER = r"[a-z0-9][a-z0-9._:+-]*"
 _JOB_ID = r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?"
 _JOB_FILE = r"[a-z0-9_]+\.py"
+_LAUNCHER = "|".join(get_args(LauncherName))
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._@:+-]*"
 
 
@@ -97,6 +99,7 @@ def _job_problems(job: Job) -> Iterator[str]:
     yield from _unmatched("jobs.id", _JOB_ID, job.id)
     yield from _unmatched("jobs.recipe", NAME, job.recipe)
     yield from _unmatched("jobs.file", _JOB_FILE, job.file)
+    yield from _unmatched("jobs.launcher", _LAUNCHER, job.launcher)
     if job.timeout_s is not None:
         yield from _time_problems("jobs.timeout_s", job.timeout_s)
     for tolerance in job.compare_with_single.values():

@@ -147,7 +147,7 @@ class Uv:
         for chosen in self.asked.recipes:
             texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
             own = {canonicalize_name(Requirement(text).name) for text in texts} | set(chosen.recipe.owns)
-            for origin in reversed(chosen.variant.origins):
+            for origin in reversed(chosen.variant.origins if own else ()):
                 origins.update(dict.fromkeys(own, origin))
                 if origin == "pypi" or self.sources.no_index:
                     continue

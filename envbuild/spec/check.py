@@ -81,11 +81,21 @@ class _Wish:
     loc: tuple[str | int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What one recipe of the spec requires of another."""
+
+    by: str
+    choice: Choice
+    loc: tuple[str | int, ...]
+
+
 def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     """Check a spec against its recipes and base image, and choose versions.
 
     The version of a recipe is the first of its ``versions`` that the
-    constraint admits. What rests on a key that is wrong already is not judged.
+    constraint admits, and those of all recipes that require it. What rests on
+    a key that is wrong already is not judged.
 
     Parameters
     ----------
@@ -99,17 +109,20 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     """
     mistakes = [*told, *_base_mistakes(parts)]
     chosen: list[tuple[_Wish, ChosenRecipe]] = []
+    demands = tuple(_demands(parts))
     for wish in _wishes(parts.spec.value):
         source = parts.recipes.get(wish.choice.name)
         if source is None:
             mistakes += _unknown_recipe(parts, wish)
             continue
-        found = [*_recipe_mistakes(source), *_choice_mistakes(parts, wish, source)]
+        asked_of = [demand for demand in demands if demand.choice.name == wish.choice.name]
+        found = [*_recipe_mistakes(source), *_choice_mistakes(parts, wish, source, asked_of)]
         mistakes += found
         variant = _variant(parts.spec.value, source.loaded.value)
         if not found and variant is not None:
-            chosen.append((wish, _choose(wish, source, *variant)))
+            chosen.append((wish, _choose(wish, source, asked_of, *variant)))
     located = [(choice, wish.loc) for wish, choice in chosen]
+    mistakes += _missing_recipes(parts, demands)
     mistakes += _repeated_frameworks(parts.spec)
     mistakes += _shared_names(parts.spec, located)
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
@@ -152,11 +165,24 @@ def _wishes(spec: EnvSpec) -> Iterator[_Wish]:
         yield _Wish(choice, "framework", ("frameworks", index))
 
 
-def _choose(wish: _Wish, source: RecipeSource, variant_name: str, variant: Variant) -> ChosenRecipe:
+def _demands(parts: Parts) -> Iterator[_Demand]:
+    for wish in _wishes(parts.spec.value):
+        source = parts.recipes.get(wish.choice.name)
+        for choice in source.loaded.value.requires if source else ():
+            yield _Demand(wish.choice.name, choice, wish.loc)
+
+
+def _admitted(recipe: Recipe, *choices: Choice) -> list[str]:
+    return [version for version in recipe.versions if all(choice.admits(version) for choice in choices)]
+
+
+def _choose(
+    wish: _Wish, source: RecipeSource, demands: Sequence[_Demand], variant_name: str, variant: Variant
+) -> ChosenRecipe:
     recipe = source.loaded.value
     return ChosenRecipe(
         recipe=recipe,
-        version=next(version for version in recipe.versions if wish.choice.admits(version)),
+        version=_admitted(recipe, wish.choice, *(demand.choice for demand in demands))[0],
         variant_name=variant_name,
         variant=variant,
         files=source.files,
@@ -233,7 +259,7 @@ def _recipe_mistakes(source: RecipeSource) -> Mistakes:
         seen.add(job.id)
 
 
-def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource) -> Mistakes:
+def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: Sequence[_Demand]) -> Mistakes:
     spec, recipe, at = parts.spec, source.loaded.value, parts.spec.at(*wish.loc)
     if recipe.kind != wish.kind:
         key = "mpi" if recipe.kind == "mpi" else "frameworks"
@@ -241,9 +267,15 @@ def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource) -> Mistake
         problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[wish.kind]}"
         yield RequestError(problem, at=at, hint=f"name it under `{key}`")
         return
-    if not any(wish.choice.admits(version) for version in recipe.versions):
+    proven = f"proven: {', '.join(recipe.versions)}"
+    if not _admitted(recipe, wish.choice):
         problem = f"no proven version of `{recipe.name}` meets `{wish.choice.constraint}`"
-        yield RequestError(problem, at=at, hint=f"proven: {', '.join(recipe.versions)}")
+        yield RequestError(problem, at=at, hint=proven)
+    elif not _admitted(recipe, wish.choice, *(demand.choice for demand in demands)):
+        told = [f"`{demand.by}` requires `{demand.choice}`" for demand in demands if demand.choice.constraint]
+        spec_too = [f"the spec asks for `{wish.choice}`"] if wish.choice.constraint else []
+        problem = f"no proven version of `{recipe.name}` is right for all: {', '.join([*spec_too, *told])}"
+        yield RequestError(problem, at=at, hint=proven)
     if "accelerator" not in spec.left_out:
         yield from _accelerator_mistakes(parts, wish, recipe)
     if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:
@@ -263,6 +295,18 @@ def _accelerator_mistakes(parts: Parts, wish: _Wish, recipe: Recipe) -> Mistakes
     elif wanted.constraint and recipe.kind == "framework":
         problem = f"the recipe `{recipe.name}` does not say which version of `{wanted.name}` it is for"
         yield RequestError(problem, at=at, hint=f"write `accelerator: {wanted.name}`")
+
+
+def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:
+    """Tell which recipes others require, and the spec does not name."""
+    if {"mpi", "frameworks"} & parts.spec.left_out:
+        return
+    named = {wish.choice.name for wish in _wishes(parts.spec.value)}
+    for demand in demands:
+        if demand.choice.name not in named:
+            problem = f"the recipe `{demand.by}` requires `{demand.choice}`, and the spec has none"
+            hint = f"name `{demand.choice.name}` beside it"
+            yield RequestError(problem, at=parts.spec.at(*demand.loc), hint=hint)
 
 
 def _repeated_frameworks(spec: Loaded[EnvSpec]) -> Mistakes:

@@ -185,6 +185,7 @@ Origin = Annotated[
     ),
 ]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
+LauncherName = Literal["mpiexec", "torchrun"]
 ReportedName = Annotated[str, _full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
@@ -326,6 +327,8 @@ class VerifyJob(Model):
         What to look at when it fails.
     timeout_s : float or None
         Wall-clock limit in seconds, where the job needs another than the default.
+    launcher : str
+        What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
     """
 
     id: Annotated[str, _full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
@@ -336,6 +339,7 @@ class VerifyJob(Model):
     compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
     hint: Text = ""
     timeout_s: Annotated[float, Field(gt=0)] | None = None
+    launcher: LauncherName = "mpiexec"
 
 
 class Variant(Model):
@@ -365,7 +369,11 @@ class Recipe(Model):
     variants : dict of str to Variant
         Accelerator name → what to install; MPI recipes use ``cpu``.
     owns : tuple of str
-        Distributions that make up this recipe's own layer.
+        Distributions that make up this recipe's own layer; empty for one that
+        only brings jobs to what it requires.
+    requires : tuple of Choice
+        Other recipes that must be in the spec; a constraint takes part in
+        choosing their version.
     python : tuple of str
         Requirements that come along and belong to the ``python`` layer.
     system : tuple of str
@@ -389,7 +397,8 @@ class Recipe(Model):
     homepage: Text = ""
     versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
     variants: dict[Name, Variant]
-    owns: Annotated[tuple[Distribution, ...], Field(min_length=1)]
+    owns: tuple[Distribution, ...]
+    requires: tuple[Pick, ...] = ()
     python: tuple[PythonRequirement, ...] = ()
     system: tuple[DebianPackage, ...] = ()
     imports: tuple[Annotated[str, _full_match(MODULE, "a module name")], ...] = ()

@@ -122,13 +122,13 @@ def _static(subject: run.Subject, *, limit_s: float, emit: Emit) -> list[Finding
 
 
 def _dynamic(subject: run.Subject, ranks: int, timeout_s: float | None, emit: Emit) -> dict[str, Trial]:
-    launcher = run.launcher_of(subject)
-    launch = None if launcher is None else run.launch_with(subject, launcher)
     trials: dict[str, Trial] = {}
     for job in subject.jobs():
         started, task = clock.seconds(), f"test:{job.id}"
         emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
         limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s
+        launcher = run.launcher_of(subject, job.launcher)
+        launch = None if launcher is None else run.launch_with(subject, launcher)
         trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
         _done(task, trials[job.id].findings, started, emit)
     return trials

@@ -6,6 +6,7 @@ The shipped jobs know nothing of this: no hook that could weaken them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -48,25 +49,31 @@ class Control:
         return self.before + text
 
 
-def _mpi(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
-    ids = tuple(fails.split())
+def _of(
+    recipe: str, stem: str, name: str, fails: str, *changes: tuple[str, str], before: str = ""
+) -> Control:
     return Control(
-        name=f"mpi: {name}", recipe="mpich", file="collectives.py", fails=ids, changes=changes, before=before
+        name=f"{recipe}/{stem}: {name}",
+        recipe=recipe,
+        file=f"{stem}.py",
+        fails=tuple(fails.split()),
+        changes=changes,
+        before=before,
     )
 
 
-def _ddp(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
-    ids = tuple(fails.split())
-    return Control(
-        name=f"ddp: {name}", recipe="pytorch", file="ddp.py", fails=ids, changes=changes, before=before
-    )
-
-
-def _train(name: str, fails: str, *changes: tuple[str, str], before: str = "") -> Control:
-    ids = tuple(fails.split())
-    return Control(
-        name=f"train: {name}", recipe="pytorch", file="train.py", fails=ids, changes=changes, before=before
-    )
+_mpi = partial(_of, "mpich", "collectives")
+_ddp = partial(_of, "pytorch", "ddp")
+_train = partial(_of, "pytorch", "train")
+_torchrun = partial(_of, "pytorch", "torchrun")
+_tensor = partial(_of, "pytorch", "tensor_parallel")
+_pipeline = partial(_of, "pytorch", "pipeline")
+_mirrored = partial(_of, "tensorflow", "mirrored")
+_workers = partial(_of, "tensorflow", "train")
+_averaged = partial(_of, "tensorflow-mpi", "averaged")
+_jax = partial(_of, "jax", "distributed")
+_jax_train = partial(_of, "jax", "train")
+_mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
 # The single run of a comparison is spoiled as well; what differs with the number of ranks still shows.
@@ -108,6 +115,62 @@ CONTROLS = (
     _ddp("half a step", "D2.ddp/weight_first", ("lr=1.0", "lr=0.5")),
     _ddp("steps that go on", "D2.ddp/weight_last", ("optimizer.zero_grad()", "pass")),
     _ddp("a rank that calls itself 0", "D0/D2.ddp", ("rank=rank,", "rank=0,")),
+    _torchrun(
+        "singletons",
+        "D0/D2.torchrun D2.torchrun/sum D2.torchrun/weight",
+        ('"gloo")', '"gloo", store=dist.HashStore(), rank=0, world_size=1)'),
+    ),
+    _torchrun(
+        "no averaging", "D2.torchrun/weight", ("= DistributedDataParallel(", "= torch.nn.DataParallel(")
+    ),
+    _torchrun(
+        "not started by torchrun",
+        "D2.torchrun/elastic D2.torchrun/local_ranks",
+        before="import os\ndel os.environ['TORCHELASTIC_RUN_ID'], os.environ['LOCAL_WORLD_SIZE']\n",
+    ),
+    _tensor(
+        "singletons",
+        "D0/D2.tensor-parallel D2.tensor-parallel/output_first D2.tensor-parallel/output_last",
+        before=SINGLETONS,
+    ),
+    _tensor(
+        "the whole network on every rank",
+        "D2.tensor-parallel/weights_held D2.tensor-parallel/columns_sum D2.tensor-parallel/rows_sum",
+        ("parallelize_module(network(UNITS_PER_RANK * size), mesh, plan)", "network(UNITS_PER_RANK * size)"),
+        ("parameter.to_local().detach()", "parameter.detach()"),
+    ),
+    _tensor(
+        "partial sums not added",
+        "D2.tensor-parallel/output_first D2.tensor-parallel/output_last",
+        ("RowwiseParallel()", "RowwiseParallel(output_layouts=Partial())"),
+        before="from torch.distributed.tensor import Partial\n",
+    ),
+    _tensor(
+        "half a step", "D2.tensor-parallel/columns_sum D2.tensor-parallel/rows_sum", ("lr=1.0", "lr=0.5")
+    ),
+    _pipeline(
+        "singletons",
+        "D0/D2.pipeline D2.pipeline/sum_first D2.pipeline/sum_last D2.pipeline/weight",
+        before=SINGLETONS,
+    ),
+    _pipeline(
+        "gradients summed over microbatches",
+        "D2.pipeline/weight D2.pipeline/sum_last",
+        ("loss_fn=loss)", "loss_fn=loss, scale_grads=False)"),
+    ),
+    _pipeline(
+        "stages in another order",
+        "D2.pipeline/sum_first D2.pipeline/weight",
+        ("Shear(rank + 1)", "Shear(size - rank)"),
+    ),
+    _pipeline(
+        "a rank with two stages",
+        "D2.pipeline/stages_held",
+        ("module = Shear(rank + 1)", "module = Shear(rank + 1)\n    module.other = Shear(0)"),
+    ),
+    _pipeline(
+        "microbatches of one rank", "D2.pipeline/sum_first", ("dist.broadcast(end, src=size - 1)", "pass")
+    ),
     # Each alone does exactly what one rank does: only the count of ranks tells.
     _train("singletons", "D0/D7.train", before=SINGLETONS),
     _train(
@@ -127,4 +190,74 @@ CONTROLS = (
     ),
     _train("fewer steps", "D7.train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
     _train("a hash of its own", "D7.train/parameter_hash", ("parameters.numpy().tobytes()", "bytes([rank])")),
+    _mirrored(
+        "singletons",
+        "D0/D3.mirrored D3.mirrored/sum D3.mirrored/weight_first D3.mirrored/weight_last",
+        before=SINGLETONS,
+    ),
+    _mirrored(
+        "gradients not added",
+        "D3.mirrored/weight_first D3.mirrored/weight_last",
+        ("context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)", "gradient"),
+    ),
+    _mirrored(
+        "own share alone", "D3.mirrored/sum", ("context.all_reduce(tf.distribute.ReduceOp.SUM, own)", "own")
+    ),
+    _workers("singletons", "D0/D3.train", before=SINGLETONS),
+    _workers(
+        "gradients not added",
+        "D3.train/parameter_hash D3.train/losses-as-one-rank D3.train/parameters-as-one-rank",
+        ("gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)", "pass"),
+    ),
+    _workers(
+        "all on one share",
+        "D3.train/losses-as-one-rank D3.train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _workers("fewer steps", "D3.train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _averaged("singletons", "D0/D3.mpi D3.mpi/weight_first D3.mpi/weight_last", before=SINGLETONS),
+    _averaged(
+        "no averaging",
+        "D3.mpi/weight_first D3.mpi/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _mpi_train("singletons", "D0/D3.mpi-train", before=SINGLETONS),
+    _mpi_train(
+        "gradients not added",
+        "D3.mpi-train/parameter_hash D3.mpi-train/losses-as-one-rank D3.mpi-train/parameters-as-one-rank",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _mpi_train(
+        "all on one share",
+        "D3.mpi-train/losses-as-one-rank D3.mpi-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _mpi_train("fewer steps", "D3.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _jax(
+        "singletons",
+        "D0/D8.jax D8.jax/sum D8.jax/weight_first D8.jax/weight_last",
+        # Each publishes a coordinator of its own: the results are one directory.
+        before=SINGLETONS + "import envbuild_job, pathlib, tempfile\n"
+        "own = pathlib.Path(tempfile.mkdtemp())\n"
+        "envbuild_job.publish = lambda name, text: (own / name).write_text(text)\n"
+        "envbuild_job.await_published = lambda name: (own / name).read_text()\n",
+    ),
+    _jax(
+        "no averaging",
+        "D8.jax/weight_first D8.jax/weight_last",
+        ('jax.lax.pmean(gradient, "ranks")', "gradient"),
+    ),
+    _jax("own share alone", "D8.jax/sum", ('jax.lax.psum(number[0], "ranks")', "number[0]")),
+    _jax_train("a process that calls itself 0", "D0/D8.jax-train", ("rank=rank,", "rank=0,")),
+    _jax_train(
+        "gradients not added",
+        "D8.jax-train/parameter_hash D8.jax-train/losses-as-one-rank D8.jax-train/parameters-as-one-rank",
+        ('gradients = jax.lax.psum(gradients, "ranks")', "pass"),
+    ),
+    _jax_train(
+        "all on one share",
+        "D8.jax-train/losses-as-one-rank D8.jax-train/parameters-as-one-rank",
+        ("share(rows, rank, size)", "share(rows, 0, size)"),
+    ),
+    _jax_train("fewer steps", "D8.jax-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
 )

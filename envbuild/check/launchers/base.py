@@ -1,4 +1,7 @@
-"""What a launcher is."""
+"""What a launcher is.
+
+Standard library only, Python 3.9 or newer: travels in every image.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def try_text(subject: run.Subject, tmp_path: Path) -> Try:
     def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> Trial:
         replaced = tmp_path / "job.py"
         replaced.write_text(text)
-        launcher = run.launcher_of(subject)
+        launcher = run.launcher_of(subject, job.launcher)
         assert launcher is not None
 
         def launch(

@@ -18,11 +18,19 @@ def job_of(subject: run.Subject, recipe: str, file: str) -> Job:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize(
-    ("recipe", "file"), [("mpich", "collectives.py"), ("pytorch", "ddp.py"), ("pytorch", "train.py")]
+    ("recipe", "file"),
+    [
+        ("mpich", "collectives.py"),
+        ("pytorch", "ddp.py"),
+        ("pytorch", "torchrun.py"),
+        ("pytorch", "tensor_parallel.py"),
+        ("pytorch", "pipeline.py"),
+        ("pytorch", "train.py"),
+    ],
 )
 def test_the_shipped_job_passes(subject: run.Subject, recipe: str, file: str, ranks: int) -> None:
     job = job_of(subject, recipe, file)
-    launcher = run.launcher_of(subject)
+    launcher = run.launcher_of(subject, job.launcher)
     assert launcher is not None
     found = try_job(job, ranks=ranks, limit_s=300.0, launch=run.launch_with(subject, launcher))
     assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
@@ -31,7 +39,11 @@ def test_the_shipped_job_passes(subject: run.Subject, recipe: str, file: str, ra
     )
 
 
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+# Those of other toolkits need images of their own.
+OF_THE_IMAGE = [control for control in CONTROLS if control.recipe in ("mpich", "pytorch")]
+
+
+@pytest.mark.parametrize("control", OF_THE_IMAGE, ids=lambda control: control.name)
 def test_a_spoiled_copy_fails(subject: run.Subject, try_text: Try, control: Control) -> None:
     job = job_of(subject, control.recipe, control.file)
     found = try_text(job, control.text())

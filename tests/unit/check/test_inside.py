@@ -10,8 +10,11 @@ from envbuild.check import inside
 
 
 def test_an_outer_launcher_is_forgotten_and_all_else_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    outer = ("SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PBS_JOBID")
-    kept = ("PATH", "OMPI_MCA_btl", "PMIX_MCA_psec", "UCX_TLS", "FI_PROVIDER", "SLURMY")
+    outer = (
+        *("SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PBS_JOBID"),
+        *("RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "PET_NNODES", "TF_CONFIG"),
+    )
+    kept = ("PATH", "OMPI_MCA_btl", "PMIX_MCA_psec", "UCX_TLS", "FI_PROVIDER", "SLURMY", "RANKS")
     for name in (*outer, *kept):
         monkeypatch.setenv(name, "1")
     found = inside.environment_of_ranks({"ENVBUILD_TOKEN": "t"})

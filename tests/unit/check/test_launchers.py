@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from envbuild.check.launchers.base import Launcher
+from envbuild.check.launchers.known import launcher_named
 from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.launchers.torchrun import Torchrun
+from envbuild.spec.model import LauncherName
 
 RUNTIME = ["apptainer", "exec", "image.sif"]
 JOB = ["python", "-s", "job.py"]
@@ -24,3 +29,21 @@ def test_command_lines(mpi: str, root: bool, words: str) -> None:
     assert launcher.command(RUNTIME, JOB, 4) == [*RUNTIME, *words.split(), *JOB]
     assert launcher.command([], JOB, 4) == [*words.split(), *JOB]
     assert launcher.environment() == {}
+
+
+def test_torchrun_stays_on_the_loopback() -> None:
+    launcher: Launcher = Torchrun()
+    words = "torchrun --standalone --local-addr 127.0.0.1 --nproc-per-node 4 --no-python"
+    assert launcher.command(RUNTIME, JOB, 4) == [*RUNTIME, *words.split(), *JOB]
+    assert launcher.command([], JOB, 4) == [*words.split(), *JOB]
+    assert launcher.environment() == {}
+
+
+def test_the_list_is_closed_and_the_recipes() -> None:
+    for name in get_args(LauncherName):
+        assert launcher_named(name, mpi="mpich", root=False) is not None
+    assert launcher_named("mpiexec", mpi="openmpi", root=True) == Mpiexec(mpi="openmpi", root=True)
+    assert launcher_named("mpiexec", mpi="", root=False) is None
+    assert launcher_named("torchrun", mpi="", root=False) == Torchrun()
+    with pytest.raises(ValueError, match="`sh` is not a launcher"):
+        launcher_named("sh", mpi="mpich", root=False)

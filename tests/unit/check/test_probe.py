@@ -59,6 +59,20 @@ def test_an_object_is_read(tmp_path: Path) -> None:
     assert not found.executable
 
 
+def test_a_table_of_names_may_be_longer_than_what_is_read(tmp_path: Path) -> None:
+    # libtensorflow_cc.so.2 has all its symbols: 200 MB of names.
+    found = elf(tmp_path / "large.so", ["libfirst.so"], runpath="/opt/x/lib")
+    content = found.read_bytes()
+    told = content.index(struct.pack("<q", STRSZ)) + 8
+    with found.open("r+b") as file:
+        file.seek(told)
+        file.write(struct.pack("<Q", 200 << 20))
+        file.truncate(200 << 20)
+    read = probe.read_object(str(found))
+    assert read is not None
+    assert (read.needed, read.runpath) == (["libfirst.so"], ["/opt/x/lib"])
+
+
 def test_a_real_program_is_read() -> None:
     found = probe.read_object(str(Path(sys.executable).resolve()))
     assert found is not None

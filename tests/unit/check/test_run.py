@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.check import run
+from envbuild.check.launchers.torchrun import Torchrun
 from envbuild.image.model import Job
 from envbuild.image.sif import PartVerdict
 from envbuild.system import host, process
@@ -69,7 +70,9 @@ def test_jobs_of_the_manifest_are_the_judges() -> None:
 def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
     assert run.launcher_of(subject()) is not None
     assert run.launcher_of(subject(mpi="")) is None
-    assert run.launcher_of(subject(architecture="riscv64")) is None
+    assert run.launcher_of(subject(mpi=""), "torchrun") == Torchrun()
+    for name in ("mpiexec", "torchrun"):
+        assert run.launcher_of(subject(architecture="riscv64"), name) is None
 
 
 def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:

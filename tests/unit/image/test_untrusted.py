@@ -73,6 +73,7 @@ def test_a_good_one_comes_back() -> None:
         (replace(GOOD, parts=(PART, PART)), "parts: the first, and no other, must be the root"),
         (replace(GOOD, jobs=(replace(JOB, file="../x.py"),)), "jobs.file: '../x.py' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, recipe=".."),)), "jobs.recipe: '..' is not allowed"),
+        (replace(GOOD, jobs=(replace(JOB, launcher="sh"),)), "jobs.launcher: 'sh' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, id="x"),)), "jobs.id: 'x' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, hint="\x07"),)), "a text holds a control character: '\\x07'"),
         (

@@ -80,6 +80,11 @@ def test_the_first_version_that_the_constraint_admits_is_chosen(tmp_path: Path) 
     assert [chosen.version for chosen in result.recipes] == ["4.3.1", "2.12.1"]
 
 
+def test_a_recipe_that_requires_another_has_a_say_in_its_version(tmp_path: Path) -> None:
+    result = read_asked(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[pytorch, rider]")))
+    assert [chosen.version for chosen in result.frameworks] == ["2.12.1", "1.0"]
+
+
 def test_an_mpi_serves_every_accelerator(tmp_path: Path) -> None:
     text = SPEC.replace("[pytorch]", "[rocket]") + "accelerator: rocm\n"
     result = read_asked(write(tmp_path / "spec.yaml", text))
