@@ -52,7 +52,7 @@ def fetch_pins(
         asked=asked,
         sources=tuple(sources),
         offline=offline,
-        cache_dir=settings.store.directory("resolve"),
+        cache_dir=settings.store.root / "resolve",
         emit=settings.emit,
     )
     return cache

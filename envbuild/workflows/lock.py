@@ -74,7 +74,7 @@ def lock_spec(
     """
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
-    previous = _previous(path)
+    previous = _previous(spec)
     pins = _tool_pins(settings)
     changes = _changes(previous, asked, pins)
     if refuse_change:
@@ -107,7 +107,7 @@ def lock_spec(
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_previous(lock_path(spec)), asked, _tool_pins(settings))
+    return _changes(_previous(spec), asked, _tool_pins(settings))
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> None:
@@ -126,8 +126,12 @@ def refuse(spec: Path, changes: Sequence[str]) -> None:
         )
 
 
-def _previous(path: Path) -> Lock | None:
-    return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path) if path.exists() else None
+def _previous(spec: Path) -> Lock | None:
+    path = lock_path(spec)
+    if not path.exists():
+        return None
+    hint = f"delete it and run `envbuild lock {shlex.quote(str(spec))}`"
+    return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path, hint=hint)
 
 
 def _changes(previous: Lock | None, asked: Asked, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
