@@ -73,6 +73,7 @@ _workers = partial(_of, "tensorflow", "train")
 _averaged = partial(_of, "tensorflow-mpi", "averaged")
 _jax = partial(_of, "jax", "distributed")
 _jax_train = partial(_of, "jax", "train")
+_keras = partial(_of, "keras", "backends")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -260,4 +261,16 @@ CONTROLS = (
         ("share(rows, rank, size)", "share(rows, 0, size)"),
     ),
     _jax_train("fewer steps", "D8.jax-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _keras("singletons", "D0/D9.keras", before=SINGLETONS),
+    _keras(
+        "gradients not added",
+        "D9.keras/parameter_hash D9.keras/losses-as-one-rank D9.keras/parameters-as-one-rank",
+        ("comm.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)", "pass"),
+    ),
+    _keras(
+        "other backends on each rank",
+        "D9.keras/backends",
+        ("backends=backends,", "backends=backends[comm.rank :],"),
+    ),
+    _keras("fewer losses", "D9.keras/steps", ("steps=sum(", "steps=-1 + sum(")),
 )

@@ -1,0 +1,64 @@
+"""D9: a Keras model trained on each backend that the image holds; N ranks do what one does.
+
+Each backend runs in a process of its own; its gradients come here, are summed
+over all ranks by MPI, and go back.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import envbuild_job
+import fit
+import numpy as np
+from mpi4py import MPI
+
+BACKENDS = ("jax", "tensorflow", "torch")
+PARAMETERS = fit.FEATURES * fit.HIDDEN + 2 * fit.HIDDEN + 1
+
+
+def train(backend: str, comm: MPI.Comm) -> "tuple[list[float], np.ndarray]":
+    """Return the losses over all rows and the parameters that training on a backend ends with."""
+    come, give = os.pipe()
+    take, back = os.pipe()
+    words = [sys.executable, "-s", "-c", "import fit; fit.main()", give, take, comm.rank, comm.size]
+    # The child is no rank: MPI's variables are not for it.
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("PMI", "OMPI"))}
+    env = {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": str(Path(fit.__file__).parent)}
+    child = subprocess.Popen([str(word) for word in words], env=env, pass_fds=(give, take))
+    os.close(give)
+    os.close(take)
+    with os.fdopen(come, "rb") as received, os.fdopen(back, "wb") as sent:
+        for length in (*[PARAMETERS] * fit.STEPS, fit.STEPS):
+            array = np.frombuffer(received.read(length * 4), dtype=np.float32).copy()
+            comm.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
+            sent.write(array.tobytes())
+            sent.flush()
+        parameters = np.frombuffer(received.read(), dtype=np.float32)
+    if child.wait():
+        raise RuntimeError(f"the backend {backend} ended with exit code {child.returncode}")
+    return array.tolist(), parameters
+
+
+def main() -> None:
+    """Train on each backend, and report."""
+    comm = MPI.COMM_WORLD
+    backends = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    results = [train(backend, comm) for backend in backends]
+    flat = np.concatenate([parameters for _, parameters in results])
+    envbuild_job.report(
+        rank=comm.rank,
+        size=comm.size,
+        backends=backends,
+        steps=sum(len(losses) for losses, _ in results) // len(backends),
+        losses=[loss for losses, _ in results for loss in losses],
+        parameters=flat.tolist(),
+        parameter_hash=hashlib.sha256(flat.tobytes()).hexdigest(),
+    )
+
+
+if __name__ == "__main__":
+    main()

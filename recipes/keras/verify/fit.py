@@ -1,0 +1,55 @@
+"""What one backend does: train a Keras model whose gradients pass through two pipes on their way."""
+
+import importlib
+import os
+import sys
+
+import numpy as np
+
+ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
+
+
+def main() -> None:
+    """Train on this rank's share; the pipes' numbers, rank and size are the arguments."""
+    give, take, rank, size = map(int, sys.argv[1:5])
+    out, back = os.fdopen(give, "wb"), os.fdopen(take, "rb")
+    # Keras reads KERAS_BACKEND when it is imported: so each backend has a process of its own.
+    keras = importlib.import_module("keras")
+
+    def passed(flat: np.ndarray) -> np.ndarray:
+        out.write(flat.astype(np.float32).tobytes())
+        out.flush()
+        return np.frombuffer(back.read(flat.size * 4), dtype=np.float32)
+
+    class Averaged(keras.optimizers.SGD):
+        """Steps along what came back for its gradients."""
+
+        def apply(self, grads: list, trainable_variables: "list | None" = None) -> None:
+            arrays = [keras.ops.convert_to_numpy(each) for each in grads]
+            flat = passed(np.concatenate([each.ravel() for each in arrays]))
+            ends = np.cumsum([each.size for each in arrays])[:-1]
+            parts = [part.reshape(arrays[at].shape) for at, part in enumerate(np.split(flat, ends))]
+            super().apply([keras.ops.convert_to_tensor(part) for part in parts], trainable_variables)
+
+    random = np.random.RandomState(2026)
+    inputs = random.randn(ROWS, FEATURES).astype(np.float32)
+    labels = (np.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(np.float32)
+    layers = [keras.layers.Dense(HIDDEN, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers])
+    # The same start on every rank, and on every backend.
+    shapes = [weight.shape for weight in model.get_weights()]
+    model.set_weights([(random.randn(*shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes])
+    model.compile(
+        optimizer=Averaged(0.05),
+        # A share of the mean over all rows; shares of any size add up to it.
+        loss=lambda wanted, found: keras.ops.sum(keras.ops.square(found - wanted)) / ROWS,
+        run_eagerly=True,
+    )
+    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
+    losses = []
+    for _ in range(STEPS):
+        model.reset_metrics()
+        losses.append(float(model.train_on_batch(inputs[own], labels[own])))
+    passed(np.array(losses))
+    out.write(np.concatenate([weight.ravel() for weight in model.get_weights()]).tobytes())
+    out.close()
