@@ -102,13 +102,12 @@ def build_image(
         settings.emit(Note(text=f"lock: {change}"))
     plan = design(state, flat=flat)
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
-    if missing or not _is_built(path, state, plan, settings, flat=flat):
+    records = {} if missing else {layer.name: _finished(layer, settings) for layer in plan.parts()}
+    if missing or not is_image(path, manifest_with(state, _parts(plan, records), flat=flat)):
         drop_damaged(plan, settings.store, settings.emit, rebuild=rebuild)
         missing = missing_layers(plan, settings.store, rebuild=rebuild)
     if missing:
         records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
-    else:
-        records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
     parts = _parts(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
@@ -146,12 +145,6 @@ def _parts(plan: BuildPlan, records: Mapping[str, LayerRecord]) -> list[Part]:
         )
         for layer in plan.parts()
     ]
-
-
-def _is_built(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> bool:
-    """Whether the file is already the image of a plan whose layers all exist."""
-    records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
-    return is_image(path, manifest_with(state, _parts(plan, records), flat=flat))
 
 
 def plan_record(state: Locked, settings: Settings) -> Path:
