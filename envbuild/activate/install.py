@@ -30,7 +30,7 @@ from envbuild.activate.placing import copy_file, link, sync, write_file
 from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
 from envbuild.errors import MachineError, RequestError
 from envbuild.image.model import Manifest
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 from envbuild.system.apptainer import Apptainer
 
 IMAGE = "image.sif"

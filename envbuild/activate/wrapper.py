@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from envbuild.errors import RequestError
-from envbuild.spec.model import SiteBind
+from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Bind
 
 LAUNCHER = "launcher"

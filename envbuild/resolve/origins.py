@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from envbuild.errors import MachineError
 from envbuild.resolve.aptsources import AptSource, read_sources
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 from envbuild.system import network
 
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -9,7 +9,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location
-from envbuild.spec.model import BaseImage, EnvSpec, Recipe, Site, Variant
+from envbuild.spec.base import BaseImage
+from envbuild.spec.model import EnvSpec, Recipe, Variant
+from envbuild.spec.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,11 @@ from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.base import BaseImage
 from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import BaseImage, Choice, EnvSpec, Recipe, Site, Variant
+from envbuild.spec.model import Choice, EnvSpec, Recipe, Variant
+from envbuild.spec.site import Site
 
 Mistakes = Iterator[EnvbuildError]
 

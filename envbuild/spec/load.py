@@ -10,9 +10,11 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.spec.base import BaseImage
 from envbuild.spec.explain import explain
-from envbuild.spec.model import BaseImage, EnvSpec, Recipe, Site
+from envbuild.spec.model import EnvSpec, Recipe
 from envbuild.spec.nodes import MAX_TOLD, Document, Loc, read_yaml
+from envbuild.spec.site import Site
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -1,4 +1,4 @@
-"""What was asked: the models of spec, recipe, base image and site.
+"""What was asked: the models of spec and recipe.
 
 Pure values. `envbuild.spec.load` makes them from YAML text and reports every
 mistake with its place; nothing here reads a file.
@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from envbuild.spec.fields import Address, Distribution, Format, ProvenVersion, WheelPlace, without_secrets
+from envbuild.spec.fields import Distribution, Format, ProvenVersion, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -98,7 +98,9 @@ def _check_constraint(constraint: str, written: str, example: str) -> None:
     raise ValueError(f"`{written}` is not a version constraint, such as {example}")
 
 
-def _full_match(pattern: str, what: str) -> AfterValidator:
+def full_match(pattern: str, what: str) -> AfterValidator:
+    """Return a check that the whole of a text matches a pattern; `what` says what it is for people."""
+
     def check(value: str) -> str:
         if len(value) > MAX_NAME:
             raise ValueError(f"`{value[:40]}…` is longer than {MAX_NAME} characters")
@@ -170,23 +172,27 @@ def _relative_path(value: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_clean_text)]
-Name = Annotated[str, _full_match(NAME, f"a name: {_NAME_WORDS}")]
-ReleaseVersion = Annotated[str, _full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
+Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
+ReleaseVersion = Annotated[str, full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
 Pick = Annotated[Choice, BeforeValidator(parse_choice)]
 PythonRequirement = Annotated[Text, AfterValidator(_requirement)]
-DebianPackage = Annotated[str, _full_match(DEBIAN_NAME, "a Debian package name")]
+DebianPackage = Annotated[str, full_match(DEBIAN_NAME, "a Debian package name")]
 VariableName = Annotated[str, AfterValidator(_variable)]
 ImagePath = Annotated[Text, AfterValidator(_image_path)]
+BindTarget = Annotated[ImagePath, AfterValidator(_bind_target)]
 RelativePath = Annotated[Text, AfterValidator(_relative_path)]
 Origin = Annotated[
     str,
-    _full_match(
+    full_match(
         r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?", "an origin, such as `pypi` or `debian:bookworm`"
     ),
 ]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
 LauncherName = Literal["mpiexec", "torchrun"]
-ReportedName = Annotated[str, _full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
+PatchName = Annotated[
+    str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
+]
+ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
 class Prepend(Model):
@@ -256,8 +262,8 @@ class ModuleSettings(Model):
         Modules that must not be loaded beside it.
     """
 
-    commands: tuple[Annotated[str, _full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()
-    conflicts: tuple[Annotated[str, _full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")], ...] = ()
+    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()
+    conflicts: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")], ...] = ()
 
 
 class EnvSpec(Model):
@@ -298,7 +304,7 @@ class EnvSpec(Model):
     files: tuple[FileEntry, ...] = ()
     test: TestSettings = TestSettings()
     module: ModuleSettings = ModuleSettings()
-    labels: dict[Annotated[str, _full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}
+    labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}
 
 
 class VerifyJob(Model):
@@ -331,8 +337,8 @@ class VerifyJob(Model):
         What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
     """
 
-    id: Annotated[str, _full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
-    job: Annotated[str, _full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
+    id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
+    job: Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
     title: Text
     expect: dict[ReportedName, Text] = {}
     same_on_all_ranks: tuple[ReportedName, ...] = ()
@@ -357,6 +363,36 @@ class Variant(Model):
     origins: tuple[Origin, ...] = ()
 
 
+class SourceBuild(Model):
+    """How a distribution that has no wheel is built: offline, on the base plus what is named here.
+
+    None of it comes into the image but the distribution itself.
+
+    Attributes
+    ----------
+    distribution : str
+        What is built, at the recipe's version; its run-time requirements are
+        the recipe's `python`.
+    python : tuple of str
+        Requirements of the build alone (setuptools, wheel, …).
+    system : tuple of str
+        Debian packages of the toolchain (compilers).
+    against : tuple of str
+        What it compiles against: ``mpi``, or names of required recipes.
+    environment : dict of str to str
+        Variables of the build.
+    patches : tuple of str
+        Files under ``patches/``, applied in this order to the unpacked source (``-p1``).
+    """
+
+    distribution: Distribution
+    python: Annotated[tuple[PythonRequirement, ...], Field(min_length=1)]
+    system: tuple[DebianPackage, ...] = ()
+    against: tuple[Name, ...] = ()
+    environment: dict[VariableName, Text] = {}
+    patches: tuple[PatchName, ...] = ()
+
+
 class Recipe(Model):
     """What envbuild knows about one MPI or framework.
 
@@ -376,6 +412,8 @@ class Recipe(Model):
         choosing their version.
     python : tuple of str
         Requirements that come along and belong to the ``python`` layer.
+    source : SourceBuild or None
+        How the one of its distributions that has no wheel is built.
     system : tuple of str
         Debian packages that it needs in the image.
     imports : tuple of str
@@ -400,92 +438,10 @@ class Recipe(Model):
     owns: tuple[Distribution, ...]
     requires: tuple[Pick, ...] = ()
     python: tuple[PythonRequirement, ...] = ()
+    source: SourceBuild | None = None
     system: tuple[DebianPackage, ...] = ()
-    imports: tuple[Annotated[str, _full_match(MODULE, "a module name")], ...] = ()
+    imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False
     environment: dict[VariableName, Text | Prepend] = {}
-    commands: tuple[Annotated[str, _full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()
-
-
-class BasePython(Model):
-    """The Python of a base image.
-
-    Attributes
-    ----------
-    version : str
-        ``3.11``.
-    abi : str
-        ABI tag (``cp311``).
-    packages : tuple of str
-        Debian packages whose pins identify the interpreter.
-    """
-
-    version: Annotated[str, _full_match(r"3\.[0-9]+", "a Python version, such as `3.11`")]
-    abi: Annotated[str, _full_match(r"cp3[0-9]+", "an ABI tag, such as `cp311`")]
-    packages: tuple[DebianPackage, ...]
-
-
-class BaseImage(Model):
-    """A base image that mmdebstrap makes.
-
-    Attributes
-    ----------
-    distribution, suite : str
-        ``debian``, ``bookworm``.
-    version : str
-        The distribution's own version, for ``base: debian@12`` style constraints and labels.
-    glibc : str
-        Version of the C library that wheels must not exceed.
-    origins : tuple of str
-        Logical origins of the packages, in order.
-    architectures : tuple of str
-        In Debian's words.
-    components : tuple of str
-        Archive components.
-    packages : tuple of str
-        What is installed beside the essential ones.
-    """
-
-    schema_: Annotated[Format, Field(alias="schema")] = 1
-    name: Name
-    summary: Text
-    distribution: Name
-    suite: Name
-    version: ProvenVersion
-    glibc: Annotated[str, _full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
-    origins: Annotated[tuple[Origin, ...], Field(min_length=1)]
-    architectures: tuple[Literal["amd64", "arm64"], ...]
-    components: tuple[Name, ...] = ("main",)
-    packages: tuple[DebianPackage, ...]
-    python: BasePython
-
-
-class SiteBind(Model):
-    """A host path that every start of an image binds."""
-
-    source: ImagePath
-    target: Annotated[ImagePath, AfterValidator(_bind_target)]
-    writable: bool = False
-
-
-class Site(Model):
-    """What belongs to a centre or a machine and never to a spec.
-
-    Attributes
-    ----------
-    origins : dict of str to tuple of str
-        Logical origin → addresses to ask, in order (``https://…``,
-        ``file:///…``). An index for Python, an archive for Debian.
-    find_links : tuple of str
-        Directories or pages with wheels.
-    binds : tuple of SiteBind
-        Host paths that wrappers bind.
-    """
-
-    schema_: Annotated[Format, Field(alias="schema")] = 1
-    name: Name
-    summary: Text = ""
-    origins: dict[Origin, tuple[Address, ...]] = {}
-    find_links: tuple[WheelPlace, ...] = ()
-    binds: tuple[SiteBind, ...] = ()
+    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()

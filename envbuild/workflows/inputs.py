@@ -12,10 +12,12 @@ from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
+from envbuild.spec.base import BaseImage
 from envbuild.spec.check import Parts, RecipeSource, choose_base, not_known, put_together
 from envbuild.spec.load import Loaded, examine
-from envbuild.spec.model import NAME, BaseImage, Choice, EnvSpec, Recipe, Site
+from envbuild.spec.model import NAME, Choice, EnvSpec, Recipe
 from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.site import Site
 from envbuild.system.files import (
     configuration_homes,
     environment_paths,

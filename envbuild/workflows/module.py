@@ -14,8 +14,8 @@ from envbuild.check import verdicts
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
 from envbuild.spec.load import load_site
-from envbuild.spec.model import Site
 from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.site import Site
 from envbuild.system import clock
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import exists, read_input, settings_homes

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.spec.model import BaseImage, BasePython, Choice, EnvSpec, Packages, Recipe, Site, Variant
+from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.model import Choice, EnvSpec, Packages, Recipe, Variant
+from envbuild.spec.site import Site
 
 BASE_DIGEST = "sha256:" + "0" * 64
 MPICH_DIGEST = "sha256:" + "1" * 64

@@ -18,7 +18,7 @@ from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import MARKER, Manifest, Part
 from envbuild.image.sif import read_manifest, write_sif
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
 from tests.support.users import as_user, ordinary_user

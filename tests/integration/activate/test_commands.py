@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from envbuild.image.sif import read_manifest
-from envbuild.spec.model import Site, SiteBind
+from envbuild.spec.site import Site, SiteBind
 from tests.support.users import as_user
 
 SHOW = "import os, sys; print([os.environ.get(name) for name in sys.argv[1:]])"

@@ -15,7 +15,7 @@ from envbuild.lock.model import DebPin, PythonPin
 from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.origins import Machine
 from envbuild.spec.asked import Asked
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 from envbuild.system.network import Client, NetworkError, Patience
 from tests.support.asking import asked, deb, wheel
 from tests.support.mirrors import Mirror, digest, mirror, write_index, write_wheel

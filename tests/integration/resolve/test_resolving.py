@@ -25,7 +25,7 @@ from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine
 from envbuild.resolve.state import HINT, of_this_user
 from envbuild.spec.asked import Asked
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 from tests.support.asking import asked, base_image, pytorch
 from tests.support.mirrors import Mirror, digest, mirror, write_deb, write_index, write_lists, write_wheel
 

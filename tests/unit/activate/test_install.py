@@ -13,7 +13,7 @@ from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.spec.model import Site, SiteBind
+from envbuild.spec.site import Site, SiteBind
 from envbuild.system.apptainer import Apptainer
 
 APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")

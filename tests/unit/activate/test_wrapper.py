@@ -6,7 +6,7 @@ import pytest
 
 from envbuild.activate.wrapper import Launch, launcher_text, mount_text
 from envbuild.errors import RequestError
-from envbuild.spec.model import SiteBind
+from envbuild.spec.site import SiteBind
 
 LAUNCH = Launch(
     label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), overlays=(), digest="sha256:1",

@@ -18,7 +18,8 @@ from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, Prefi
 from envbuild.plan.planner import MAX_OVERLAYS, make_plan, overlay_groups
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.spec.model import BaseImage, BasePython, EnvSpec, Recipe, Variant
+from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.model import EnvSpec, Recipe, Variant
 
 TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
 STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)

@@ -8,7 +8,7 @@ import pytest
 from envbuild.errors import MachineError
 from envbuild.resolve.aptsources import AptSource, parse_deb822, parse_one_line, read_sources
 from envbuild.resolve.origins import Archive, Machine, archives, python_sources, read_machine
-from envbuild.spec.model import Site
+from envbuild.spec.site import Site
 
 DEB822 = """\
 Types: deb deb-src

@@ -9,8 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
-from envbuild.spec.model import BaseImage, Recipe, Site
+from envbuild.spec.model import Recipe
+from envbuild.spec.site import Site
 from envbuild.workflows import inputs
 
 BAD = Path(__file__).parents[2] / "bad-specs"

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
-from envbuild.spec.model import BaseImage, EnvSpec, Recipe, Site
+from envbuild.spec.model import EnvSpec, Recipe
+from envbuild.spec.site import Site
 
 TOP = Path(__file__).parents[3]
 MODELS: tuple[type[BaseModel], ...] = (EnvSpec, Recipe, BaseImage, Site)

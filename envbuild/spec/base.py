@@ -1,0 +1,63 @@
+"""What images stand on: the model of a base image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from envbuild.spec.fields import Format, ProvenVersion
+from envbuild.spec.model import DebianPackage, Model, Name, Origin, Text, full_match
+
+
+class BasePython(Model):
+    """The Python of a base image.
+
+    Attributes
+    ----------
+    version : str
+        ``3.11``.
+    abi : str
+        ABI tag (``cp311``).
+    packages : tuple of str
+        Debian packages whose pins identify the interpreter.
+    """
+
+    version: Annotated[str, full_match(r"3\.[0-9]+", "a Python version, such as `3.11`")]
+    abi: Annotated[str, full_match(r"cp3[0-9]+", "an ABI tag, such as `cp311`")]
+    packages: tuple[DebianPackage, ...]
+
+
+class BaseImage(Model):
+    """A base image that mmdebstrap makes.
+
+    Attributes
+    ----------
+    distribution, suite : str
+        ``debian``, ``bookworm``.
+    version : str
+        The distribution's own version, for ``base: debian@12`` style constraints and labels.
+    glibc : str
+        Version of the C library that wheels must not exceed.
+    origins : tuple of str
+        Logical origins of the packages, in order.
+    architectures : tuple of str
+        In Debian's words.
+    components : tuple of str
+        Archive components.
+    packages : tuple of str
+        What is installed beside the essential ones.
+    """
+
+    schema_: Annotated[Format, Field(alias="schema")] = 1
+    name: Name
+    summary: Text
+    distribution: Name
+    suite: Name
+    version: ProvenVersion
+    glibc: Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
+    origins: Annotated[tuple[Origin, ...], Field(min_length=1)]
+    architectures: tuple[Literal["amd64", "arm64"], ...]
+    components: tuple[Name, ...] = ("main",)
+    packages: tuple[DebianPackage, ...]
+    python: BasePython
