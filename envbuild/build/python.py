@@ -18,7 +18,7 @@ from envbuild.system.apptainer import Bind
 # uv compiles with as many workers as there are cores; times and order leave no trace in the files.
 _BYTECODE = {"PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}
 
-_UV = "/mnt/uv"
+UV = "/mnt/uv"
 
 
 def make_venv(prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path) -> Path:
@@ -76,23 +76,9 @@ def install_wheels(
     """
     root = make_venv(prefix, stage=stage, sandbox=sandbox, uv=uv, log=log)
     skeleton = scan(root)
-    links = []
-    binds = []
-    lines = []
-    for number, (wheel, path) in enumerate(wheels):
-        place = f"/mnt/wheels/{number}"
-        _touch_place(stage / "in" / "wheels" / str(number))
-        links += ["--find-links", place]
-        binds.append(Bind(source=path.parent.absolute(), target=place))
-        name, version = wheel.name.split("-")[:2]
-        lines.append(f"{name}=={version} --hash=sha256:{wheel.sha256}\n")
-    (stage / "in" / "requirements.txt").write_text("".join(lines))
+    arguments, binds = installation(wheels, stage / "in")
     _uv(
-        [
-            *("pip", "install", "--no-config", "--python", f"{prefix}/bin/python", "--no-deps", "--offline"),
-            *("--no-index", *links, "--require-hashes", "--link-mode", "hardlink", "--compile-bytecode"),
-            *("--no-build", "--requirements", "/mnt/requirements.txt"),
-        ],
+        [*arguments, "--python", f"{prefix}/bin/python", "--link-mode", "hardlink", "--compile-bytecode"],
         stage=stage,
         sandbox=sandbox,
         uv=uv,
@@ -107,16 +93,41 @@ def install_wheels(
     return root
 
 
+def installation(wheels: Sequence[tuple[InputFile, Path]], inputs: Path) -> tuple[list[str], list[Bind]]:
+    """Return uv's arguments that install exactly these wheels, and the binds that show them.
+
+    Parameters
+    ----------
+    inputs : Path
+        The directory that the sandbox sees at ``/mnt``; receives the list and the mount points.
+    """
+    arguments = ["pip", "install", "--no-config", "--no-deps", "--offline", "--no-index", "--no-build"]
+    arguments += ["--require-hashes", "--requirements", "/mnt/requirements.txt"]
+    binds = []
+    lines = []
+    touch_place(inputs / "wheels")
+    for number, (wheel, path) in enumerate(wheels):
+        place = f"/mnt/wheels/{number}"
+        touch_place(inputs / "wheels" / str(number))
+        arguments += ["--find-links", place]
+        binds.append(Bind(source=path.parent.absolute(), target=place))
+        name, version = wheel.name.split("-")[:2]
+        lines.append(f"{name}=={version} --hash=sha256:{wheel.sha256}\n")
+    (inputs / "requirements.txt").write_text("".join(lines))
+    return arguments, binds
+
+
 def _prepare(stage: Path, prefix: str) -> Path:
     """Lay out a stage: ``root`` becomes the layer, ``in`` is what the step may read."""
     root = stage / "root"
-    for directory in (root, root / "opt", root / prefix.lstrip("/"), stage / "in", stage / "in" / "wheels"):
-        _touch_place(directory)
+    for directory in (root, root / "opt", root / prefix.lstrip("/"), stage / "in"):
+        touch_place(directory)
     (stage / "in" / "uv").touch()
     return root
 
 
-def _touch_place(directory: Path) -> None:
+def touch_place(directory: Path) -> None:
+    """Make a directory, if it is not there, that every user sees."""
     directory.mkdir(exist_ok=True)
     directory.chmod(0o755)
 
@@ -132,12 +143,12 @@ def _uv(
     binds: Sequence[Bind],
 ) -> None:
     sandbox.run(
-        [_UV, *arguments],
+        [UV, *arguments],
         binds=[
             # All of /opt is one mount, so that uv can hard-link from its cache into the prefix.
             Bind(source=(stage / "root" / "opt").absolute(), target="/opt", writable=True),
             Bind(source=(stage / "in").absolute(), target="/mnt"),
-            Bind(source=uv.absolute(), target=_UV),
+            Bind(source=uv.absolute(), target=UV),
             *binds,
         ],
         env={

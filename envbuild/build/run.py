@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build import debian, python
+from envbuild.build import debian, python, source
 from envbuild.build.files import write_files
 from envbuild.build.merge import merge
 from envbuild.build.sandbox import Sandbox
@@ -21,6 +21,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    SourceStep,
     SystemStep,
     VenvStep,
 )
@@ -129,9 +130,8 @@ def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord],
                 ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
                 for layer in ready:
                     waiting.remove(layer)
-                    inputs = [records[name] for name in layer.inputs]
-                    root = records.get("base")
-                    running[pool.submit(_build_layer, layer, inputs, root, workshop)] = layer
+                    below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
+                    running[pool.submit(_build_layer, layer, below, workshop)] = layer
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     layer = running.pop(future)
@@ -145,9 +145,7 @@ def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord],
             raise
 
 
-def _build_layer(
-    layer: Layer, inputs: list[LayerRecord], root: LayerRecord | None, workshop: Workshop
-) -> LayerRecord:
+def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:
     task = f"layer:{layer.name}"
     started = clock.seconds()
     store = workshop.store
@@ -158,9 +156,9 @@ def _build_layer(
         with store.stage() as stage:
             image = stage / "layer.squashfs"
             if isinstance(layer.step, MergeStep):
-                entries = _merge(layer, inputs, workshop, image)
+                entries = _merge(layer, below, workshop, image)
             else:
-                tree, entries = _carry_out(layer, inputs, root, workshop, stage, log)
+                tree, entries = _carry_out(layer, below, workshop, stage, log)
                 squashfs.make(tree, image, pseudo=[squashfs.whiteout(path) for path in entries.whiteouts])
             record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
     except BaseException:
@@ -180,12 +178,7 @@ def _build_layer(
 
 
 def _carry_out(
-    layer: Layer,
-    inputs: list[LayerRecord],
-    root: LayerRecord | None,
-    workshop: Workshop,
-    stage: Path,
-    log: Path,
+    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, stage: Path, log: Path
 ) -> tuple[Path, Tree]:
     """Run a layer's step; return the directory that it made and what it holds."""
     step = layer.step
@@ -195,20 +188,35 @@ def _carry_out(
         return tree, scan(tree)
     if isinstance(step, SystemStep):
         _debian_root(step, (*step.base_debs, *step.debs), workshop, tree, log)
-        return tree, debian.subtract(tree, scan(tree), inputs[0].tree)
+        return tree, debian.subtract(tree, scan(tree), below["base"].tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
         write_files(step.files, tree)
         return tree, scan(tree)
-    if root is None:
-        raise AssertionError(f"layer {layer.name} was planned without the base that it needs")
-    sandbox = Sandbox(apptainer=workshop.apptainer, root=workshop.store.blob_path(root.blob).absolute())
+    plain = _sandbox(workshop, below["base"])
     if isinstance(step, VenvStep):
-        python.make_venv(step.prefix, stage=stage, sandbox=sandbox, uv=workshop.uv, log=log)
+        python.make_venv(step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
     elif isinstance(step, PrefixStep):
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
-        python.install_wheels(wheels, step.prefix, stage=stage, sandbox=sandbox, uv=workshop.uv, log=log)
+        python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
+    elif isinstance(step, SourceStep):
+        equipped = _sandbox(workshop, below["base"], *(below[name] for name in (*layer.inputs, "venv")))
+        tree = source.build_from_source(
+            step,
+            archive=workshop.locate(step.archive),
+            wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
+            stage=stage,
+            plain=plain,
+            equipped=equipped,
+            uv=workshop.uv,
+            log=log,
+        )
     return tree, scan(tree)
+
+
+def _sandbox(workshop: Workshop, root: LayerRecord, *overlays: LayerRecord) -> Sandbox:
+    base, *above = (workshop.store.blob_path(record.blob).absolute() for record in (root, *overlays))
+    return Sandbox(apptainer=workshop.apptainer, root=base, overlays=tuple(above))
 
 
 def _debian_root(
@@ -224,7 +232,8 @@ def _debian_root(
     )
 
 
-def _merge(layer: Layer, inputs: list[LayerRecord], workshop: Workshop, image: Path) -> Tree:
+def _merge(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, image: Path) -> Tree:
+    inputs = [below[name] for name in layer.inputs]
     with_root = layer.inputs[0] == "base"
     blobs = [workshop.store.blob_path(record.blob) for record in inputs]
     merge(blobs, image, with_root=with_root)

@@ -33,10 +33,13 @@ class Sandbox:
         What runs it.
     root : Path
         Squashfs of a finished base layer.
+    overlays : tuple of Path
+        Squashfs of finished layers above it, from bottom to top.
     """
 
     apptainer: Apptainer
     root: Path
+    overlays: tuple[Path, ...] = ()
 
     def run(
         self,
@@ -63,7 +66,12 @@ class Sandbox:
             It failed: with its last lines, its log and the command to repeat it.
         """
         words = self.apptainer.command(
-            self.root, argv, binds=[_NO_GUARD, *binds], env={**FIXED_ENVIRONMENT, **env}, cwd="/"
+            self.root,
+            argv,
+            binds=[_NO_GUARD, *binds],
+            env={**FIXED_ENVIRONMENT, **env},
+            overlays=self.overlays,
+            cwd="/",
         )
         finished = process.run(words, env=host.environment(), log=log, timeout_s=timeout_s)
         if finished.ok:

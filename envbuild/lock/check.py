@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,7 +19,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.lock.tree import Node
 from envbuild.spec.model import DEBIAN_NAME, NAME, VERSION
 
@@ -165,8 +165,17 @@ class Reader:
     def deb(self, node: Node, where: str) -> DebPin | None:
         """Return a Debian package's pin."""
         found = self._pin(node, where, DebPin)
+        return None if found is None else self._deb(found, where)
+
+    def build_deb(self, node: Node, where: str) -> BuildDebPin | None:
+        """Return the pin of a toolchain's package."""
+        found = self._pin(node, where, BuildDebPin)
         if found is None:
             return None
+        layer = self.matching(found["layer"], f"{where}.layer", _LAYER, "the name of a layer")
+        return BuildDebPin(**asdict(self._deb(found, where)), layer=layer)
+
+    def _deb(self, found: dict[str, Node], where: str) -> DebPin:
         pin = DebPin(
             name=self.debian_name(found["name"], f"{where}.name"),
             version=self.matching(found["version"], f"{where}.version", _DEBIAN_VERSION, "a Debian version"),
@@ -239,14 +248,17 @@ def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError]) -> None:
         "tools": [pin.name for pin in lock.tools],
         "base_debs and system_debs": [pin.name for pin in (*lock.base_debs, *lock.system_debs)],
         "python": [pin.name for pin in lock.python],
+        "build_debs": [f"{pin.name} for {pin.layer}" for pin in lock.build_debs],
+        "build_python": [f"{pin.name} for {pin.layer}" for pin in lock.build_python],
     }
     for table, names in tables.items():
         for name in sorted(name for name, count in Counter(names).items() if count > 1):
             errors.append(RequestError(f"`{name}` is pinned twice in {table}", at=Location(path=path)))
-    known = {pin.name for pin in lock.python}
-    for pin in lock.python:
+    known = {("", pin.name) for pin in lock.python} | {(pin.layer, pin.name) for pin in lock.build_python}
+    edges = [("", pin) for pin in lock.python] + [(pin.layer, pin) for pin in lock.build_python]
+    for resolution, pin in edges:
         for name in pin.requires:
-            if name not in known:
+            if (resolution, name) not in known:
                 problem = f"`{pin.name}` requires `{name}`, which is not pinned"
                 errors.append(RequestError(problem, at=Location(path=path)))
 

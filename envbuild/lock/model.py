@@ -44,6 +44,19 @@ class DebPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BuildDebPin(DebPin):
+    """One Debian package of a toolchain, which is not in the image.
+
+    Attributes
+    ----------
+    layer : str
+        Name of the layer that is built with it (``framework:horovod``).
+    """
+
+    layer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PythonPin:
     """One Python distribution, as one file.
 
@@ -76,6 +89,11 @@ class PythonPin:
     sha256: str
     layer: str
     requires: tuple[str, ...] = ()
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is installed as it is; a source archive has to be built."""
+        return self.file.endswith(".whl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -154,7 +172,11 @@ class Lock:
     base_debs, system_debs : tuple of DebPin
         Sorted by name; `system_debs` holds what the system layer adds.
     python : tuple of PythonPin
-        Sorted by name.
+        Sorted by name; one whose file is no wheel is built from its source.
+    build_debs : tuple of BuildDebPin
+        What the builds from source add to the base for themselves.
+    build_python : tuple of PythonPin
+        Wheels that the builds from source import; `layer` names whose build.
     recipes : tuple of RecipePin
         Sorted by name.
     tools : tuple of ToolPin
@@ -172,4 +194,6 @@ class Lock:
     system_debs: tuple[DebPin, ...]
     python: tuple[PythonPin, ...]
     tools: tuple[ToolPin, ...]
+    build_debs: tuple[BuildDebPin, ...] = ()
+    build_python: tuple[PythonPin, ...] = ()
     format: int = LOCK_FORMAT

@@ -23,8 +23,8 @@ class Difference:
     Attributes
     ----------
     part : str
-        What has to be resolved again: ``python``, ``system`` or ``base``; or
-        ``facts`` where a new lock needs no resolving.
+        What has to be resolved again: ``python``, ``system``, ``base`` or
+        ``build``; or ``facts`` where a new lock needs no resolving.
     subject : str
         The package, recipe or key that differs.
     sentence : str
@@ -43,6 +43,7 @@ def differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
         *_recipes(lock, asked),
         *python_differences(lock, asked),
         *_system(lock, asked),
+        *_builds(lock, asked),
     )
 
 
@@ -246,3 +247,25 @@ def _system(lock: Lock, asked: Asked) -> Iterable[Difference]:
     for name in sorted(set(asked.base.packages) - {pin.name for pin in lock.base_debs}):
         sentence = f"base image {asked.base.name} needs `{name}`, which is not locked"
         yield Difference(part="base", subject=name, sentence=sentence)
+
+
+def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    """Tell what the builds from source ask for and the lock lacks, and what it has for no build."""
+    in_base = {pin.name for pin in lock.base_debs}
+    environment = python_environment(asked)
+    for chosen in asked.built:
+        debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == chosen.layer}
+        wheels = {pin.name for pin in lock.build_python if pin.layer == chosen.layer}
+        source = chosen.recipe.source
+        lacking = [
+            *(name for name in _by_name(source.python if source else (), environment) if name not in wheels),
+            *(name for name in chosen.toolchain() if name not in debs),
+        ]
+        for name in lacking:
+            sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
+            yield Difference(part="build", subject=name, sentence=sentence)
+    layers = {chosen.layer for chosen in asked.built}
+    locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
+    for layer in sorted(locked - layers):
+        sentence = f"{layer} is built no more, and the lock has what its build needs"
+        yield Difference(part="facts", subject=layer, sentence=sentence)

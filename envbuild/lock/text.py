@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,8 @@ _DELETE = "delete it and run `envbuild lock SPEC`"
 # The order in the file: what people look for first stands first.
 _PLAIN = ("format", "name", "version", "accelerator")
 _TABLES = ("recipes", "requests", "system_requests", "tools", "base_debs", "system_debs", "python")
+# Only what is built from source needs them.
+_BUILD_TABLES = ("build_debs", "build_python")
 
 
 def canonical(lock: Lock) -> Lock:
@@ -44,9 +46,15 @@ def canonical(lock: Lock) -> Lock:
         system_requests=tuple(sorted(lock.system_requests)),
         base_debs=tuple(sorted(lock.base_debs)),
         system_debs=tuple(sorted(lock.system_debs)),
-        python=tuple(sorted(replace(pin, requires=tuple(sorted(pin.requires))) for pin in lock.python)),
+        python=_sorted_edges(lock.python),
+        build_debs=tuple(sorted(lock.build_debs)),
+        build_python=_sorted_edges(lock.build_python),
         tools=tuple(sorted(lock.tools)),
     )
+
+
+def _sorted_edges(pins: Iterable[PythonPin]) -> tuple[PythonPin, ...]:
+    return tuple(sorted(replace(pin, requires=tuple(sorted(pin.requires))) for pin in pins))
 
 
 def digest(lock: Lock) -> str:
@@ -66,8 +74,10 @@ def dump(lock: Lock) -> str:
     ordered = canonical(lock)
     lines = [f"{name}: {_scalar(getattr(ordered, name))}" for name in _PLAIN]
     lines.append(f"base: {_flow(ordered.base)}")
-    for name in _TABLES:
+    for name in (*_TABLES, *_BUILD_TABLES):
         entries = getattr(ordered, name)
+        if not entries and name in _BUILD_TABLES:
+            continue
         if not entries:
             lines.append(f"{name}: []")
             continue
@@ -117,6 +127,8 @@ def _read(text: bytes, path: Path) -> Lock:
         raise RequestError(
             f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at
         )
+    for name in _BUILD_TABLES:
+        top.setdefault(name, Node(value=[], line=tree.line, column=tree.column))
     read.keys(tree, top, [field.name for field in fields(Lock)], "the lock file")
     raise_all(errors)
     base = read.base(top["base"])
@@ -130,6 +142,8 @@ def _read(text: bytes, path: Path) -> Lock:
     system_debs = _table(read, top["system_debs"], "system_debs", read.deb)
     python = _table(read, top["python"], "python", read.python)
     tools = _table(read, top["tools"], "tools", read.tool)
+    build_debs = _table(read, top["build_debs"], "build_debs", read.build_deb)
+    build_python = _table(read, top["build_python"], "build_python", read.python)
     raise_all(errors)
     if base is None:
         raise AssertionError("a base that is wrong was told above")
@@ -145,6 +159,8 @@ def _read(text: bytes, path: Path) -> Lock:
         system_debs=system_debs,
         python=python,
         tools=tools,
+        build_debs=build_debs,
+        build_python=build_python,
     )
     check_unique(lock, path, errors)
     raise_all(errors)

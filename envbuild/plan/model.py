@@ -133,6 +133,34 @@ class TextEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStep:
+    """Build a distribution from its source archive, and install it below a prefix.
+
+    Made from the toolchain and the layers that it compiles against.
+
+    Attributes
+    ----------
+    archive : InputFile
+        The source archive (``horovod-0.28.1.tar.gz``).
+    build_wheels : tuple of InputFile
+        What the build imports, beside the layers that it is made from.
+    patches : tuple of TextEntry
+        Applied in this order.
+    environment : dict of str to str
+        Variables of the build.
+    """
+
+    prefix: str
+    interpreter: Interpreter
+    archive: InputFile
+    build_wheels: tuple[InputFile, ...]
+    patches: tuple[TextEntry, ...]
+    environment: dict[str, str]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilesStep:
     """Write files, and nothing else."""
 
@@ -149,7 +177,7 @@ class MergeStep:
     revision: int = 1
 
 
-Step = BaseStep | SystemStep | VenvStep | PrefixStep | FilesStep | MergeStep
+Step = BaseStep | SystemStep | VenvStep | PrefixStep | SourceStep | FilesStep | MergeStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +188,8 @@ class Layer:
     ----------
     name : str
         ``base``, ``system``, ``mpi``, ``framework:pytorch``, ``python``,
-        ``venv``, ``files``, ``metadata``, or ``a+b`` for a merge.
+        ``venv``, ``files``, ``metadata``, ``a+b`` for a merge, or
+        ``toolchain:horovod`` for what a build needs and no image holds.
     key : str
         ``sha256:…``: the promise.
     step : Step

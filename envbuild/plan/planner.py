@@ -16,6 +16,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    SourceStep,
     Step,
     SystemStep,
     TextEntry,
@@ -56,11 +57,17 @@ def make_plan(
         Whether to merge everything into one root partition.
     """
     layers = [_base(asked, lock, root_texts)]
-    layers += _upper_layers(asked, lock, root_texts, metadata, layers[0])
-    overlays = tuple(layer.name for layer in layers[1:])
+    upper = _upper_layers(asked, lock, root_texts, metadata, layers[0])
+    built = _source_layers(asked, lock, root_texts, layers[0], upper)
+    # A layer that is built follows what it is made from; among the overlays it has its recipe's place.
+    layers += [*upper, *built]
+    order = ["base", "system", *(chosen.layer for chosen in asked.recipes)]
+    order += ["python", "venv", "files", "metadata"]
+    there = {layer.name for layer in layers}
+    overlays = tuple(name for name in order[1:] if name in there)
     tools = _tools(lock, "mksquashfs")
     if flat:
-        merged = _merge([layer.name for layer in layers], layers, tools)
+        merged = _merge(["base", *overlays], layers, tools)
         return BuildPlan(
             layers=(*layers, merged), root=merged.name, overlays=(), members={merged.name: merged.inputs}
         )
@@ -107,26 +114,14 @@ def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
 def _upper_layers(
     asked: Asked, lock: Lock, root_texts: Mapping[str, str], metadata: Sequence[TextEntry], base: Layer
 ) -> list[Layer]:
-    """Return the layers above the base, from bottom to top."""
-    interpreter = Interpreter(
-        abi=lock.base.abi,
-        architecture=lock.base.architecture,
-        debs=_debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
-    )
+    """Return the layers above the base, but for those that are built from source."""
+    interpreter = _interpreter(asked, lock)
     python_tools = _tools(lock, "uv", "mksquashfs")
     layers = []
     if lock.system_debs:
-        step = SystemStep(
-            suite=asked.base.suite,
-            architecture=lock.base.architecture,
-            base_debs=_debs(lock.base_debs),
-            debs=_debs(lock.system_debs),
-            texts=dict(root_texts),
-            tools=_tools(lock, "mmdebstrap", "mksquashfs"),
-        )
-        layers.append(_layer("system", step, (base,)))
+        layers.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
     for owner in [*(chosen.layer for chosen in asked.recipes), "python"]:
-        wheels = _wheels(pin for pin in lock.python if pin.layer == owner)
+        wheels = _wheels(pin for pin in lock.python if pin.layer == owner and pin.is_wheel)
         if wheels:
             prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX
             prefix_step = PrefixStep(
@@ -149,6 +144,62 @@ def _upper_layers(
     story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
     layers.append(_layer("metadata", story, ()))
     return layers
+
+
+def _source_layers(
+    asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, upper: Sequence[Layer]
+) -> list[Layer]:
+    """Return the layers that are built from source, each after its toolchain."""
+    there = {layer.name: layer for layer in upper}
+    found: list[Layer] = []
+    for chosen in asked.recipes:
+        source = chosen.recipe.source
+        pin = next((pin for pin in lock.python if pin.layer == chosen.layer and not pin.is_wheel), None)
+        if source is None or pin is None:
+            continue
+        inputs = [there["mpi" if name == "mpi" else f"framework:{name}"] for name in source.against]
+        debs = [deb for deb in lock.build_debs if deb.layer == chosen.layer]
+        if debs:
+            name = f"toolchain:{chosen.recipe.name}"
+            inputs.insert(0, _debian_layer(name, asked, lock, root_texts, base, debs))
+            found.append(inputs[0])
+        step = SourceStep(
+            prefix=ENV_PREFIX,
+            interpreter=_interpreter(asked, lock),
+            archive=InputFile(name=pin.file, sha256=pin.sha256),
+            build_wheels=_wheels(tool for tool in lock.build_python if tool.layer == chosen.layer),
+            patches=tuple(
+                TextEntry(path=name, content=base64.b64encode(content).decode())
+                for name, content in chosen.patches().items()
+            ),
+            environment=dict(source.environment),
+            tools=_tools(lock, "uv", "mksquashfs"),
+        )
+        found.append(_layer(chosen.layer, step, inputs, needs=("base", "venv")))
+    return found
+
+
+def _debian_layer(
+    name: str, asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, debs: Iterable[DebPin]
+) -> Layer:
+    """Return a layer of Debian packages on the base."""
+    step = SystemStep(
+        suite=asked.base.suite,
+        architecture=lock.base.architecture,
+        base_debs=_debs(lock.base_debs),
+        debs=_debs(debs),
+        texts=dict(root_texts),
+        tools=_tools(lock, "mmdebstrap", "mksquashfs"),
+    )
+    return _layer(name, step, (base,))
+
+
+def _interpreter(asked: Asked, lock: Lock) -> Interpreter:
+    return Interpreter(
+        abi=lock.base.abi,
+        architecture=lock.base.architecture,
+        debs=_debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
+    )
 
 
 def _layer(name: str, step: Step, inputs: Sequence[Layer], needs: tuple[str, ...] = ()) -> Layer:

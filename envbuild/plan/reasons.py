@@ -13,6 +13,15 @@ from envbuild.plan.model import BuildPlan, Layer, canonical
 
 _SHOWN = 4
 
+# Fields of steps that hold pins → what they are for people; the layer's name where it is empty.
+_PINNED = {
+    "wheels": "",
+    "debs": "packages",
+    "base_debs": "base packages",
+    "build_wheels": "build tools",
+    "tools": "tools",
+}
+
 # What people call it → its version, and all that makes it what it is.
 _Named = Mapping[str, tuple[str, str]]
 
@@ -70,13 +79,10 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
 
 
 def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
-    if field in ("wheels", "debs", "base_debs", "tools"):
-        what = {"wheels": layer.name, "debs": "packages", "base_debs": "base packages", "tools": "tools"}[
-            field
-        ]
-        return _pins(what, _by_name(then), _by_name(now))
-    if field == "files":
-        return _pins("files", _by_path(then), _by_path(now))
+    if field in _PINNED:
+        return _pins(_PINNED[field] or layer.name, _by_name(then), _by_name(now))
+    if field in ("files", "patches"):
+        return _pins(field, _by_path(then), _by_path(now))
     if field == "interpreter":
         return ["Python of the base changed"]
     if field == "revision":

@@ -11,12 +11,13 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.lock.model import DebPin, Lock
+from envbuild.lock.model import BuildDebPin, DebPin, Lock
 from envbuild.resolve import apttext, state
 from envbuild.resolve.origins import Archive, Machine, archives
 from envbuild.spec.asked import Asked
@@ -24,6 +25,29 @@ from envbuild.system import host, network, process
 
 _TIMEOUT_S = 600.0
 _NEAR = 3  # characters by which a misspelt name may be too long or too short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debs:
+    """The Debian packages of an image and of its builds.
+
+    Attributes
+    ----------
+    base : tuple of DebPin
+        As ``mmdebstrap --variant=apt`` with the base's packages would have it.
+    system : tuple of DebPin
+        What the asked packages need beyond it.
+    build : tuple of BuildDebPin
+        What each build from source needs beyond the base.
+    """
+
+    base: tuple[DebPin, ...] = ()
+    system: tuple[DebPin, ...] = ()
+    build: tuple[BuildDebPin, ...] = ()
+
+    def all(self) -> tuple[DebPin, ...]:
+        """Return them one after the other."""
+        return (*self.base, *self.system, *self.build)
 
 
 def resolve_debian(
@@ -35,8 +59,8 @@ def resolve_debian(
     cache_dir: Path,
     emit: Emit,
     offline: bool = False,
-) -> tuple[tuple[DebPin, ...], tuple[DebPin, ...]]:
-    """Choose the packages of the base and what the system layer adds to them.
+) -> Debs:
+    """Choose the packages of the base, and what the system layer and builds from source add to them.
 
     Parameters
     ----------
@@ -48,12 +72,6 @@ def resolve_debian(
         Package lists are kept below it.
     offline : bool
         Use the lists as they were last seen.
-
-    Returns
-    -------
-    tuple of DebPin, tuple of DebPin
-        The base, as ``mmdebstrap --variant=apt`` with the base's packages
-        would have it; and what the asked packages need beyond it.
 
     Raises
     ------
@@ -76,15 +94,27 @@ def resolve_debian(
                 f"the archives of {asked.base.name} name no essential packages for {asked.base.suite}",
                 at=Location(path=asked.path),
             )
-        system: tuple[DebPin, ...] = ()
-        if asked.system_requests():
-            exact = [f"{pin.name}={pin.version}" for pin in base]
-            names = {pin.name for pin in base}
-            whole = apt.solve([*exact, *asked.system_requests()], chosen)
-            system = tuple(pin for pin in whole if pin.name not in names)
-        apt.check_names((*base, *system))
-    _tell_renewed(kept, (*base, *system), emit)
-    return base, system
+        system = _beyond(base, asked.system_requests(), apt, chosen)
+        apt.check_names((*asked.base.packages, *asked.system_requests()), (*base, *system))
+        build: list[BuildDebPin] = []
+        for recipe in asked.built:
+            added = _beyond(base, recipe.toolchain(), apt, chosen)
+            apt.check_names(recipe.toolchain(), (*base, *added))
+            build += [BuildDebPin(**asdict(pin), layer=recipe.layer) for pin in added]
+    found = Debs(base=base, system=system, build=tuple(sorted(build)))
+    _tell_renewed(kept, found.all(), emit)
+    return found
+
+
+def _beyond(
+    base: Sequence[DebPin], wanted: Sequence[str], apt: _Apt, chosen: dict[str, Archive]
+) -> tuple[DebPin, ...]:
+    """Return what some packages need beyond the base, which stays as it is."""
+    if not wanted:
+        return ()
+    names = {pin.name for pin in base}
+    whole = apt.solve([*(f"{pin.name}={pin.version}" for pin in base), *wanted], chosen)
+    return tuple(pin for pin in whole if pin.name not in names)
 
 
 def _minimal(asked: Asked) -> tuple[str, ...]:
@@ -101,7 +131,8 @@ def _kept(previous: Lock | None, asked: Asked, upgrade: Sequence[str] | None) ->
         or previous.base.architecture != asked.architecture
     ):
         return {}
-    pins = (*previous.base_debs, *previous.system_debs)
+    # A toolchain's pins come first: where they differ from the image's, the image's win.
+    pins = (*previous.build_debs, *previous.base_debs, *previous.system_debs)
     return {pin.name: pin.version for pin in pins if pin.name not in (upgrade or ())}
 
 
@@ -248,11 +279,11 @@ class _Apt:
         suites = self._suites([entry.name for entry in found])
         return tuple(sorted(self._pin(entry, suites, chosen) for entry in found))
 
-    def check_names(self, pins: Sequence[DebPin]) -> None:
+    def check_names(self, wanted: Sequence[str], pins: Sequence[DebPin]) -> None:
         """Refuse asked names that apt met with a package of another name: the asker is to name it."""
         found = {pin.name for pin in pins}
         errors: list[EnvbuildError] = []
-        for name in (*self._asked.base.packages, *self._asked.system_requests()):
+        for name in wanted:
             if name not in found:
                 names = ", ".join(apttext.providers(self._cache("showpkg", name).stdout))
                 problem = f"`{name}` is not a package but a name that another provides"

@@ -23,7 +23,7 @@ from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, copy, file_name
 from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
 from envbuild.resolve.uv import Uv
-from envbuild.resolve.uvtext import Wheel
+from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
 from envbuild.system import clock, network
 
@@ -86,7 +86,7 @@ def fetch(
     hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
     with network.Client(patience, hosts) as client:
         uv = Uv(asked=asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
-        addresses = debian | _wheel_addresses(uv, missing)
+        addresses = debian | _python_addresses(uv, missing)
         _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
 
 
@@ -181,12 +181,26 @@ def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -
     }
 
 
-def _wheel_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
+def _python_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
     """Ask uv where the very files are that are locked: SHA-256 → addresses, maybe none."""
-    pins = {pin.name: pin for pin in missing if isinstance(pin, PythonPin)}
-    if not pins:
-        return {}
-    offered: dict[str, list[Wheel]] = {}
+    addresses: dict[str, list[str]] = {}
+    left = [pin for pin in missing if isinstance(pin, PythonPin)]
+    while left:
+        # An image and the builds from source in it may hold two versions of one distribution.
+        pins = {pin.name: pin for pin in left}
+        left = [pin for pin in left if pins[pin.name] != pin]
+        offered = _offered(uv, pins)
+        for name, pin in pins.items():
+            addresses[pin.sha256] = [
+                offer.address
+                for offer in offered.get(name, [])
+                if (offer.file, offer.sha256) == (pin.file, pin.sha256)
+            ]
+    return addresses
+
+
+def _offered(uv: Uv, pins: Mapping[str, PythonPin]) -> dict[str, list[Offer]]:
+    offered: dict[str, list[Offer]] = {}
     try:
         offered = uv.locate({name: pin.version for name, pin in pins.items()})
     except RequestError:
@@ -194,14 +208,7 @@ def _wheel_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
         for name, pin in sorted(pins.items()):
             with contextlib.suppress(RequestError):
                 offered.update(uv.locate({name: pin.version}))
-    return {
-        pin.sha256: [
-            wheel.address
-            for wheel in offered.get(name, [])
-            if (wheel.file, wheel.sha256) == (pin.file, pin.sha256)
-        ]
-        for name, pin in pins.items()
-    }
+    return offered
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,6 @@ but an ``.unverified-*`` file.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin
+from envbuild.system.files import sha256
 
 Pin = DebPin | PythonPin
 
@@ -111,12 +111,6 @@ def check(path: Path, pin: Pin) -> None:
     found = sha256(path)
     if found != pin.sha256:
         raise WrongBytes(f"its sha256 is {found[:12]}…, {pin.sha256[:12]}… is locked")
-
-
-def sha256(path: Path) -> str:
-    """Return the hex digest of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def copy(source: Path, target: Path) -> None:

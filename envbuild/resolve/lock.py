@@ -14,15 +14,13 @@ from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
-from envbuild.resolve.debian import resolve_debian
+from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
-from envbuild.resolve.python import resolve_python
-from envbuild.spec.asked import Asked
+from envbuild.resolve.python import imported, resolve_build_tools, resolve_python
+from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.system import clock
 
 _ANSWERED = "an archive or index answered so: a site file can name another address for it"
-
-Debs = tuple[tuple[DebPin, ...], tuple[DebPin, ...]]
 
 
 def make_lock(
@@ -72,48 +70,60 @@ def make_lock(
     upgrade = _upgradable(asked, old, upgrade)
     parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
     errors: list[EnvbuildError] = []
-    debs: Debs = ((), ())
+    debs = Debs()
     wheels: tuple[PythonPin, ...] = ()
+    build_tools: tuple[PythonPin, ...] = ()
     # Neither depends on the other: what is wrong with both is told at once.
     with _collected(errors):
         debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
     with _collected(errors):
         places = _with_directories(python_sources(asked.site, here), sources)
         wheels = _python(asked, old, parts, upgrade, places, cache_dir, emit, offline=offline)
+        build_tools = _build_tools(
+            asked, old, parts, wheels, upgrade, places, cache_dir, emit, offline=offline
+        )
     raise_all(errors)
     lock = canonical(
         Lock(
             name=asked.spec.name,
             version=asked.spec.version,
             accelerator=str(asked.spec.accelerator),
-            base=BasePin(
-                name=asked.base.name,
-                digest=asked.base_digest,
-                architecture=asked.architecture,
-                python=asked.base.python.version,
-                abi=asked.base.python.abi,
-                glibc=asked.base.glibc,
-            ),
-            recipes=tuple(
-                RecipePin(
-                    name=chosen.recipe.name,
-                    kind=chosen.recipe.kind,
-                    version=chosen.version,
-                    variant=chosen.variant_name,
-                    digest=chosen.digest,
-                )
-                for chosen in asked.recipes
-            ),
+            base=_base_pin(asked),
+            recipes=tuple(_recipe_pin(chosen) for chosen in asked.recipes),
             requests=asked.python_requests(),
             system_requests=asked.system_requests(),
-            base_debs=debs[0],
-            system_debs=debs[1],
+            base_debs=debs.base,
+            system_debs=debs.system,
             python=wheels,
             tools=tools,
+            build_debs=debs.build,
+            build_python=build_tools,
         )
     )
     # What archives and indexes answered is trusted no more than a file that somebody sends.
     return load(dump(lock).encode(), Path("the new lock"), hint=_ANSWERED)
+
+
+def _base_pin(asked: Asked) -> BasePin:
+    base = asked.base
+    return BasePin(
+        name=base.name,
+        digest=asked.base_digest,
+        architecture=asked.architecture,
+        python=base.python.version,
+        abi=base.python.abi,
+        glibc=base.glibc,
+    )
+
+
+def _recipe_pin(chosen: ChosenRecipe) -> RecipePin:
+    return RecipePin(
+        name=chosen.recipe.name,
+        kind=chosen.recipe.kind,
+        version=chosen.version,
+        variant=chosen.variant_name,
+        digest=chosen.digest,
+    )
 
 
 @contextmanager
@@ -143,8 +153,15 @@ def _debian(
     *,
     offline: bool,
 ) -> Debs:
-    if old is not None and not parts & {"base", "system"} and not _touches(upgrade, _debs(old)):
-        return old.base_debs, old.system_debs
+    if (
+        old is not None
+        and not parts & {"base", "system", "build"}
+        and _same_builds(asked, old)
+        and not _touches(upgrade, _debs(old))
+    ):
+        layers = {chosen.layer for chosen in asked.built}
+        build = tuple(pin for pin in old.build_debs if pin.layer in layers)
+        return Debs(base=old.base_debs, system=old.system_debs, build=build)
     with _Task(emit, "lock:debian", "resolve Debian packages"):
         return resolve_debian(
             asked,
@@ -188,6 +205,48 @@ def _python(
         )
 
 
+def _build_tools(
+    asked: Asked,
+    old: Lock | None,
+    parts: set[str],
+    image: tuple[PythonPin, ...],
+    upgrade: Sequence[str] | None,
+    sources: PythonSources,
+    cache_dir: Path,
+    emit: Emit,
+    *,
+    offline: bool,
+) -> tuple[PythonPin, ...]:
+    if not asked.built:
+        return ()
+    if (
+        old is not None
+        and "build" not in parts
+        and _same_builds(asked, old)
+        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built)
+        and not _touches(upgrade, old.build_python)
+    ):
+        layers = {chosen.layer for chosen in asked.built}
+        return tuple(pin for pin in old.build_python if pin.layer in layers)
+    with _Task(emit, "lock:build", "resolve what the builds from source import"):
+        return resolve_build_tools(
+            asked,
+            image,
+            previous=old,
+            upgrade=upgrade,
+            sources=sources,
+            cache_dir=cache_dir,
+            emit=emit,
+            offline=offline,
+        )
+
+
+def _same_builds(asked: Asked, old: Lock) -> bool:
+    """Whether all that is built from source was so when the lock was made, by the same recipes."""
+    before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
+    return all((chosen.recipe.name, chosen.version, chosen.digest) in before for chosen in asked.built)
+
+
 class _Task:
     """Tells the beginning and the end of a piece of work."""
 
@@ -210,7 +269,7 @@ def _same_python(asked: Asked, old: Lock) -> bool:
 
 
 def _debs(lock: Lock) -> tuple[DebPin, ...]:
-    return (*lock.base_debs, *lock.system_debs)
+    return (*lock.base_debs, *lock.system_debs, *lock.build_debs)
 
 
 def _touches(upgrade: Sequence[str] | None, pins: Sequence[DebPin | PythonPin]) -> bool:
@@ -224,7 +283,7 @@ def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -
     if not upgrade or old is None:
         return None if upgrade is None else ()
     debs = {pin.name for pin in _debs(old)}
-    known = sorted(debs | {pin.name for pin in old.python})
+    known = sorted(debs | {pin.name for pin in (*old.python, *old.build_python)})
     names = tuple(name if name in debs else str(canonicalize_name(name)) for name in upgrade)
     errors: list[EnvbuildError] = [
         RequestError(

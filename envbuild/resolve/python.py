@@ -13,7 +13,7 @@ from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import uvtext
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
-from envbuild.spec.asked import Asked
+from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.system import network
 
 _THREADS = 8
@@ -52,87 +52,157 @@ def resolve_python(
     requests = asked.python_requests()
     if not requests:
         return ()
-    keep: dict[str, str] = {}
-    if previous is not None and (upgrade is None or len(upgrade) > 0):
-        keep = {pin.name: pin.version for pin in previous.python if pin.name not in (upgrade or ())}
+    old = previous.python if previous is not None else ()
     with network.Client() as client:
         uv = Uv(asked=asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline)
-        resolved = uv.resolve(requests, keep=keep)
-        offered = uv.locate({entry.name: entry.version for entry in resolved})
-        wheels = _choose(asked, resolved, offered)
-        sized = _with_sizes(wheels, previous, client)
-        pins = [_pin(asked, uv, entry, wheel, resolved) for entry, wheel in zip(resolved, sized, strict=True)]
-    _tell_accelerator(asked, resolved, emit)
+        pins = _resolve(requests, uv, old=old, upgrade=upgrade)
+    _tell_accelerator(asked, pins, emit)
+    return pins
+
+
+def resolve_build_tools(
+    asked: Asked,
+    image: Sequence[PythonPin],
+    *,
+    previous: Lock | None,
+    upgrade: Sequence[str] | None,
+    sources: PythonSources,
+    cache_dir: Path,
+    emit: Emit,
+    offline: bool = False,
+) -> tuple[PythonPin, ...]:
+    """Choose the wheels that builds from source import, one resolution for each build.
+
+    Parameters
+    ----------
+    image : sequence of PythonPin
+        What is in the image; its versions are preferred for what a build
+        imports with the layers that it compiles against.
+
+    Raises
+    ------
+    RequestError, MachineError
+        As `resolve_python`.
+    """
+    pins: list[PythonPin] = []
+    with network.Client() as client:
+        uv = Uv(asked=asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline)
+        for chosen in asked.built:
+            if chosen.recipe.source is None:
+                continue
+            like_image = imported(chosen, image)
+            requests = [*chosen.recipe.source.python, *(pin.name for pin in like_image)]
+            old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
+            # Where the build wants another version than the image has, it gets it: nobody sees it later.
+            found = _resolve(requests, uv, old=(*old, *like_image), upgrade=upgrade)
+            pins += [replace(pin, layer=chosen.layer) for pin in found]
     return tuple(sorted(pins))
 
 
+def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
+    """Return what the layers that a recipe compiles against import beside themselves. Pure."""
+    pins = {pin.name: pin for pin in image}
+    source = chosen.recipe.source
+    against = {f"framework:{name}" for name in (source.against if source else ())}
+    seen: set[str] = set()
+    todo = [name for pin in image if pin.layer in against for name in pin.requires]
+    while todo:
+        name = todo.pop()
+        if name not in seen and pins[name].layer not in against:
+            seen.add(name)
+            todo += pins[name].requires
+    return tuple(pins[name] for name in sorted(seen))
+
+
+def _resolve(
+    requests: Sequence[str],
+    uv: Uv,
+    *,
+    old: Sequence[PythonPin],
+    upgrade: Sequence[str] | None,
+) -> tuple[PythonPin, ...]:
+    """Resolve requests together and pin a file for each distribution; those of `old` where they fit."""
+    keep: dict[str, str] = {}
+    if upgrade is None or len(upgrade) > 0:
+        keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
+    resolved = uv.resolve(requests, keep=keep)
+    offered = uv.locate({entry.name: entry.version for entry in resolved})
+    files = _with_sizes(_choose(uv.asked, resolved, offered), old, uv.client)
+    return tuple(sorted(_pin(uv, entry, file, resolved) for entry, file in zip(resolved, files, strict=True)))
+
+
 def _choose(
-    asked: Asked, resolved: Sequence[uvtext.Resolved], offered: dict[str, list[uvtext.Wheel]]
-) -> list[uvtext.Wheel]:
+    asked: Asked, resolved: Sequence[uvtext.Resolved], offered: dict[str, list[uvtext.Offer]]
+) -> list[uvtext.Offer]:
     base = asked.base
+    built = {chosen.recipe.source.distribution for chosen in asked.recipes if chosen.recipe.source}
     accepted = uvtext.tags(asked.architecture, base.glibc, base.python.abi)
-    found: list[uvtext.Wheel] = []
+    found: list[uvtext.Offer] = []
     errors: list[EnvbuildError] = []
     for entry in resolved:
         fitting = [
-            wheel
-            for wheel in offered.get(entry.name, [])
-            if uvtext.same_version(wheel.version, entry.version)
+            offer
+            for offer in offered.get(entry.name, [])
+            if uvtext.same_version(offer.version, entry.version)
         ]
-        wheel = uvtext.best(fitting, accepted)
-        if wheel is None:
-            problem = (
-                f"{entry.name} {entry.version} has no wheel for {base.python.abi} with glibc {base.glibc}"
-            )
+        if entry.name in built:
+            # What other archives of it there may be (`.zip`) holds the same.
+            file = next((offer for offer in fitting if offer.file.endswith(".tar.gz")), None)
+            lack = "no source archive (.tar.gz)"
+        else:
+            file = uvtext.best([offer for offer in fitting if offer.is_wheel], accepted)
+            lack = f"no wheel for {base.python.abi} with glibc {base.glibc}"
+        if file is None:
+            problem = f"{entry.name} {entry.version} has {lack}"
             errors.append(
                 RequestError(problem, at=Location(path=asked.path), hint="ask for another version of it")
             )
         else:
-            found.append(wheel)
+            found.append(file)
     raise_all(errors)
     return found
 
 
 def _with_sizes(
-    wheels: Sequence[uvtext.Wheel], previous: Lock | None, client: network.Client
-) -> list[uvtext.Wheel]:
+    files: Sequence[uvtext.Offer], old: Sequence[PythonPin], client: network.Client
+) -> list[uvtext.Offer]:
     """Fill in lengths that the index does not tell, from the last lock or by asking."""
-    known = {pin.sha256: pin.size_bytes for pin in previous.python} if previous is not None else {}
+    known = {pin.sha256: pin.size_bytes for pin in old}
 
-    def sized(wheel: uvtext.Wheel) -> uvtext.Wheel:
-        if wheel.size_bytes is not None:
-            return wheel
-        size = known.get(wheel.sha256)
-        return replace(wheel, size_bytes=client.length(wheel.address) if size is None else size)
+    def sized(file: uvtext.Offer) -> uvtext.Offer:
+        if file.size_bytes is not None:
+            return file
+        size = known.get(file.sha256)
+        return replace(file, size_bytes=client.length(file.address) if size is None else size)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(sized, wheels))
+        return list(pool.map(sized, files))
 
 
 def _pin(
-    asked: Asked, uv: Uv, entry: uvtext.Resolved, wheel: uvtext.Wheel, resolved: Sequence[uvtext.Resolved]
+    uv: Uv, entry: uvtext.Resolved, file: uvtext.Offer, resolved: Sequence[uvtext.Resolved]
 ) -> PythonPin:
-    if wheel.size_bytes is None:
+    if file.size_bytes is None:
         raise AssertionError("lengths were filled in")
     return PythonPin(
         name=entry.name,
         version=entry.version,
-        origin=uv.origin(entry, wheel.address),
-        file=wheel.file,
-        size_bytes=wheel.size_bytes,
-        sha256=wheel.sha256,
-        layer=asked.owner(entry.name),
+        origin=uv.origin(entry, file.address),
+        file=file.file,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        layer=uv.asked.owner(entry.name),
         requires=tuple(sorted(other.name for other in resolved if entry.name in other.via)),
     )
 
 
-def _tell_accelerator(asked: Asked, resolved: Sequence[uvtext.Resolved], emit: Emit) -> None:
+def _tell_accelerator(asked: Asked, pins: Sequence[PythonPin], emit: Emit) -> None:
     """Warn where an image without an accelerator gets one's libraries: gigabytes that nobody asked for."""
     if asked.spec.accelerator.name != "cpu":
         return
-    heavy = {entry.name: entry for entry in resolved if entry.name.startswith(("nvidia-cu", "cuda-"))}
+    heavy = {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
     if heavy:
-        wanted = sorted({name for entry in heavy.values() for name in entry.via if name not in heavy})
+        wanted = [pin.name for pin in pins if heavy & set(pin.requires) and pin.name not in heavy]
         because = f" (asked for by {', '.join(wanted)})" if wanted else ""
         names = ", ".join(sorted(heavy))
         emit(

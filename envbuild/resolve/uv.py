@@ -111,8 +111,8 @@ class Uv:
             self.emit(Warned(text=f"uv: {warning}"))
         return uvtext.parse_resolution(text)
 
-    def locate(self, versions: Mapping[str, str]) -> dict[str, list[uvtext.Wheel]]:
-        """Return the wheels of exact versions, with their addresses.
+    def locate(self, versions: Mapping[str, str]) -> dict[str, list[uvtext.Offer]]:
+        """Return the files of exact versions, with their addresses: wheels, or the source where it is built.
 
         Raises
         ------
@@ -221,13 +221,19 @@ class Uv:
                     requirements, python=base.python.version, sources=indexes.owners, indexes=indexes.named
                 )
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
+                # The one configuration that counts: no other is read beside a named one.
+                (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
                 # uv takes what already stands in its output file for preferences.
                 suffix = "pylock.toml" if "pylock.toml" in options else "requirements.txt"
                 output = work / suffix
                 if before:
                     output.write_text(before, encoding="utf-8")
                 finished = process.run(
-                    [*self._argv(options), "--output-file", output, work / "pyproject.toml"],
+                    [
+                        *self._argv(options),
+                        *("--config-file", work / "uv.toml", "--output-file", output),
+                        work / "pyproject.toml",
+                    ],
                     env=self._environment(indexes),
                     cwd=work,
                     timeout_s=_TIMEOUT_S,
@@ -236,16 +242,26 @@ class Uv:
         except OSError as error:
             raise state.cannot_write(self._place(), error) from error
 
+    def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Return what is built from its source: distribution → version and requirements."""
+        return {
+            str(chosen.recipe.source.distribution): (chosen.version, chosen.recipe.python)
+            for chosen in self.asked.recipes
+            if chosen.recipe.source is not None
+        }
+
     def _place(self) -> Path:
         return state.of_this_user(self.cache_dir)
 
     def _argv(self, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
-        argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-config", "--no-header"]
+        argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-header"]
         argv += ["--color", "never", "--no-progress", "--cache-dir", self._place() / "uv"]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
         argv += ["--only-binary", ":all:", *options]
+        for name in sorted(self._built()):
+            argv += ["--no-binary", name]
         if self.sources.no_index:
             argv.append("--no-index")
         if self.offline:
@@ -290,7 +306,9 @@ class Uv:
             where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
             problem = f"{names}: no wheel fits {where}"
             return RequestError(
-                problem, at=at, hint=f"{uvtext.reason(stderr)}; source archives are not built here"
+                problem,
+                at=at,
+                hint=f"{uvtext.reason(stderr)}; a source archive is built where a recipe says how (`source`)",
             )
         hint = self._origin_hint(stderr) or f"uv's whole reasoning is in {self.log}"
         if self.offline:

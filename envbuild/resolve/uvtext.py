@@ -11,7 +11,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import MachineError
@@ -52,8 +58,8 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    """A wheel and where it is.
+class Offer:
+    """A wheel or source archive, and where it is.
 
     Attributes
     ----------
@@ -69,6 +75,11 @@ class Wheel:
     address: str
     sha256: str
     size_bytes: int | None
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it can be installed as it is."""
+        return self.file.endswith(".whl")
 
 
 def platform(architecture: str, glibc: str) -> str:
@@ -116,11 +127,11 @@ def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
     )
 
 
-def best(wheels: Sequence[Wheel], accepted: Sequence[Tag]) -> Wheel | None:
+def best(wheels: Sequence[Offer], accepted: Sequence[Tag]) -> Offer | None:
     """Return the wheel that fits best: by tag, then by build number, then by file name."""
     rank = {tag: number for number, tag in reversed(list(enumerate(accepted)))}
 
-    def key(wheel: Wheel) -> tuple[int, tuple[int, str], str]:
+    def key(wheel: Offer) -> tuple[int, tuple[int, str], str]:
         _, _, build, found = parse_wheel_filename(wheel.file)
         number, text = build or (0, "")
         nearest = min((rank[tag] for tag in found if tag in rank), default=len(rank))
@@ -170,6 +181,25 @@ def project(
     return "\n".join(lines) + "\n"
 
 
+def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
+    """Return a uv.toml that tells what source archives require, so that uv need not build them to know.
+
+    Parameters
+    ----------
+    built : mapping
+        Distribution → its version and requirements.
+    """
+    lines = []
+    for name, (version, requirements) in sorted(built.items()):
+        lines += [
+            "[[dependency-metadata]]",
+            f"name = {_string(name)}",
+            f"version = {_string(version)}",
+            f"requires-dist = [{', '.join(map(_string, requirements))}]",
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def parse_resolution(text: str) -> tuple[Resolved, ...]:
     """Read ``uv pip compile --annotation-style line --emit-index-annotation``.
 
@@ -197,8 +227,8 @@ def parse_resolution(text: str) -> tuple[Resolved, ...]:
     return tuple(found)
 
 
-def parse_pylock(text: str) -> dict[str, list[Wheel]]:
-    """Read the wheels of a pylock.toml (PEP 751): canonical name → wheels.
+def parse_pylock(text: str) -> dict[str, list[Offer]]:
+    """Read the files of a pylock.toml (PEP 751): canonical name → wheels and source archives.
 
     Raises
     ------
@@ -207,23 +237,24 @@ def parse_pylock(text: str) -> dict[str, list[Wheel]]:
     """
     try:
         packages = tomllib.loads(text).get("packages", [])
-        return {canonicalize_name(entry["name"]): list(_wheels(entry)) for entry in packages}
+        return {canonicalize_name(entry["name"]): list(_offers(entry)) for entry in packages}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise MachineError(f"uv wrote a pylock.toml that is not understood: {error}") from error
 
 
-def _wheels(entry: Mapping[str, Any]) -> Iterator[Wheel]:
-    for wheel in entry.get("wheels", ()):
-        address = wheel.get("url") or wheel["path"]
-        file = unquote(wheel.get("name") or urlsplit(address).path.rpartition("/")[2])
-        digest, size = wheel["hashes"].get("sha256", ""), wheel.get("size")
+def _offers(entry: Mapping[str, Any]) -> Iterator[Offer]:
+    archives = [entry["sdist"]] if "sdist" in entry else []
+    for found in (*entry.get("wheels", ()), *archives):
+        address = found.get("url") or found["path"]
+        file = unquote(found.get("name") or urlsplit(address).path.rpartition("/")[2])
+        digest, size = found["hashes"].get("sha256", ""), found.get("size")
         try:
-            name, version, _, _ = parse_wheel_filename(file)
-        except (InvalidWheelFilename, InvalidVersion):
+            name, version = _parse_name(file)
+        except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
             continue
         if name != canonicalize_name(entry["name"]) or not _SHA256.fullmatch(digest):
             continue
-        yield Wheel(
+        yield Offer(
             name=name,
             version=str(version),
             file=file,
@@ -231,6 +262,12 @@ def _wheels(entry: Mapping[str, Any]) -> Iterator[Wheel]:
             sha256=digest,
             size_bytes=size if isinstance(size, int) and size >= 0 else None,
         )
+
+
+def _parse_name(file: str) -> tuple[str, Version]:
+    if file.endswith(".whl"):
+        return parse_wheel_filename(file)[:2]
+    return parse_sdist_filename(file)
 
 
 def same_version(one: str, other: str) -> bool:

@@ -23,7 +23,7 @@ class ChosenRecipe:
     variant_name : str
         Accelerator (``cpu``).
     files : dict of str to bytes
-        Relative path → content of recipe.yaml and everything under verify/.
+        Relative path → content of recipe.yaml and everything under verify/ and patches/.
     digest : str
         ``sha256:…`` over `files`.
     """
@@ -44,6 +44,16 @@ class ChosenRecipe:
         """Return what the resolver must meet for this recipe, its companions included."""
         own = (text.replace("{version}", self.version) for text in self.variant.requirements)
         return (*own, *self.recipe.python)
+
+    def toolchain(self) -> tuple[str, ...]:
+        """Return the Debian packages that its source build asks for, sorted."""
+        source = self.recipe.source
+        return tuple(sorted({*source.system, *(("patch",) if source.patches else ())})) if source else ()
+
+    def patches(self) -> dict[str, bytes]:
+        """Return the patches of its source build, in their order: file name → content."""
+        source = self.recipe.source
+        return {name: self.files[f"patches/{name}"] for name in source.patches} if source else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,11 @@ class Asked:
     def frameworks(self) -> tuple[ChosenRecipe, ...]:
         """The framework recipes."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
+
+    @property
+    def built(self) -> tuple[ChosenRecipe, ...]:
+        """The recipes that build a distribution from its source."""
+        return tuple(chosen for chosen in self.recipes if chosen.recipe.source is not None)
 
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""

@@ -13,6 +13,7 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
+from envbuild.spec.building import source_mistakes
 from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice, EnvSpec, Recipe, Variant
@@ -30,7 +31,7 @@ class RecipeSource:
     directory : str
         Name of its directory; the recipe must have the same.
     files : dict of str to bytes
-        Relative path → content of recipe.yaml and ``verify/*.py``.
+        Relative path → content of recipe.yaml, ``verify/*.py`` and ``patches/*.patch``.
     """
 
     directory: str
@@ -248,6 +249,7 @@ def _recipe_mistakes(source: RecipeSource) -> Mistakes:
         problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
         yield RequestError(problem, at=loaded.at("variants"))
     yield from search_path_mistakes(loaded, recipe.environment)
+    yield from source_mistakes(source.loaded, source.files)
     seen: set[str] = set()
     for index, job in enumerate(recipe.verify):
         if f"verify/{job.job}" not in source.files:

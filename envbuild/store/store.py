@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
-from envbuild.store.tree import Tree, digest_of
+from envbuild.store.tree import Tree
 from envbuild.system import host, process
+from envbuild.system.files import sha256
 
 RECORD_FORMAT = 1
 
@@ -131,7 +132,7 @@ class Store:
     def is_intact(self, record: LayerRecord) -> bool:
         """Return whether a layer's blob still holds the bytes that were published; reads all of it."""
         try:
-            return "sha256:" + digest_of(self.blob_path(record.blob)) == record.blob
+            return "sha256:" + sha256(self.blob_path(record.blob)) == record.blob
         except OSError:
             return False
 
@@ -150,7 +151,7 @@ class Store:
             same key (a broken promise) or None.
         """
         earlier = self.get(key)
-        blob = "sha256:" + digest_of(squashfs)
+        blob = "sha256:" + sha256(squashfs)
         record = LayerRecord(key=key, name=name, blob=blob, size_bytes=squashfs.stat().st_size, tree=tree)
         target = self.blob_path(blob)
         target.parent.mkdir(parents=True, exist_ok=True)

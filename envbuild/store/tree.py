@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.errors import BuildError
+from envbuild.system.files import sha256
 
 WHITEOUT = "whiteout"
 
@@ -78,7 +78,7 @@ def scan(root: Path) -> Tree:
         elif stat.S_ISLNK(status.st_mode):
             entries[name] = f"l {os.readlink(path)}"  # noqa: PTH115  # a Path would tidy it up
         elif stat.S_ISREG(status.st_mode):
-            entries[name] = f"f {mode:04o} {digest_of(path)}"
+            entries[name] = f"f {mode:04o} {sha256(path)}"
         else:
             raise BuildError(f"`/{name}` is neither a file, a directory nor a symbolic link")
     return Tree(entries=entries)
@@ -93,12 +93,6 @@ def walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
         yield Path(child.path), status
         if stat.S_ISDIR(status.st_mode):
             yield from walk(Path(child.path))
-
-
-def digest_of(path: Path) -> str:
-    """Return a file's SHA-256 as 64 hex characters."""
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import stat
@@ -184,3 +185,9 @@ def _sync_directory(path: Path) -> None:
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def sha256(path: Path) -> str:
+    """Return the hex digest of a file's bytes, 64 characters."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError, raise_all
 from envbuild.system import host, process
+from envbuild.system.files import sha256
 
 NAMES = ("mksquashfs", "mmdebstrap", "uv")
 
@@ -129,8 +130,7 @@ def _libraries(name: str, program: Path) -> list[Path]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         raise MachineError(f"`{path}` cannot be read: {error.strerror}") from error
 

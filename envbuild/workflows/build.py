@@ -15,7 +15,7 @@ from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted
 from envbuild.image.compose import check_target, compose, is_image
 from envbuild.image.model import Part
 from envbuild.lock.text import dump
-from envbuild.plan.model import BaseStep, BuildPlan, InputFile, Layer, PrefixStep, SystemStep
+from envbuild.plan.model import BaseStep, BuildPlan, InputFile, Layer, PrefixStep, SourceStep, SystemStep
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock
 from envbuild.system.files import is_directory
@@ -194,6 +194,8 @@ def _files(layer: Layer) -> tuple[InputFile, ...]:
         return (*step.base_debs, *step.debs)
     if isinstance(step, PrefixStep):
         return step.wheels
+    if isinstance(step, SourceStep):
+        return (step.archive, *step.build_wheels)
     return ()
 
 

@@ -32,8 +32,12 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
 
 
 def all_pins(lock: Lock) -> tuple[DebPin | PythonPin, ...]:
-    """Return everything that a lock pins to a file."""
-    return (*lock.base_debs, *lock.system_debs, *lock.python)
+    """Return everything that a lock pins to a file, each file once."""
+    pins: dict[str, DebPin | PythonPin] = {}
+    for table in (lock.base_debs, lock.system_debs, lock.python, lock.build_debs, lock.build_python):
+        for pin in table:
+            pins.setdefault(pin.sha256, pin)
+    return tuple(pins.values())
 
 
 def fetch_pins(

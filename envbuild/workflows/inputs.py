@@ -109,7 +109,12 @@ class _Reader:
         if directory is None:
             return None
         loaded = self.model(Recipe, directory / _RECIPE)
-        names = [f"verify/{job}" for job in list_directory(directory / "verify") if job.endswith(".py")]
+        names = [
+            f"{kind}/{name}"
+            for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
+            for name in list_directory(directory / kind)
+            if name.endswith(suffix)
+        ]
         files = {
             name: content
             for name in (_RECIPE, *names)

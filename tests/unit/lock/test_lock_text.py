@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, RequestError, render
-from envbuild.lock.model import Lock, ToolPin
+from envbuild.lock.model import BuildDebPin, Lock, ToolPin
 from envbuild.lock.text import canonical, digest, dump, load
 from tests.support.asking import asked, deb, lock_of, mpich, pytorch, wheel
 
@@ -48,6 +48,36 @@ def test_a_lock_comes_back_as_it_was_written() -> None:
     again = load(dump(lock).encode(), PATH)
     assert again == canonical(lock)
     assert dump(again) == dump(lock)
+
+
+def test_what_builds_need_is_written_only_where_something_is_built() -> None:
+    assert "build_" not in dump(whole())
+    compiler = BuildDebPin(**asdict(deb("g++", "4:12.2.0-3")), layer="framework:horovod")
+    tools = [
+        wheel("setuptools", "81.0.0", layer="framework:horovod"),
+        wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
+        wheel("setuptools", "84.0.0", layer="framework:other"),
+    ]
+    lock = replace(whole(), build_debs=(compiler,), build_python=tuple(tools))
+    assert load(dump(lock).encode(), PATH) == canonical(lock)
+    assert digest(lock) != digest(whole())
+
+
+@pytest.mark.parametrize(
+    ("twice", "said"),
+    [
+        (True, "`setuptools for framework:horovod` is pinned twice in build_python"),
+        (False, "`wheel` requires `setuptools`, which is not pinned"),
+    ],
+)
+def test_what_builds_need_is_checked_build_by_build(twice: bool, said: str) -> None:
+    other = "framework:horovod" if twice else "framework:other"
+    tools = [
+        wheel("setuptools", "81.0.0", layer=other),
+        wheel("setuptools", "82.0.0", layer="framework:horovod" if twice else "framework:more"),
+        wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
+    ]
+    assert said in refused(dump(replace(whole(), build_python=tuple(tools))))
 
 
 def test_the_order_in_which_things_were_found_leaves_no_trace() -> None:

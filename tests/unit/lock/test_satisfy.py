@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from envbuild.lock.model import ToolPin
+from envbuild.lock.model import BuildDebPin, Lock, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
-from envbuild.spec.asked import Asked
-from envbuild.spec.model import Choice
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import Choice, SourceBuild
 from tests.support.asking import asked, base_image, chosen, deb, lock_of, mpich, pytorch, wheel
 
 PINS = (
@@ -167,3 +167,48 @@ def test_tools() -> None:
         "tool uv 0.13.8 is another build than the one in the lock",
     ]
     assert tool_differences(lock, lock.tools) == ()
+
+
+def built() -> ChosenRecipe:
+    plain = chosen("horovod", "framework", "0.28.1", ["horovod=={version}"], digest=X)
+    source = SourceBuild(
+        distribution="horovod", python=("setuptools<82",), system=("g++", "python3"), patches=("a.patch",)
+    )
+    return replace(plain, recipe=plain.recipe.model_copy(update={"source": source}))
+
+
+class TestBuilds:
+    WHAT = asked(recipes=[built()], frameworks=[Choice(name="horovod")])
+    LAYER = "framework:horovod"
+    LOCK = replace(
+        lock_of(WHAT, python=[wheel("horovod", "0.28.1", layer=LAYER)]),
+        build_debs=tuple(
+            BuildDebPin(**asdict(deb(name)), layer="framework:horovod") for name in ("g++", "patch")
+        ),
+        build_python=(wheel("setuptools", "81.0", layer=LAYER),),
+    )
+
+    def sentences(self, lock: Lock, what: Asked) -> list[tuple[str, str]]:
+        return [(difference.part, difference.sentence) for difference in differences(lock, what)]
+
+    def test_a_whole_lock_is_satisfied(self) -> None:
+        assert self.sentences(self.LOCK, self.WHAT) == []
+
+    def test_what_a_build_needs_and_the_lock_lacks_is_told(self) -> None:
+        lock = replace(self.LOCK, build_debs=self.LOCK.build_debs[:1], build_python=())
+        assert self.sentences(lock, self.WHAT) == [
+            ("build", "the build of horovod needs `setuptools`, which is not locked"),
+            ("build", "the build of horovod needs `patch`, which is not locked"),
+        ]
+
+    def test_what_another_build_has_does_not_count(self) -> None:
+        other = tuple(replace(pin, layer="framework:other") for pin in self.LOCK.build_python)
+        found = self.sentences(replace(self.LOCK, build_python=other), self.WHAT)
+        assert found == [
+            ("build", "the build of horovod needs `setuptools`, which is not locked"),
+            ("facts", "framework:other is built no more, and the lock has what its build needs"),
+        ]
+
+    def test_a_build_that_is_gone_is_told(self) -> None:
+        found = self.sentences(self.LOCK, asked())
+        assert ("facts", "framework:horovod is built no more, and the lock has what its build needs") in found

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
-from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, PrefixStep, TextEntry
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, PrefixStep, SourceStep, TextEntry
 from envbuild.plan.planner import MAX_OVERLAYS, make_plan, overlay_groups
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.model import EnvSpec, Recipe, Variant
+from envbuild.spec.model import EnvSpec, Recipe, SourceBuild, Variant
 
 TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
 STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
@@ -292,6 +292,114 @@ class TestWhatAChangeMakesAnew:
             made = plan(python=replaced(LOCK.python, pin.name, sha256=sha("other")))
             assert pin.layer in changed(made)
             assert len({name for name in changed(made) if "+" not in name}) == 1
+
+
+class TestSource:
+    """A framework that is built from its source, against the MPI and another framework."""
+
+    SOURCE = SourceBuild(
+        distribution="hvd",
+        python=("setuptools",),
+        system=("g++",),
+        against=("mpi", "torch"),
+        environment={"WITH_MPI": "1"},
+        patches=("fix.patch",),
+    )
+
+    def chosen(self, patch: bytes = b"-a", **changes: Any) -> ChosenRecipe:
+        plain = recipe("hvd", "framework", "0.28.1")
+        source = self.SOURCE.model_copy(update=changes)
+        return dataclasses.replace(
+            plain,
+            recipe=plain.recipe.model_copy(update={"source": source}),
+            files={"patches/fix.patch": patch},
+        )
+
+    def plan(self, chosen: ChosenRecipe | None = None, **changes: Any) -> BuildPlan:
+        archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
+        compiler = BuildDebPin(**dataclasses.asdict(deb("g++")), layer="framework:hvd")
+        settings: dict[str, Any] = {
+            "python": (*LOCK.python, archive),
+            "build_debs": (compiler,),
+            "build_python": (wheel("setuptools", "81.0", "framework:hvd"),),
+        }
+        what = asked(MPICH, chosen or self.chosen(), PYTORCH)
+        return plan(what, **(settings | changes))
+
+    def test_it_is_made_from_its_toolchain_and_what_it_compiles_against(self) -> None:
+        made = self.plan()
+        layer = made.layer("framework:hvd")
+        assert layer.inputs == ("toolchain:hvd", "mpi", "framework:torch")
+        assert layer.needs == ("base", "venv")
+        step = layer.step
+        assert isinstance(step, SourceStep)
+        assert (step.archive.name, [file.name for file in step.build_wheels]) == (
+            "hvd-0.28.1.tar.gz",
+            ["setuptools-81.0-py3-none-any.whl"],
+        )
+        seen: set[str] = set()
+        for each in made.layers:
+            assert {*each.inputs, *each.needs} <= seen
+            seen.add(each.name)
+
+    def test_the_toolchain_is_in_no_part_of_the_image(self) -> None:
+        for made in (self.plan(), plan(asked(MPICH, self.chosen(), PYTORCH), flat=True)):
+            held = [name for members in made.members.values() for name in members]
+            assert "framework:torch" in held
+            assert not [name for name in held if name.startswith("toolchain")]
+
+    def test_among_the_overlays_it_has_the_place_that_the_spec_gives_it(self) -> None:
+        members = [name for part in self.plan().overlays for name in part.split("+")]
+        assert members == [
+            *("system", "mpi", "framework:hvd", "framework:torch"),
+            *("python", "venv", "metadata"),
+        ]
+
+    def built(self, made: BuildPlan) -> set[str]:
+        return {name for name in changed(made, self.plan()) if "+" not in name}
+
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            {"patch": b"-b"},
+            {"environment": {"WITH_MPI": "0"}},
+            {"against": ("mpi",)},
+        ],
+    )
+    def test_what_it_is_built_with_is_in_its_key(self, chosen: dict[str, Any]) -> None:
+        assert self.built(self.plan(self.chosen(**chosen))) == {"framework:hvd"}
+
+    def test_another_compiler_or_mpi_builds_it_anew(self) -> None:
+        compiler = BuildDebPin(**dataclasses.asdict(deb("g++", "2.0")), layer="framework:hvd")
+        assert self.built(self.plan(build_debs=(compiler,))) == {"toolchain:hvd", "framework:hvd"}
+        pins = replaced(self.plan_python(), "mpich", sha256=sha("other"))
+        assert self.built(self.plan(python=pins)) == {"mpi", "framework:hvd"}
+        tools = (wheel("setuptools", "82.0", "framework:hvd"),)
+        assert self.built(self.plan(build_python=tools)) == {"framework:hvd"}
+
+    def test_one_more_package_or_system_package_does_not_build_it_anew(self) -> None:
+        pins = (*self.plan_python(), wheel("tabulate", "0.9.0", "python"))
+        assert self.built(self.plan(python=pins)) == {"python"}
+        assert self.built(self.plan(system_debs=(deb("git"), deb("less")))) == {"system"}
+
+    def plan_python(self) -> tuple[PythonPin, ...]:
+        archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
+        return (*LOCK.python, archive)
+
+    def test_why_it_is_built_is_told(self) -> None:
+        before = self.plan().to_json()
+        for chosen, said in (
+            (self.chosen(b"-b"), "patches changed fix.patch"),
+            (self.chosen(environment={}), "environment changed"),
+        ):
+            assert reasons(self.plan(chosen), before)["framework:hvd"] == said
+        tools = (wheel("setuptools", "82.0", "framework:hvd"),)
+        said = reasons(self.plan(build_python=tools), before)["framework:hvd"]
+        assert said == "build tools changed setuptools 81.0 → 82.0"
+
+    def test_without_a_toolchain_it_is_made_from_nothing_but_the_interpreter(self) -> None:
+        made = self.plan(self.chosen(against=()), build_debs=())
+        assert made.layer("framework:hvd").inputs == ()
 
 
 class TestOverlayGroups:

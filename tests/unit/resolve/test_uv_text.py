@@ -6,7 +6,7 @@ import pytest
 
 from envbuild.errors import MachineError
 from envbuild.resolve import uvtext
-from envbuild.resolve.uvtext import Wheel
+from envbuild.resolve.uvtext import Offer
 
 # As `uv pip compile` 0.13 wrote them, addresses changed.
 RESOLUTION = """\
@@ -71,8 +71,8 @@ hint: Wheels are available for `win` (v1.0) on the following platform: `win_amd6
 """  # noqa: E501
 
 
-def offer(file: str) -> Wheel:
-    return Wheel(
+def offer(file: str) -> Offer:
+    return Offer(
         name="x", version="1", file=file, address=f"https://example.org/{file}", sha256="0" * 64, size_bytes=1
     )
 
@@ -203,3 +203,35 @@ def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
     assert uvtext.without_wheels(NO_WHEEL) == ["win"]
     text = "Resolved 11 packages\nwarning: at https://me:secret@host/x?y=1 there is no extra named `foo`\n"
     assert uvtext.warnings(text) == ["at https://host/x there is no extra named `foo`"]
+
+
+def test_a_source_archive_is_read_beside_wheels() -> None:
+    text = f"""\
+lock-version = "1.0"
+[[packages]]
+name = "horovod"
+version = "0.28.1"
+sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = {{ sha256 = "{"9" * 64}" }} }}
+[[packages]]
+name = "other"
+version = "1"
+sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = {{ sha256 = "{"9" * 64}" }} }}
+"""
+    found = uvtext.parse_pylock(text)
+    (archive,) = found["horovod"]
+    assert (archive.file, archive.version, archive.is_wheel) == ("horovod-0.28.1.tar.gz", "0.28.1", False)
+    assert found["other"] == []
+
+
+def test_what_a_source_requires_is_told_to_uv() -> None:
+    text = uvtext.metadata({"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))})
+    assert tomllib.loads(text) == {
+        "dependency-metadata": [
+            {
+                "name": "horovod",
+                "version": "0.28.1",
+                "requires-dist": ["psutil", 'pyyaml; python_version < "3.12"'],
+            }
+        ]
+    }
+    assert uvtext.metadata({}) == ""

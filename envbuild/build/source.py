@@ -1,0 +1,182 @@
+"""Distributions built from their source archive, offline, on the base plus a toolchain.
+
+Source: PEP 517 (build hooks), PEP 625 (an archive holds one directory).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.build.python import UV, install_wheels, installation, touch_place
+from envbuild.build.sandbox import Sandbox
+from envbuild.errors import BuildError
+from envbuild.plan.model import InputFile, SourceStep
+from envbuild.system import host
+from envbuild.system.apptainer import Bind
+from envbuild.system.files import sha256
+
+# Compilers write the place of the source into what they make: it is the same everywhere.
+_WORK = "/mnt/work"
+_SOURCE = f"{_WORK}/src"
+_IMPORTS = f"{_WORK}/site"
+_TIMEOUT_S = 7200.0
+
+
+def build_from_source(
+    step: SourceStep,
+    *,
+    archive: Path,
+    wheels: Sequence[tuple[InputFile, Path]],
+    stage: Path,
+    plain: Sandbox,
+    equipped: Sandbox,
+    uv: Path,
+    log: Path,
+) -> Path:
+    """Build a wheel, and install it as any other.
+
+    Parameters
+    ----------
+    archive : Path
+        The verified source archive.
+    wheels : sequence of (InputFile, Path)
+        What the build imports; each file's directory holds that file alone.
+    stage : Path
+        An empty directory of ours.
+    plain : Sandbox
+        The base alone, in which the wheel is installed.
+    equipped : Sandbox
+        The base, the toolchain, the virtual environment and what is compiled against.
+
+    Returns
+    -------
+    Path
+        The root of the tree.
+
+    Raises
+    ------
+    BuildError
+        The archive is none, a patch does not fit, or the build fails.
+    """
+    built = stage / "build"
+    work = built / "work"
+    for directory in (built, built / "archive", work, work / "src", work / "scratch", work / "patches"):
+        touch_place(directory)
+    (built / "uv").touch()
+    shop = _Shop(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
+    shop.unpack(archive)
+    shop.install(wheels)
+    shop.patch()
+    wheel = shop.build()
+    made = InputFile(name=wheel.name, sha256=sha256(wheel))
+    install = stage / "install"
+    touch_place(install)
+    return install_wheels([(made, wheel)], step.prefix, stage=install, sandbox=plain, uv=uv, log=log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shop:
+    """Where one distribution is built.
+
+    Attributes
+    ----------
+    inputs : Path
+        What the sandbox sees at ``/mnt``.
+    """
+
+    step: SourceStep
+    inputs: Path
+    sandbox: Sandbox
+    uv: Path
+    log: Path
+
+    def unpack(self, archive: Path) -> None:
+        """Unpack the archive's one directory, where nothing else could be written."""
+        self._run(
+            [
+                *(
+                    "tar",
+                    "--extract",
+                    "--gzip",
+                    f"--file=/mnt/archive/{archive.name}",
+                    "--strip-components=1",
+                ),
+                *(f"--directory={_SOURCE}", "--no-same-owner", "--no-same-permissions"),
+            ],
+            binds=[Bind(source=archive.parent.absolute(), target="/mnt/archive")],
+            what=f"`{archive.name}` cannot be unpacked",
+        )
+
+    def install(self, wheels: Sequence[tuple[InputFile, Path]]) -> None:
+        """Install what the build imports, beside the virtual environment."""
+        arguments, binds = installation(wheels, self.inputs)
+        self._run(
+            [UV, *arguments, "--python", f"{self.step.prefix}/bin/python", "--target", _IMPORTS],
+            binds=binds,
+            what="what the build imports could not be installed",
+        )
+
+    def patch(self) -> None:
+        """Apply the patches, which must fit exactly."""
+        for patch in self.step.patches:
+            place = f"patches/{patch.path}"
+            (self.inputs / "work" / place).write_bytes(base64.b64decode(patch.content))
+            self._run(
+                [
+                    *("patch", "--strip=1", "--batch", "--forward", "--fuzz=0"),
+                    *(f"--directory={_SOURCE}", f"--input={_WORK}/{place}"),
+                ],
+                what=f"the patch `{patch.path}` does not fit",
+            )
+
+    def build(self) -> Path:
+        """Call the source's own build; return the wheel that it made."""
+        self._run(
+            [
+                *(UV, "build", "--wheel", "--no-config", "--offline", "--no-index", "--no-build-isolation"),
+                *("--python", f"{self.step.prefix}/bin/python", "--out-dir", f"{_WORK}/wheel", _SOURCE),
+            ],
+            what=f"`{self.step.archive.name}` could not be built",
+        )
+        wheels = sorted((self.inputs / "work" / "wheel").glob("*.whl"))
+        if len(wheels) != 1 or wheels[0].is_symlink() or not wheels[0].is_file():
+            raise BuildError(
+                f"the build of `{self.step.archive.name}` made {len(wheels)} wheels, not one",
+                hint=f"the whole log is at `{self.log}`",
+            )
+        return wheels[0]
+
+    def _run(self, argv: Sequence[str], *, what: str, binds: Sequence[Bind] = ()) -> None:
+        self.sandbox.run(
+            argv,
+            binds=[
+                Bind(source=self.inputs.absolute(), target="/mnt"),
+                Bind(source=(self.inputs / "work").absolute(), target=_WORK, writable=True),
+                Bind(source=self.uv.absolute(), target=UV),
+                *binds,
+            ],
+            env=self._environment(),
+            log=self.log,
+            what=what,
+            timeout_s=_TIMEOUT_S,
+        )
+
+    def _environment(self) -> Mapping[str, str]:
+        jobs = str(host.cores())
+        return {
+            "PATH": f"{self.step.prefix}/bin:/opt/mpi/bin:{_IMPORTS}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PYTHONPATH": _IMPORTS,
+            "LD_LIBRARY_PATH": "/opt/mpi/lib",
+            "TMPDIR": f"{_WORK}/scratch",
+            "UV_CACHE_DIR": f"{_WORK}/scratch/uv",
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            # How many work at once leaves no trace in what they make.
+            "MAKEFLAGS": f"-j{jobs}",
+            "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
+            "MAX_JOBS": jobs,
+            **self.step.environment,
+        }

@@ -1,0 +1,51 @@
+"""What a recipe that builds from source says wrongly about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from envbuild.errors import EnvbuildError, RequestError, did_you_mean
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import Recipe
+
+# Where tools look for programs, libraries and modules is the build's own affair.
+_TAKEN = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
+
+
+def source_mistakes(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Iterator[EnvbuildError]:
+    """Tell what a recipe's `source` cannot mean.
+
+    Parameters
+    ----------
+    files : mapping
+        Relative path → content of the recipe's files.
+    """
+    recipe, source = loaded.value, loaded.value.source
+    if source is None:
+        return
+    if recipe.kind == "mpi":
+        yield RequestError("an MPI recipe cannot be built from source", at=loaded.at("source"))
+    if recipe.owns != (source.distribution,):
+        problem = (
+            f"a recipe with `source` owns the distribution that is built, `{source.distribution}`, alone"
+        )
+        yield RequestError(problem, at=loaded.at("owns"), hint="others belong into a recipe of their own")
+    required = [choice.name for choice in recipe.requires]
+    for index, name in enumerate(source.against):
+        at = loaded.at("source", "against", index)
+        if name == "mpi" and not recipe.needs_mpi:
+            problem = "it compiles against an MPI without needing one"
+            yield RequestError(problem, at=at, hint="add `needs_mpi: true`")
+        elif name != "mpi" and name not in required:
+            hint = did_you_mean(name, required) or f"add it: `requires: [{name}]`"
+            yield RequestError(f"it compiles against `{name}` without requiring it", at=at, hint=hint)
+    for index, name in enumerate(source.patches):
+        if f"patches/{name}" not in files:
+            there = sorted(path.removeprefix("patches/") for path in files if path.startswith("patches/"))
+            hint = did_you_mean(name, there) or f"there are: {', '.join(there) or 'none'}"
+            at = loaded.at("source", "patches", index)
+            yield RequestError(f"there is no file `patches/{name}` in the recipe", at=at, hint=hint)
+    for name in source.environment:
+        if name in _TAKEN:
+            at = loaded.at("source", "environment", name)
+            yield RequestError(f"the build sets `{name}` itself", at=at)
