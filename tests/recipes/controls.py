@@ -290,6 +290,7 @@ CONTROLS = (
         ('hvd.broadcast_parameters({"w": w.data}, root_rank=0)', "pass"),
         ("lr=1.0", "lr=0.5"),
     ),
+    _horovod("not over MPI", "D4.horovod/mpi", ("hvd.mpi_enabled()", "hvd.gloo_enabled()")),
     _horovod("another operation", "D4.horovod/sum", ("op=hvd.Sum)", "op=hvd.Max)")),
     _horovod("what rank 0 has", "D4.horovod/from_last", ("root_rank=size - 1", "root_rank=0")),
     _horovod_train("singletons", "D0/D4.horovod-train", before=SINGLETONS),
