@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 from envbuild.lock.model import DebPin, Lock, PythonPin
 from envbuild.plan.model import (
@@ -32,9 +31,8 @@ MPI_PREFIX = "/opt/mpi"
 # Each overlay costs 25-30 ms at every start of the image (one FUSE mount).
 MAX_OVERLAYS = 3
 
-# How much it costs to put a layer into a merge: roughly its size. Cheap neighbours merge first.
-_WEIGHT = {"metadata": 0, "venv": 0, "files": 1, "mpi": 3, "system": 3, "python": 5}
-_FRAMEWORK_WEIGHT = 50
+# A merge is a copy in the store: what is heavier than this stays alone, whatever the start costs.
+HEAVY_BYTES = 100_000_000
 
 
 def make_plan(
@@ -73,7 +71,7 @@ def make_plan(
         )
     members: dict[str, tuple[str, ...]] = {"base": ("base",)}
     parts = []
-    for group in overlay_groups(overlays):
+    for group in overlay_groups({name: _locked_bytes(name, lock) for name in overlays}):
         if len(group) > 1:
             layers.append(_merge(group, layers, tools))
         name = "+".join(group)
@@ -82,22 +80,40 @@ def make_plan(
     return BuildPlan(layers=tuple(layers), root="base", overlays=tuple(parts), members=members)
 
 
-def overlay_groups(names: Sequence[str], limit: int = MAX_OVERLAYS) -> list[list[str]]:
-    """Merge neighbours until no more than `limit` groups are left, the lightest pair first.
+def overlay_groups(sizes: Mapping[str, int], limit: int = MAX_OVERLAYS) -> list[list[str]]:
+    """Merge the lightest layers into one, so that `limit` groups are left; heavy ones stay alone.
 
-    Of equally light pairs the topmost merges, since what lies on top is
-    small and changes most.
+    Layers commute, so any of them can be merged; only `system` is stacked on
+    the base, and what it is merged with lies lowest. What is light is copied
+    for every image; what is heavy is shared.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Layer → length of the files that it is made from, in bytes; from bottom to top.
+
+    Returns
+    -------
+    list of list of str
+        Groups from bottom to top.
     """
-    groups = [[name] for name in names]
-    while len(groups) > limit:
-        weights = [sum(_weight(name) for name in low + high) for low, high in pairwise(groups)]
-        index = max(i for i, weight in enumerate(weights) if weight == min(weights))
-        groups[index : index + 2] = [groups[index] + groups[index + 1]]
-    return groups
+    names = list(sizes)
+    if len(names) <= limit:
+        return [[name] for name in names]
+    # Of equally light ones the topmost: it is small and changes most.
+    lightest = sorted(names, key=lambda name: (sizes[name], -names.index(name)))
+    merged = {name for name in lightest[: len(names) - limit + 1] if sizes[name] < HEAVY_BYTES}
+    alone = [[name] for name in names if name not in merged]
+    together = [name for name in names if name in merged]
+    if not together:
+        return alone
+    return [together, *alone] if "system" in merged else [*alone, together]
 
 
-def _weight(name: str) -> int:
-    return _WEIGHT.get(name, _FRAMEWORK_WEIGHT)
+def _locked_bytes(layer: str, lock: Lock) -> int:
+    if layer == "system":
+        return sum(pin.size_bytes for pin in lock.system_debs)
+    return sum(pin.size_bytes for pin in lock.python if pin.layer == layer)
 
 
 def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:

@@ -57,7 +57,7 @@ def test_a_python_package_more_builds_the_python_layer_alone(desk: Desk, image: 
     assert {name for name, row in rows.items() if row["state"] == "build"} == {
         "python",
         "metadata",
-        "python+venv+metadata",
+        "mpi+venv+metadata",
     }
     assert "gained tabulate" in rows["python"]["reason"]
     said = desk.envbuild("build", "more.yaml").stderr

