@@ -9,7 +9,7 @@ SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test lint format bench clean
+.PHONY: help setup venv update-requirements demo test toolkits lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -31,6 +31,9 @@ demo: setup ## build an image, test it across ranks, load it as a module
 
 test: setup ## run all tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest $(ARGS)
+
+toolkits: setup ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
+	@$(BIN)/python benchmarks/toolkits.py $(ARGS)
 
 lint: setup ## what the code must satisfy besides its tests
 	$(BIN)/ruff check

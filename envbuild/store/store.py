@@ -129,6 +129,12 @@ class Store:
             return None
         return record if whole and record.key == key else None
 
+    def records(self) -> list[LayerRecord]:
+        """Return all finished layers, sorted by key."""
+        keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
+        found = (self.get(f"sha256:{key}") for key in keys if len(key) == 64)
+        return [record for record in found if record is not None]
+
     def is_intact(self, record: LayerRecord) -> bool:
         """Return whether a layer's blob still holds the bytes that were published; reads all of it."""
         try:

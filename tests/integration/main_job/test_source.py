@@ -19,13 +19,8 @@ SETUP = """\
 import json, os, pathlib, socket
 from setuptools import setup
 
-def reachable(port):
-    with socket.socket() as probe:
-        probe.settimeout(2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
 seen = {
-    "network": sorted(os.listdir("/sys/class/net")) if os.path.isdir("/sys/class/net") else [],
+    "network": [name for _, name in socket.if_nameindex()],
     "stranger": sorted(name for name in os.environ if name.startswith(("TINY_HOST", "SUDO", "PIP"))),
     "host": os.path.exists(@PLACE@),
     "told": os.environ["TINY_TOLD"],
@@ -104,8 +99,7 @@ def test_a_source_is_built_patched_and_installed(bench: Desk) -> None:
     ).stdout
     answer, seen = json.loads(said)
     assert answer == 42
-    assert seen == {"network": seen["network"], "stranger": [], "host": False, "told": "by-the-recipe"}
-    assert set(seen["network"]) <= {"lo"}
+    assert seen == {"network": ["lo"], "stranger": [], "host": False, "told": "by-the-recipe"}
 
 
 def test_what_it_was_built_with_is_not_in_the_image(bench: Desk) -> None:

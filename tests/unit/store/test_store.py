@@ -54,6 +54,15 @@ class TestPublish:
         )
         assert store.blob_path(record.blob).read_bytes() == b"squash"
 
+    def test_all_finished_layers_are_listed(self, store: Store) -> None:
+        assert store.records() == []
+        second = publish(store, b"other", "sha256:" + "b2" * 32)
+        first = publish(store)
+        assert store.records() == [first, second]
+        store.blob_path(first.blob).unlink()
+        (store.root / "layers/a1/notes.json").write_text("{}")
+        assert store.records() == [second]
+
     def test_a_blob_is_read_only_and_a_stage_leaves_nothing(self, store: Store) -> None:
         record = publish(store)
         assert stat.S_IMODE(store.blob_path(record.blob).stat().st_mode) == 0o444

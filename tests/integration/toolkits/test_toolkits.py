@@ -1,0 +1,41 @@
+"""A representative part of the toolkits: built, tested across ranks, and spoiled.
+
+All of them: `make toolkits`. PyTorch is the main job's own image.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Desk
+from tests.support.spoiled import controls_of, overlooked, subject_of
+
+# Each stands for a kind: a large framework, one that is built from its source.
+TOOLKITS = ("tensorflow", "horovod")
+SHARED = ("mpich", "openmpi", "pytorch")  # their controls run with the main job's image
+
+
+@pytest.fixture(scope="module", params=TOOLKITS)
+def toolkit(request: pytest.FixtureRequest, desk: Desk, image: Path) -> Path:
+    """Build a toolkit's example over the store that the main job's image has filled."""
+    name = str(request.param)
+    desk.write(f"{name}.yaml", (ROOT / "examples" / f"{name}.yaml").read_text())
+    desk.envbuild("build", f"{name}.yaml")
+    return desk.place / f"{name}.sif"
+
+
+def test_it_passes(desk: Desk, toolkit: Path) -> None:
+    report = json.loads(desk.envbuild("test", toolkit, "--ranks", "2", "--json").stdout)
+    assert report["passed"] is True
+    assert report["counts"]["SKIP"] == 0
+
+
+def test_what_is_spoiled_fails(toolkit: Path, tmp_path: Path) -> None:
+    subject = subject_of(toolkit)
+    own = [control for control in controls_of(subject) if control.recipe not in SHARED]
+    assert own
+    found = {control.name: overlooked(subject, control, tmp_path) for control in own}
+    assert {name: missed for name, missed in found.items() if missed} == {}
