@@ -11,7 +11,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean,
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_fits
-from envbuild.spec.building import source_mistakes
+from envbuild.spec.building import against_mistakes, source_mistakes
 from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
@@ -133,6 +133,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     mistakes += _shared_names(parts.spec, located)
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
     mistakes += variable_mistakes(parts.spec, located)
+    mistakes += against_mistakes(parts.spec, located)
     raise_all(mistakes)
     if base is None:
         raise AssertionError("a base image that is not there is a mistake")
