@@ -24,8 +24,14 @@ from envbuild.system import host, process
 _EPOCH = "31536000"
 
 # Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no
-# package needs perl to move them later.
+# package needs perl to move them later. It puts a package of its own in the place of
+# usr-is-merged, and replaces that at the end; a suite without one (bullseye) gets rid of it.
 _MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
+_MERGED_USR_HOOKS = (f"--hook-dir={_MERGED_USR}",)
+_MERGED_USR_HOOKS_BEFORE_BOOKWORM = (
+    f"--setup-hook={_MERGED_USR}/setup00.sh",
+    '--essential-hook=chroot "$1" dpkg --purge usr-is-merged',
+)
 
 # Made by maintainer scripts or by mmdebstrap from the host: none of it belongs into an image.
 _EMPTIED_DIRECTORIES = (
@@ -105,10 +111,11 @@ def make_root(
         repository.chmod(0o755)
         names = _write_repository(debs, repository)
         tar = work / "root.tar"
+        has_package = any(name.startswith("usr-is-merged=") for name in names)
         # The mode is unshare for root too: the same way, the same bytes.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
-            f"--hook-dir={_MERGED_USR}",
+            *(_MERGED_USR_HOOKS if has_package else _MERGED_USR_HOOKS_BEFORE_BOOKWORM),
             f"--architectures={architecture}",
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',

@@ -21,7 +21,9 @@ _BYTECODE = {"PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}
 UV = "/mnt/uv"
 
 
-def make_venv(prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path) -> Path:
+def make_venv(
+    prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path, debian_python: bool = False
+) -> Path:
     """Make an empty virtual environment.
 
     Parameters
@@ -32,6 +34,8 @@ def make_venv(prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path
         An empty directory of ours.
     uv : Path
         The uv program.
+    debian_python : bool
+        Whether it sees the packages below /usr/lib/python3/dist-packages, too.
 
     Returns
     -------
@@ -39,8 +43,9 @@ def make_venv(prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path
         The root of the tree: ``stage/root``, which holds the prefix.
     """
     root = _prepare(stage, prefix)
+    words = ["--system-site-packages"] if debian_python else []
     _uv(
-        ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", prefix],
+        ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", *words, prefix],
         stage=stage,
         sandbox=sandbox,
         uv=uv,

@@ -195,7 +195,14 @@ def _carry_out(
         return tree, scan(tree)
     plain = _sandbox(workshop, below["base"])
     if isinstance(step, VenvStep):
-        python.make_venv(step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
+        python.make_venv(
+            step.prefix,
+            stage=stage,
+            sandbox=plain,
+            uv=workshop.uv,
+            log=log,
+            debian_python=step.debian_python,
+        )
     elif isinstance(step, PrefixStep):
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
         python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)

@@ -75,7 +75,7 @@ def _test(
     trials = {}
     for job in jobs:
         limit_s = timeout_s or job.timeout_s or default_s
-        launcher = launcher_named(job.launcher, mpi=str(story["mpi"]), root=os.geteuid() == 0)
+        launcher = launcher_named(job.launcher, family=str(story["mpi_family"]), root=os.geteuid() == 0)
         launch = _launch_with(launcher) if launcher else None
         trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
     for trial in trials.values():

@@ -58,7 +58,7 @@ def launcher_of(subject: Subject, name: str = "mpiexec") -> Launcher | None:
     """
     if judge_foreign(subject.manifest):
         return None
-    return launcher_named(name, mpi=subject.manifest.mpi, root=host.is_root())
+    return launcher_named(name, family=subject.manifest.mpi_family, root=host.is_root())
 
 
 def launch_with(subject: Subject, launcher: Launcher) -> Launch:

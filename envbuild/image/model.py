@@ -94,6 +94,8 @@ class Manifest:
         Recipe name → version.
     mpi : str
         Name of the MPI recipe; empty for none.
+    mpi_family : str
+        Whose launcher that MPI has (``openmpi``); empty for none.
     imports : tuple of str
         Python modules that must import.
     commands : tuple of str
@@ -115,6 +117,7 @@ class Manifest:
     glibc: str
     python: str
     mpi: str
+    mpi_family: str
     recipes: dict[str, str]
     imports: tuple[str, ...]
     commands: tuple[str, ...]

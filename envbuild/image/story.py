@@ -44,6 +44,7 @@ def manifest_of(
         glibc=lock.base.glibc,
         python=lock.base.python,
         mpi=asked.mpi.recipe.name if asked.mpi else "",
+        mpi_family=(asked.mpi.recipe.family or asked.mpi.recipe.name) if asked.mpi else "",
         recipes={pin.name: pin.version for pin in lock.recipes},
         imports=tuple(imports),
         commands=tuple(sorted(commands | set(spec.module.commands))),

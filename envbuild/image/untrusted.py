@@ -64,10 +64,11 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     yield from _unmatched("architecture", NAME, manifest.architecture)
     yield from _unmatched("base", _WORD, manifest.base)
     yield from _unmatched("glibc", r"\d+\.\d+", manifest.glibc)
-    yield from _unmatched("python", r"3\.\d+", manifest.python)
+    yield from _unmatched("python", r"[23]\.\d+", manifest.python)
     yield from _unmatched("lock_digest", _DIGEST, manifest.lock_digest)
-    if manifest.mpi:
-        yield from _unmatched("mpi", NAME, manifest.mpi)
+    for where, name in (("mpi", manifest.mpi), ("mpi_family", manifest.mpi_family)):
+        if name:
+            yield from _unmatched(where, NAME, name)
     yield from _unmatched("imports", _MODULE, *manifest.imports)
     yield from _unmatched("commands", _COMMAND, *manifest.commands)
     yield from _unmatched("conflicts", _CONFLICT, *manifest.conflicts)

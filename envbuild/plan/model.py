@@ -98,11 +98,18 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VenvStep:
-    """Make the empty virtual environment that the Python layers fill."""
+    """Make the empty virtual environment that the Python layers fill.
+
+    Attributes
+    ----------
+    debian_python : bool
+        Whether it sees the Python packages of the base's system, too.
+    """
 
     prefix: str
     interpreter: Interpreter
     tools: tuple[Tool, ...]
+    debian_python: bool = False
     revision: int = 1
 
 

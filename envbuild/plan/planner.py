@@ -144,7 +144,12 @@ def _upper_layers(
                 prefix=prefix, interpreter=interpreter, wheels=wheels, tools=python_tools
             )
             layers.append(_layer(owner, prefix_step, (), needs=("base",)))
-    venv = VenvStep(prefix=ENV_PREFIX, interpreter=interpreter, tools=python_tools)
+    venv = VenvStep(
+        prefix=ENV_PREFIX,
+        interpreter=interpreter,
+        tools=python_tools,
+        debian_python=any(chosen.recipe.debian_python for chosen in asked.recipes),
+    )
     layers.append(_layer("venv", venv, (), needs=("base",)))
     squash = _tools(lock, "mksquashfs")
     if asked.spec.files:

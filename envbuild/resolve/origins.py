@@ -6,7 +6,9 @@ which address serves one is a matter of the site, the machine or the user:
 - what `Site.origins` says comes first, its addresses in their order; a
   Debian mirror is checked with the keys of what it mirrors;
 - ``debian:SUITE`` is otherwise what this machine's apt asks for that suite,
-  with the keys that apt trusts for it;
+  with the keys that apt trusts for it; and where apt does not use that suite,
+  the archive that serves the same kind of suite (plain, ``-updates``,
+  ``-security``) of another Debian release, since an archive serves them all;
 - ``pypi`` is otherwise the index of uv's or pip's configuration, or uv's own
   default. pip's ``extra-index-url`` is *not* used: with two indexes of equal
   rank, whoever uploads a private package's name to the public one, under a
@@ -24,7 +26,7 @@ import configparser
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,6 +38,12 @@ from envbuild.system import network
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 _FETCHABLE = frozenset({"http", "https", "file", "copy"})
+_RELEASES = frozenset(
+    (
+        *("buster", "bullseye", "bookworm", "trixie", "forky", "sid"),
+        *("oldoldstable", "oldstable", "stable", "testing", "unstable"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +191,44 @@ def archives(
     if site is not None and origin in site.origins:
         keys = _keys(suite, machine)
         return tuple(Archive(root=address.rstrip("/"), signed_by=keys) for address in site.origins[origin])
-    found = [
-        Archive(root=uri.rstrip("/"), signed_by=source.signed_by, trusted=source.trusted)
-        for source in machine.apt
-        if suite in source.suites and set(components) <= set(source.components)
-        for uri in source.uris
-        if urlsplit(uri).scheme in _FETCHABLE
-    ]
+    usable = [source for source in machine.apt if set(components) <= set(source.components)]
+    found = _serving([source for source in usable if suite in source.suites])
+    if not found:
+        found = _with_all_keys(_serving([source for source in usable if _serves_sibling(source, suite)]))
     if not found:
         raise MachineError(
             f"no address is known for the origin `{origin}`: this machine's apt does not use it",
             hint=f'a site file names one: `origins: {{"{origin}": [ADDRESS]}}`',
         )
     return tuple(dict.fromkeys(found))
+
+
+def _serving(sources: Sequence[AptSource]) -> list[Archive]:
+    return [
+        Archive(root=uri.rstrip("/"), signed_by=source.signed_by, trusted=source.trusted)
+        for source in sources
+        for uri in source.uris
+        if urlsplit(uri).scheme in _FETCHABLE
+    ]
+
+
+def _serves_sibling(source: AptSource, suite: str) -> bool:
+    """Whether apt uses a source for the same kind of suite of another Debian release."""
+    release, kind = _split_suite(suite)
+    siblings = [_split_suite(other) for other in source.suites]
+    return release in _RELEASES and any(name in _RELEASES and kind == other for name, other in siblings)
+
+
+def _split_suite(suite: str) -> tuple[str, str]:
+    release, _, kind = suite.partition("-")
+    return release, kind
+
+
+def _with_all_keys(found: Sequence[Archive]) -> list[Archive]:
+    """Let each archive be checked with Debian's keys too: its own may be those of one release alone."""
+    if not Path(DEBIAN_KEYS).exists():
+        return list(found)
+    return [each for one in found for each in (one, replace(one, signed_by=DEBIAN_KEYS))]
 
 
 def _keys(suite: str, machine: Machine) -> str:

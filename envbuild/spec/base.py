@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from envbuild.spec.fields import Format, ProvenVersion
-from envbuild.spec.model import DebianPackage, Model, Name, Origin, Text, full_match
+from envbuild.spec.model import DebianPackage, GlibcVersion, Model, Name, Origin, Text, full_match
 
 
 class BasePython(Model):
@@ -47,6 +47,11 @@ class BaseImage(Model):
         Archive components.
     packages : tuple of str
         What is installed beside the essential ones.
+    preferred : bool
+        Whether it is taken before others where a spec names no base.
+    frozen : str
+        Why nobody mends it any more; empty for one that is maintained. Taken
+        last where a spec names no base.
     """
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
@@ -55,9 +60,11 @@ class BaseImage(Model):
     distribution: Name
     suite: Name
     version: ProvenVersion
-    glibc: Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
+    glibc: GlibcVersion
     origins: Annotated[tuple[Origin, ...], Field(min_length=1)]
     architectures: tuple[Literal["amd64", "arm64"], ...]
     components: tuple[Name, ...] = ("main",)
     packages: tuple[DebianPackage, ...]
     python: BasePython
+    preferred: bool = False
+    frozen: Text = ""

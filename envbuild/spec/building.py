@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
+from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import Recipe
+from envbuild.spec.model import EnvSpec, Recipe
 
 # Where tools look for programs, libraries and modules is the build's own affair.
 _TAKEN = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
@@ -49,3 +50,24 @@ def source_mistakes(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Itera
         if name in _TAKEN:
             at = loaded.at("source", "environment", name)
             yield RequestError(f"the build sets `{name}` itself", at=at)
+
+
+def against_mistakes(
+    spec: Loaded[EnvSpec], located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]]
+) -> Iterator[EnvbuildError]:
+    """Tell what compiles against a recipe that has no layer of its own: its headers would be in no root.
+
+    Parameters
+    ----------
+    located : sequence of (ChosenRecipe, steps)
+        The recipes and where the spec names them.
+    """
+    without_layer = {chosen.layer: chosen.recipe.name for chosen, _ in located if not chosen.recipe.owns}
+    for chosen, loc in located:
+        source = chosen.recipe.source
+        for name in source.against if source else ():
+            other = without_layer.get("mpi" if name == "mpi" else f"framework:{name}")
+            if other is not None:
+                problem = f"the recipe `{chosen.recipe.name}` compiles against `{other}`, which owns no distribution"
+                hint = "another MPI has its headers in a layer of its own" if name == "mpi" else None
+                yield RequestError(problem, at=spec.at(*loc), hint=hint)

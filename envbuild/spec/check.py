@@ -7,16 +7,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
-
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
-from envbuild.spec.building import source_mistakes
+from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_fits
+from envbuild.spec.building import against_mistakes, source_mistakes
 from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import Choice, EnvSpec, Recipe, Variant
+from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
 from envbuild.spec.site import Site
 
 Mistakes = Iterator[EnvbuildError]
@@ -52,6 +50,8 @@ class Parts:
     ----------
     base : Loaded or None
         The base image that it names, if there is one.
+    bases : tuple of Loaded
+        Those to choose from, where it names none.
     recipes : dict of str to RecipeSource
         The recipes that it names, as far as they were found.
     known_recipes, known_bases : tuple of str
@@ -66,6 +66,7 @@ class Parts:
 
     spec: Loaded[EnvSpec]
     base: Loaded[BaseImage] | None
+    bases: tuple[Loaded[BaseImage], ...]
     recipes: Mapping[str, RecipeSource]
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
@@ -125,19 +126,22 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         if not found and variant is not None:
             chosen.append((wish, _choose(wish, source, asked_of, *variant)))
     located = [(choice, wish.loc) for wish, choice in chosen]
+    base, found = _settle_base(parts, located)
+    mistakes += found
     mistakes += _missing_recipes(parts, demands)
     mistakes += _repeated_frameworks(parts.spec)
     mistakes += _shared_names(parts.spec, located)
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
     mistakes += variable_mistakes(parts.spec, located)
+    mistakes += against_mistakes(parts.spec, located)
     raise_all(mistakes)
-    if parts.base is None:
+    if base is None:
         raise AssertionError("a base image that is not there is a mistake")
     return Asked(
         spec=parts.spec.value,
         path=parts.spec.path,
-        base=parts.base.value,
-        base_digest=_digest(parts.base.value.model_dump(mode="json", by_alias=True)),
+        base=base.value,
+        base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
         site=parts.site,
         files=parts.files,
@@ -147,13 +151,6 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
             for number, name in enumerate(parts.spec.value.packages.system)
         },
     )
-
-
-def choose_base(choice: Choice, bases: Sequence[Loaded[BaseImage]]) -> Loaded[BaseImage] | None:
-    """Return the newest base image of the distribution that a choice names (``debian@12``)."""
-    of_name = [base for base in bases if base.value.distribution == choice.name]
-    fitting = [base for base in of_name if choice.admits(base.value.version)]
-    return max(fitting, key=lambda base: (Version(base.value.version), base.value.name), default=None)
 
 
 def _digest(value: object) -> str:
@@ -212,6 +209,8 @@ def _base_mistakes(parts: Parts) -> Mistakes:
     if "base" in spec.left_out:
         return
     choice, at = spec.value.base, spec.at("base")
+    if choice is None:
+        return
     if parts.base is None:
         if choice.name not in parts.faulty:
             yield not_known("base image", choice.name, parts.known_bases, at)
@@ -224,11 +223,29 @@ def _base_mistakes(parts: Parts) -> Mistakes:
         problem = f"the base image `{base.name}` is not made for {parts.architecture}"
         yield RequestError(problem, at=at, hint=f"it is made for {', '.join(base.architectures)}")
     wanted = spec.value.python
-    # The definition knows the minor release alone; the lock pins the fix.
-    fixes = [f"{base.python.version}.{fix}" for fix in range(100)]
-    if wanted and not any(SpecifierSet(wanted).contains(fix) for fix in fixes):
+    if wanted and not has_python(base, wanted):
         problem = f"the Python of the base image `{base.name}` does not meet `{wanted}`"
         yield RequestError(problem, at=spec.at("python"), hint=f"it is Python {base.python.version}")
+
+
+def _settle_base(
+    parts: Parts, located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]]
+) -> tuple[Loaded[BaseImage] | None, list[EnvbuildError]]:
+    """Return the base image, named or looked for; and what clashes with it, or keeps all from being right."""
+    spec = parts.spec
+    needs = [
+        Need(by=f"`{one.recipe.name}` {one.version}", at=spec.at(*loc), requirement=one.recipe.base)
+        for one, loc in located
+    ]
+    if "base" in spec.left_out:
+        return None, []
+    if spec.value.base is not None:
+        return parts.base, list(clashes(spec, needs, parts.base.value)) if parts.base else []
+    if spec.value.python:
+        requirement = BaseRequirement(python=spec.value.python)
+        needs.append(Need(by="the spec", at=spec.at("python"), requirement=requirement))
+    base = first_fitting(needs, parts.bases, parts.architecture)
+    return base, [] if base else list(none_fits(needs, parts.bases, parts.architecture))
 
 
 def _unknown_recipe(parts: Parts, wish: _Wish) -> Mistakes:

@@ -19,9 +19,7 @@ from envbuild.spec.site import Site
 M = TypeVar("M", bound=BaseModel)
 
 # What takes the place of a key that is required and wrong, so that the rest can be checked.
-_STAND_INS: dict[type[BaseModel], dict[str, object]] = {
-    EnvSpec: {"name": "unnamed", "version": "0", "base": "unnamed"}
-}
+_STAND_INS: dict[type[BaseModel], dict[str, object]] = {EnvSpec: {"name": "unnamed", "version": "0"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

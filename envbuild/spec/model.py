@@ -187,6 +187,8 @@ Origin = Annotated[
         r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?", "an origin, such as `pypi` or `debian:bookworm`"
     ),
 ]
+PythonConstraint = Annotated[str, AfterValidator(_python_constraint)]
+GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
@@ -273,8 +275,8 @@ class EnvSpec(Model):
     ----------
     name, version : str
         The image's and the module's name and version.
-    base : Choice
-        A base image.
+    base : Choice or None
+        A base image; None for the first that every recipe admits.
     mpi : Choice or None
         An MPI recipe; None for an image without MPI.
     frameworks : tuple of Choice
@@ -293,10 +295,10 @@ class EnvSpec(Model):
     name: Name
     version: ReleaseVersion
     summary: Text = ""
-    base: Pick
+    base: Pick | None = None
     mpi: Pick | None = None
     frameworks: tuple[Pick, ...] = ()
-    python: Annotated[str, AfterValidator(_python_constraint)] = ""
+    python: PythonConstraint = ""
     accelerator: Pick = Choice(name="cpu")
     site: Name | None = None
     packages: Packages = Packages()
@@ -393,6 +395,24 @@ class SourceBuild(Model):
     patches: tuple[PatchName, ...] = ()
 
 
+class BaseRequirement(Model):
+    """What a recipe needs of the base image.
+
+    Attributes
+    ----------
+    python : str
+        PEP 440 constraint on its Python that all proven versions meet; empty for any.
+    suites : tuple of str
+        Suites whose packages it is made for (``bullseye``); empty for any.
+    glibc : str or None
+        Oldest C library that its files run with; None for any.
+    """
+
+    python: PythonConstraint = ""
+    suites: tuple[Name, ...] = ()
+    glibc: GlibcVersion | None = None
+
+
 class Recipe(Model):
     """What envbuild knows about one MPI or framework.
 
@@ -406,7 +426,11 @@ class Recipe(Model):
         Accelerator name → what to install; MPI recipes use ``cpu``.
     owns : tuple of str
         Distributions that make up this recipe's own layer; empty for one that
-        only brings jobs to what it requires.
+        only brings jobs to what it requires, or consists of Debian packages.
+    family : str or None
+        Of an MPI: whose launcher it has (``openmpi``); None where that is its own name.
+    base : BaseRequirement
+        What it needs of the base image.
     requires : tuple of Choice
         Other recipes that must be in the spec; a constraint takes part in
         choosing their version.
@@ -416,6 +440,8 @@ class Recipe(Model):
         How the one of its distributions that has no wheel is built.
     system : tuple of str
         Debian packages that it needs in the image.
+    debian_python : bool
+        Whether the image's `python` sees the Python packages among them.
     imports : tuple of str
         Modules that must import in the finished image.
     verify : tuple of VerifyJob
@@ -436,10 +462,13 @@ class Recipe(Model):
     versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
     variants: dict[Name, Variant]
     owns: tuple[Distribution, ...]
+    family: Name | None = None
+    base: BaseRequirement = BaseRequirement()
     requires: tuple[Pick, ...] = ()
     python: tuple[PythonRequirement, ...] = ()
     source: SourceBuild | None = None
     system: tuple[DebianPackage, ...] = ()
+    debian_python: bool = False
     imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False

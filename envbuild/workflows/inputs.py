@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
-from envbuild.spec.check import Parts, RecipeSource, choose_base, not_known, put_together
+from envbuild.spec.bases import newest_of_distribution
+from envbuild.spec.check import Parts, RecipeSource, not_known, put_together
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec, Recipe
 from envbuild.spec.nodes import MAX_BYTES
@@ -138,9 +139,12 @@ class _Reader:
 
     def base_of_distribution(self, choice: Choice) -> Loaded[BaseImage] | None:
         """Find what `debian@12` names by looking into all base images."""
-        paths = [self.catalog.base(name) for name in self.catalog.base_names()]
-        read = [self.model(BaseImage, path) for path in paths if path is not None]
-        return choose_base(choice, [base for base in read if base is not None])
+        return newest_of_distribution(choice, self.bases())
+
+    def bases(self) -> tuple[Loaded[BaseImage], ...]:
+        """Read all base images."""
+        found = (self.base(Choice(name=name)) for name in self.catalog.base_names())
+        return tuple(base for base in found if base is not None)
 
     def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Site | None:
         if given is not None:
@@ -233,12 +237,15 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
     if spec is None:
         raise_all(reader.mistakes)
         raise AssertionError("a spec that cannot be read has a mistake")
-    base = None if "base" in spec.left_out else reader.base(spec.value.base)
+    named = spec.value.base
+    wrong_base = "base" in spec.left_out
+    base = None if named is None or wrong_base else reader.base(named)
     choices = [*spec.value.frameworks, *([spec.value.mpi] if spec.value.mpi else [])]
     sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}
     parts = Parts(
         spec=spec,
         base=base,
+        bases=() if named is not None or wrong_base else reader.bases(),
         recipes={name: source for name, source in sources.items() if source is not None},
         known_recipes=reader.catalog.recipe_names(),
         known_bases=reader.catalog.base_names(),

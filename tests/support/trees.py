@@ -65,6 +65,7 @@ def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
         "glibc": "2.36",
         "python": "3.11",
         "mpi": "mpich",
+        "mpi_family": "mpich",
         "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
         "imports": ("torch",),
         "commands": ("torchrun",),

@@ -10,15 +10,15 @@ from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.torchrun import Torchrun
 
 
-def launcher_named(name: str, *, mpi: str, root: bool) -> Launcher | None:
+def launcher_named(name: str, *, family: str, root: bool) -> Launcher | None:
     """Return a launcher of an image; None where the image holds nothing that it could start ranks with.
 
     Parameters
     ----------
     name : str
         As in a recipe (`envbuild.spec.model.LauncherName`).
-    mpi : str
-        Name of the image's MPI recipe; empty for none.
+    family : str
+        Whose launcher the image's MPI has (``mpich``, ``openmpi``); empty for no MPI.
     root : bool
         Whether the ranks run as root.
 
@@ -28,7 +28,7 @@ def launcher_named(name: str, *, mpi: str, root: bool) -> Launcher | None:
         There is no launcher of that name.
     """
     if name == "mpiexec":
-        return Mpiexec(mpi=mpi, root=root) if mpi else None
+        return Mpiexec(family=family, root=root) if family else None
     if name == "torchrun":
         return Torchrun()
     raise ValueError(f"`{name}` is not a launcher that this version knows")

@@ -20,13 +20,13 @@ class Mpiexec:
 
     Attributes
     ----------
-    mpi : str
-        Name of the image's MPI recipe (``mpich``, ``openmpi``).
+    family : str
+        Whose launcher it is (``mpich``, ``openmpi``).
     root : bool
         Whether the ranks run as root, which Open MPI refuses unless told.
     """
 
-    mpi: str
+    family: str
     root: bool = False
 
     def command(self, runtime: Sequence[str], job: Sequence[str], ranks: int) -> list[str]:
@@ -41,8 +41,8 @@ class Mpiexec:
         ranks : int
             Processes to start (count).
         """
-        root = _ROOT_FLAGS.get(self.mpi, ()) if self.root else ()
-        return [*runtime, "mpiexec", *root, *_FLAGS.get(self.mpi, ()), "-n", str(ranks), *job]
+        root = _ROOT_FLAGS.get(self.family, ()) if self.root else ()
+        return [*runtime, "mpiexec", *root, *_FLAGS.get(self.family, ()), "-n", str(ranks), *job]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that it wants beside those of the job."""

@@ -17,7 +17,8 @@ def manifest() -> Callable[..., Manifest]:
                 Part(role="overlay", layers=("mpi",), digest="sha256:" + "2" * 64, size_bytes=20),
                 Part(role="overlay", layers=("python",), digest="sha256:" + "3" * 64, size_bytes=30),
             ),
-            "mpi": "mpich", "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),
+            "mpi": "mpich", "mpi_family": "mpich",
+            "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),
             "commands": ("mpiexec", "torchrun"), "conflicts": ("tensorflow",), "jobs": (), "ranks": 2,
             "timeout_s": 60.0, "labels": {}, "lock_digest": "sha256:" + "0" * 64, **changes,
         }  # fmt: skip

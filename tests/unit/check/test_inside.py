@@ -43,7 +43,7 @@ def test_what_left_its_group_is_ended_by_its_token() -> None:
 
 def test_an_image_without_jobs_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inside, "_probe", lambda *_: [])
-    findings, outputs = inside._test({"jobs": [], "mpi": "", "timeout_s": 5.0}, 2, None)
+    findings, outputs = inside._test({"jobs": [], "mpi_family": "", "timeout_s": 5.0}, 2, None)
     assert [(finding.status, finding.id) for finding in findings] == [("SKIP", "D0.jobs")]
     assert "name an `mpi` or a framework" in findings[0].hint
     assert outputs == {}

@@ -15,7 +15,7 @@ JOB = ["python", "-s", "job.py"]
 
 
 @pytest.mark.parametrize(
-    ("mpi", "root", "words"),
+    ("family", "root", "words"),
     [
         ("mpich", False, "mpiexec -n 4"),
         ("mpich", True, "mpiexec -n 4"),
@@ -24,8 +24,8 @@ JOB = ["python", "-s", "job.py"]
         ("openmpi", True, "mpiexec --allow-run-as-root --map-by :OVERSUBSCRIBE -n 4"),
     ],
 )
-def test_command_lines(mpi: str, root: bool, words: str) -> None:
-    launcher: Launcher = Mpiexec(mpi=mpi, root=root)
+def test_command_lines(family: str, root: bool, words: str) -> None:
+    launcher: Launcher = Mpiexec(family=family, root=root)
     assert launcher.command(RUNTIME, JOB, 4) == [*RUNTIME, *words.split(), *JOB]
     assert launcher.command([], JOB, 4) == [*words.split(), *JOB]
     assert launcher.environment() == {}
@@ -41,9 +41,9 @@ def test_torchrun_stays_on_the_loopback() -> None:
 
 def test_the_list_is_closed_and_the_recipes() -> None:
     for name in get_args(LauncherName):
-        assert launcher_named(name, mpi="mpich", root=False) is not None
-    assert launcher_named("mpiexec", mpi="openmpi", root=True) == Mpiexec(mpi="openmpi", root=True)
-    assert launcher_named("mpiexec", mpi="", root=False) is None
-    assert launcher_named("torchrun", mpi="", root=False) == Torchrun()
+        assert launcher_named(name, family="mpich", root=False) is not None
+    assert launcher_named("mpiexec", family="openmpi", root=True) == Mpiexec(family="openmpi", root=True)
+    assert launcher_named("mpiexec", family="", root=False) is None
+    assert launcher_named("torchrun", family="", root=False) == Torchrun()
     with pytest.raises(ValueError, match="`sh` is not a launcher"):
-        launcher_named("sh", mpi="mpich", root=False)
+        launcher_named("sh", family="mpich", root=False)

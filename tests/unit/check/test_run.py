@@ -69,8 +69,8 @@ def test_jobs_of_the_manifest_are_the_judges() -> None:
 
 def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
     assert run.launcher_of(subject()) is not None
-    assert run.launcher_of(subject(mpi="")) is None
-    assert run.launcher_of(subject(mpi=""), "torchrun") == Torchrun()
+    assert run.launcher_of(subject(mpi_family="")) is None
+    assert run.launcher_of(subject(mpi_family=""), "torchrun") == Torchrun()
     for name in ("mpiexec", "torchrun"):
         assert run.launcher_of(subject(architecture="riscv64"), name) is None
 

@@ -41,7 +41,7 @@ def test_a_good_one_comes_back() -> None:
         (replace(GOOD, architecture=""), "architecture: '' is not allowed"),
         (replace(GOOD, base="a b"), "base: 'a b' is not allowed"),
         (replace(GOOD, glibc="2"), "glibc: '2' is not allowed"),
-        (replace(GOOD, python="2.7"), "python: '2.7' is not allowed"),
+        (replace(GOOD, python="4.7"), "python: '4.7' is not allowed"),
         (replace(GOOD, mpi="$(id)"), "mpi: '$(id)' is not allowed"),
         (replace(GOOD, recipes={"x/y": "1"}), "recipes: 'x/y' is not allowed"),
         (replace(GOOD, recipes={"x": "1;2"}), "recipes: '1;2' is not allowed"),

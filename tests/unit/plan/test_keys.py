@@ -147,10 +147,10 @@ def test_a_known_key() -> None:
         tools=(model.Tool(name="uv", version="1", digest="sha256:0"),),
     )
     assert canonical(dataclasses.asdict(step)) == (
-        '{"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},"prefix":"/opt/env","revision":1,'
-        '"tools":[{"digest":"sha256:0","name":"uv","version":"1"}]}'
+        '{"debian_python":false,"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},'
+        '"prefix":"/opt/env","revision":1,"tools":[{"digest":"sha256:0","name":"uv","version":"1"}]}'
     )
-    assert layer_key(step, ()) == ("sha256:c055a79c79597796892637e0c319d0025287f1ebacc046b4965b3a7bdcd02182")
+    assert layer_key(step, ()) == ("sha256:8248a2efd43cef37bf9e84c1f7d769a0edff8b65f161c721fc79de68e92253e5")
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:

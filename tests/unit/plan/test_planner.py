@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
-from envbuild.plan.model import BaseStep, BuildPlan, FilesStep, InputFile, PrefixStep, SourceStep, TextEntry
+from envbuild.plan.model import (
+    BaseStep,
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    PrefixStep,
+    SourceStep,
+    TextEntry,
+    VenvStep,
+)
 from envbuild.plan.planner import HEAVY_BYTES, MAX_OVERLAYS, make_plan, overlay_groups
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
@@ -58,11 +67,17 @@ def wheel(name: str, version: str, layer: str) -> PythonPin:
     )
 
 
-def recipe(name: str, kind: Any, version: str) -> ChosenRecipe:
+def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
     variant = Variant(requirements=(f"{name}=={{version}}",))
     return ChosenRecipe(
         recipe=Recipe(
-            name=name, kind=kind, summary=name, versions=(version,), variants={"cpu": variant}, owns=(name,)
+            name=name,
+            kind=kind,
+            summary=name,
+            versions=(version,),
+            variants={"cpu": variant},
+            owns=(name,),
+            **more,
         ),
         version=version,
         variant_name="cpu",
@@ -219,6 +234,16 @@ class TestLayers:
         made = plan(asked(), python=(), system_debs=())
         assert [layer.name for layer in made.layers] == ["base", "venv", "metadata"]
         assert made.overlays == ("venv", "metadata")
+
+    def test_a_recipe_of_debian_packages_alone_has_no_layer(self) -> None:
+        assert keys(plan(asked(MPICH), python=())).keys() == keys(plan(asked(), python=())).keys()
+
+    def test_the_environment_sees_debians_python_where_a_recipe_asks(self) -> None:
+        caffe = recipe("caffe", "framework", "1.0", debian_python=True)
+        made = plan(asked(MPICH, PYTORCH, caffe))
+        steps = [each.layer("venv").step for each in (plan(), made)]
+        assert [step.debian_python for step in steps if isinstance(step, VenvStep)] == [False, True]
+        assert {name for name in changed(made) if "+" not in name} == {"venv"}
 
     def test_files_of_the_spec(self) -> None:
         made = plan(asked(files={"b": b"\xff", "a": b""}))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError
+from envbuild.resolve import origins
 from envbuild.resolve.aptsources import AptSource, parse_deb822, parse_one_line, read_sources
 from envbuild.resolve.origins import Archive, Machine, archives, python_sources, read_machine
 from envbuild.spec.site import Site
@@ -102,12 +103,41 @@ def test_the_machines_archives_must_match_suite_and_components() -> None:
         "http://a.example.org/debian",
         "http://b.example.org/d",
     ]
-    for origin, components in (("debian:trixie", ["main"]), ("debian:bookworm", ["main", "contrib"])):
+    for origin, components in (
+        ("debian:bookworm-security", ["main"]),
+        ("debian:bookworm", ["main", "contrib"]),
+        ("debian:noble", ["main"]),
+    ):
         with pytest.raises(MachineError) as caught:
             archives(origin, components, None, machine)
         assert f"`{origin}`" in caught.value.problem
         assert "site file" in str(caught.value.hint)
         assert "example.org" not in str(caught.value)
+
+
+def test_an_archive_serves_the_suites_of_other_releases_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins, "DEBIAN_KEYS", "/nonexistent")
+    sources = (
+        *APT,
+        AptSource(
+            uris=("http://s.example.org",), suites=("bookworm-security",), components=("main",), trusted=True
+        ),
+        AptSource(uris=("http://other.example.org",), suites=("noble", "nodistro"), components=("main",)),
+    )
+    machine = Machine(apt=sources)
+    assert archives("debian:bullseye", ["main"], None, machine) == (
+        Archive(root="http://a.example.org/debian", signed_by="/k"),
+        Archive(root="http://b.example.org/d"),
+    )
+    assert archives("debian:bullseye-security", ["main"], None, machine) == (
+        Archive(root="http://s.example.org", trusted=True),
+    )
+    for kind in ("bullseye-updates", "jammy"):
+        with pytest.raises(MachineError):
+            archives(f"debian:{kind}", ["main"], None, machine)
+    monkeypatch.setattr(origins, "DEBIAN_KEYS", os.devnull)
+    signed = archives("debian:bullseye", ["main"], None, Machine(apt=APT[:1]))
+    assert [archive.signed_by for archive in signed] == ["/k", os.devnull]
 
 
 @pytest.fixture

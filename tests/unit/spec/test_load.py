@@ -151,7 +151,7 @@ def test_what_is_right_can_be_used_although_the_rest_is_wrong() -> None:
     assert len(mistakes) == 3
     assert loaded is not None
     assert loaded.left_out == {"name", "version", "framworks", "frameworks"}
-    assert (loaded.value.base.name, loaded.value.mpi) == ("debian-21", Choice(name="mpich"))
+    assert (loaded.value.base, loaded.value.mpi) == (Choice(name="debian-21"), Choice(name="mpich"))
     # A misspelt key that is required is told once.
     assert problems(MINIMAL.replace("name", "nmae")) == ["spec.yaml:1:1: unknown key `nmae`"]
 

@@ -1,0 +1,76 @@
+"""Which base image a spec without one gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import Location
+from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import BaseRequirement, Choice
+from tests.support.asking import base_image
+
+HERE = Location(path=Path("spec.yaml"))
+
+
+def loaded(name: str, version: str, python: str, **more: Any) -> Loaded[BaseImage]:
+    abi = "cp" + python.replace(".", "")
+    image = base_image(
+        name=name, version=version, python=BasePython(version=python, abi=abi, packages=("python3",)), **more
+    )
+    return Loaded(value=image, path=Path(f"{name}.yaml"), places={}, key_places={})
+
+
+OLD = loaded("old", "11", "3.9", suite="bullseye", glibc="2.31", frozen="its support ended")
+USUAL = loaded("usual", "12", "3.11", preferred=True, architectures=("amd64", "arm64"))
+NEWER = loaded("newer", "13", "3.13", glibc="2.41")
+TWIN = loaded("a-twin", "13", "3.13", glibc="2.41")
+BASES = (OLD, NEWER, USUAL, TWIN)
+
+
+def need(**wanted: Any) -> Need:
+    return Need(by="it", at=HERE, requirement=BaseRequirement(**wanted))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        ([], "usual"),
+        ([{"python": ">=3.9"}], "usual"),
+        ([{"python": ">=3.12"}], "a-twin"),
+        ([{"python": "3.9"}], "old"),
+        ([{"suites": ("bullseye", "buster")}], "old"),
+        ([{"glibc": "2.36"}], "usual"),
+        ([{"glibc": "2.37"}], "a-twin"),
+        ([{"python": "<3.12"}, {"python": "!=3.11.*"}], "old"),
+        ([{"python": "<3.9.5"}, {"python": ">=3.9.2"}], "old"),
+        ([{"python": "<3.9"}], None),
+        ([{"python": "3.9"}, {"glibc": "2.36"}], None),
+    ],
+)
+def test_the_first_that_meets_every_need(wanted: list[dict[str, Any]], name: str | None) -> None:
+    needs = [need(**each) for each in wanted]
+    for bases in (BASES, BASES[::-1]):
+        found = first_fitting(needs, bases, "amd64")
+        assert (found.value.name if found else None) == name
+
+
+def test_only_one_for_this_architecture() -> None:
+    assert first_fitting([], BASES, "arm64") == USUAL
+    assert first_fitting([need(python=">=3.12")], BASES, "arm64") is None
+
+
+def test_the_newest_of_a_distribution() -> None:
+    assert newest_of_distribution(Choice(name="debian", constraint="<13"), BASES) == USUAL
+    assert newest_of_distribution(Choice(name="debian", constraint=">=12"), BASES) == TWIN
+    assert newest_of_distribution(Choice(name="debian", constraint=">13"), BASES) is None
+    assert newest_of_distribution(Choice(name="other"), BASES) is None
+
+
+def test_only_the_minor_release_of_a_base_is_known() -> None:
+    assert has_python(USUAL.value, ">=3.11.4,<3.12")
+    assert not has_python(USUAL.value, ">=3.12")
