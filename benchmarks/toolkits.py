@@ -99,8 +99,10 @@ class Shop:
         argv = as_user([self.command, *words, "--store", self.place / store])
         started = time.monotonic()
         done = subprocess.run(
-            argv, cwd=self.place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+            argv, cwd=self.place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
+        if done.returncode not in (0, 4):
+            say(done.stderr)
         return done.returncode, done.stdout, time.monotonic() - started
 
     def fetch(self, names: Sequence[str]) -> None:

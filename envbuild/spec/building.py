@@ -68,6 +68,7 @@ def against_mistakes(
         for name in source.against if source else ():
             other = without_layer.get("mpi" if name == "mpi" else f"framework:{name}")
             if other is not None:
-                problem = f"the recipe `{chosen.recipe.name}` compiles against `{other}`, which owns no distribution"
+                by = chosen.recipe.name
+                problem = f"the recipe `{by}` compiles against `{other}`, which owns no distribution"
                 hint = "another MPI has its headers in a layer of its own" if name == "mpi" else None
                 yield RequestError(problem, at=spec.at(*loc), hint=hint)
