@@ -299,7 +299,24 @@ def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> 
             observed=_some(broken) or "all import",
         ),
         _check("S3.libraries", not missing, "0 not found", _some(missing), observed=found),
+        _judge_copies([str(path) for path in _list(facts.get("single"))]),
     ]
+
+
+def _judge_copies(paths: Sequence[str]) -> Finding:
+    """S3: an image holds one CUDA runtime, one NCCL and one cuDNN, or none."""
+    copies: dict[str, list[str]] = {}
+    for path in paths:
+        copies.setdefault(path.rpartition("/")[2].partition(".")[0], []).append(path)
+    twice = [path for family in sorted(copies) if len(copies[family]) > 1 for path in copies[family]]
+    observed = _some(twice) or ", ".join(sorted(copies)) or "none"
+    return _check(
+        "S3.single",
+        not twice,
+        "one copy of each vendor library",
+        "frameworks that pin other versions of them belong in images of their own",
+        observed=observed,
+    )
 
 
 def _judge_labels(facts: Mapping[str, object], manifest: Mapping[str, object]) -> Finding:

@@ -25,8 +25,12 @@ HOST_LIBRARIES = re.compile(
     r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
     r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
     r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
-    r"|mpi|mpi_abi|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
+    r"|mpi|mpi_abi|oshmem|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
 )
+# Its driver's are never in an image, whoever leans on them.
+DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
+# Of these an image holds one copy, or a process would sooner or later load two.
+SINGLE_LIBRARIES = re.compile(r"lib(cudart|nccl|cudnn)\.so(\.|$)")
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
 _MAX_TABLE_BYTES = 64 << 20
@@ -152,8 +156,9 @@ def scan(root: str, library_path: list[str]) -> dict[str, object]:
     Returns
     -------
     dict
-        ``objects`` (count), ``missing`` (``OBJECT needs LIBRARY``) and
-        ``excused`` (library names), both sorted.
+        ``objects`` (count), ``missing`` (``OBJECT needs LIBRARY``),
+        ``excused`` (library names) and ``single`` (paths of the libraries that
+        should be there once), all sorted.
     """
     objects, missing = _objects(root)
     system = system_directories()
@@ -167,7 +172,8 @@ def scan(root: str, library_path: list[str]) -> dict[str, object]:
         for name in found.needed:
             if Path(name).exists() if "/" in name else any(Path(d, name).exists() for d in where):
                 continue
-            if _site(found.path) and _site(found.path) in sites.get(name, ()):
+            beside = _site(found.path) and _site(found.path) in sites.get(name, ())
+            if beside or DRIVER_LIBRARIES.match(name):
                 excused.add(name)
             else:
                 lacks.setdefault(found.path, set()).add(name)
@@ -177,7 +183,13 @@ def scan(root: str, library_path: list[str]) -> dict[str, object]:
             excused |= names
         else:
             missing += [f"{path} needs {name}" for name in names]
-    return {"objects": len(objects), "missing": sorted(missing), "excused": sorted(excused)}
+    single = sorted(found.path for found in objects if SINGLE_LIBRARIES.match(found.name))
+    return {
+        "objects": len(objects),
+        "missing": sorted(missing),
+        "excused": sorted(excused),
+        "single": single,
+    }
 
 
 def _plugins(objects: list[Object], lacks: dict[str, set[str]]) -> set[str]:

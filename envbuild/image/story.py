@@ -109,4 +109,5 @@ def _jobs(asked: Asked) -> tuple[Job, ...]:
         )
         for chosen in asked.recipes
         for job in chosen.recipe.verify
+        if not job.variants or chosen.variant_name in job.variants
     )

@@ -194,7 +194,7 @@ class Layer:
     Attributes
     ----------
     name : str
-        ``base``, ``system``, ``mpi``, ``framework:pytorch``, ``python``,
+        ``base``, ``system``, ``accelerator``, ``mpi``, ``framework:pytorch``, ``python``,
         ``venv``, ``files``, ``metadata``, ``a+b`` for a merge, or
         ``toolchain:horovod`` for what a build needs and no image holds.
     key : str

@@ -59,7 +59,7 @@ def make_plan(
     built = _source_layers(asked, lock, root_texts, layers[0], upper)
     # A layer that is built follows what it is made from; among the overlays it has its recipe's place.
     layers += [*upper, *built]
-    order = ["base", "system", *(chosen.layer for chosen in asked.recipes)]
+    order = ["base", "system", "accelerator", *(chosen.layer for chosen in asked.recipes)]
     order += ["python", "venv", "files", "metadata"]
     there = {layer.name for layer in layers}
     overlays = tuple(name for name in order[1:] if name in there)
@@ -136,7 +136,7 @@ def _upper_layers(
     layers = []
     if lock.system_debs:
         layers.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
-    for owner in [*(chosen.layer for chosen in asked.recipes), "python"]:
+    for owner in [*(chosen.layer for chosen in asked.recipes), "accelerator", "python"]:
         wheels = _wheels(pin for pin in lock.python if pin.layer == owner and pin.is_wheel)
         if wheels:
             prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX

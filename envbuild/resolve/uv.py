@@ -119,7 +119,8 @@ class Uv:
         RequestError
             One of them is nowhere to be found.
         """
-        exact = [f"{name}=={version}" for name, version in sorted(versions.items())]
+        # `==2.13.0` would also take `2.13.0+cpu`.
+        exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
         finished, text = self._compile(exact, ("--format", "pylock.toml", "--no-deps"))
         if not finished.ok:
             raise self._failure(finished)

@@ -13,6 +13,9 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, Recipe, Variant
 from envbuild.spec.site import Site
 
+# Accelerator → how its vendor's distributions are called: a layer that frameworks share.
+_VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRecipe:
@@ -21,7 +24,7 @@ class ChosenRecipe:
     Attributes
     ----------
     variant_name : str
-        Accelerator (``cpu``).
+        Accelerator (``cpu``, ``cuda-13.0``).
     files : dict of str to bytes
         Relative path → content of recipe.yaml and everything under verify/ and patches/.
     digest : str
@@ -127,4 +130,6 @@ class Asked:
         for chosen in self.recipes:
             if name in chosen.recipe.owns:
                 return chosen.layer
+        if name.startswith(_VENDORS.get(self.spec.accelerator.name, ())):
+            return "accelerator"
         return "python"

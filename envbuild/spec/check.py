@@ -16,6 +16,7 @@ from envbuild.spec.contents import content_mistakes, search_path_mistakes, varia
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
 from envbuild.spec.site import Site
+from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, variant_for
 
 Mistakes = Iterator[EnvbuildError]
 
@@ -122,7 +123,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         asked_of = [demand for demand in demands if demand.choice.name == wish.choice.name]
         found = [*_recipe_mistakes(source), *_choice_mistakes(parts, wish, source, asked_of)]
         mistakes += found
-        variant = _variant(parts.spec.value, source.loaded.value)
+        variant = variant_for(parts.spec.value.accelerator, source.loaded.value)
         if not found and variant is not None:
             chosen.append((wish, _choose(wish, source, asked_of, *variant)))
     located = [(choice, wish.loc) for wish, choice in chosen]
@@ -134,6 +135,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
     mistakes += variable_mistakes(parts.spec, located)
     mistakes += against_mistakes(parts.spec, located)
+    mistakes += mixed_accelerators(parts.spec, located)
     raise_all(mistakes)
     if base is None:
         raise AssertionError("a base image that is not there is a mistake")
@@ -188,12 +190,6 @@ def _choose(
         files=source.files,
         digest=source.digest,
     )
-
-
-def _variant(spec: EnvSpec, recipe: Recipe) -> tuple[str, Variant] | None:
-    """Variant for the accelerator; an MPI serves them all with the one for ``cpu``."""
-    names = [spec.accelerator.name, "cpu"] if recipe.kind == "mpi" else [spec.accelerator.name]
-    return next(((name, recipe.variants[name]) for name in names if name in recipe.variants), None)
 
 
 def not_known(what: str, name: str, known: Sequence[str], at: Location) -> RequestError:
@@ -274,6 +270,11 @@ def _recipe_mistakes(source: RecipeSource) -> Mistakes:
             hint = did_you_mean(job.job, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
             problem = f"there is no file `verify/{job.job}` in the recipe"
             yield RequestError(problem, at=loaded.at("verify", index, "job"), hint=hint)
+        for place, variant in enumerate(job.variants):
+            if variant not in recipe.variants:
+                at = loaded.at("verify", index, "variants", place)
+                meant = did_you_mean(variant, list(recipe.variants))
+                yield RequestError(f"the recipe has no variant `{variant}`", at=at, hint=meant)
         if job.id in seen:
             problem = f"the check `{job.id}` is there twice"
             yield RequestError(problem, at=loaded.at("verify", index, "id"))
@@ -298,24 +299,10 @@ def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: S
         problem = f"no proven version of `{recipe.name}` is right for all: {', '.join([*spec_too, *told])}"
         yield RequestError(problem, at=at, hint=proven)
     if "accelerator" not in spec.left_out:
-        yield from _accelerator_mistakes(parts, wish, recipe)
+        yield from accelerator_mistakes(parts.spec, at, recipe)
     if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:
         problem = f"the recipe `{recipe.name}` needs an MPI, and the spec has none"
         yield RequestError(problem, at=at, hint="add a line such as `mpi: mpich`")
-
-
-def _accelerator_mistakes(parts: Parts, wish: _Wish, recipe: Recipe) -> Mistakes:
-    wanted = parts.spec.value.accelerator
-    asked_for = ("accelerator",) in parts.spec.places
-    at = parts.spec.at("accelerator") if asked_for else parts.spec.at(*wish.loc)
-    if _variant(parts.spec.value, recipe) is None:
-        if recipe.kind == "mpi" or not recipe.variants:
-            return  # the recipe's own mistake, told with it
-        problem = f"the recipe `{recipe.name}` has no variant for `{wanted.name}`"
-        yield RequestError(problem, at=at, hint=f"it has: {', '.join(sorted(recipe.variants))}")
-    elif wanted.constraint and recipe.kind == "framework":
-        problem = f"the recipe `{recipe.name}` does not say which version of `{wanted.name}` it is for"
-        yield RequestError(problem, at=at, hint=f"write `accelerator: {wanted.name}`")
 
 
 def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:

@@ -337,6 +337,8 @@ class VerifyJob(Model):
         Wall-clock limit in seconds, where the job needs another than the default.
     launcher : str
         What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
+    variants : tuple of str
+        The recipe's variants whose images carry it; empty for all.
     """
 
     id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
@@ -348,6 +350,7 @@ class VerifyJob(Model):
     hint: Text = ""
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     launcher: LauncherName = "mpiexec"
+    variants: tuple[Name, ...] = ()
 
 
 class Variant(Model):

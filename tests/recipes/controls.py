@@ -66,6 +66,7 @@ _mpi = partial(_of, "mpich", "collectives")
 _mpi_by_name = partial(_of, "openmpi-debian", "collectives")
 _ddp = partial(_of, "pytorch", "ddp")
 _train = partial(_of, "pytorch", "train")
+_cuda = partial(_of, "pytorch", "built_for")
 _torchrun = partial(_of, "pytorch", "torchrun")
 _tensor = partial(_of, "pytorch", "tensor_parallel")
 _pipeline = partial(_of, "pytorch", "pipeline")
@@ -137,6 +138,18 @@ CONTROLS = (
     _ddp("half a step", "D2.ddp/weight_first", ("lr=1.0", "lr=0.5")),
     _ddp("steps that go on", "D2.ddp/weight_last", ("optimizer.zero_grad()", "pass")),
     _ddp("a rank that calls itself 0", "D0/D2.ddp", ("rank=rank,", "rank=0,")),
+    _cuda("a rank that calls itself 0", "D0/D2.cuda", ("rank=rank,", "rank=0,")),
+    _cuda(
+        "a build for another CUDA",
+        "D2.cuda/cuda",
+        ("torch._C._cuda_getCompiledVersion()", "12080"),
+    ),
+    _cuda(
+        "a build for the CPU",
+        "D2.cuda/nccl D2.cuda/sm_80 D2.cuda/sm_90 D2.cuda/sm_100",
+        ("torch._C._cuda_getArchFlags()", "''"),
+        ("dist.is_nccl_available()", "False"),
+    ),
     _torchrun(
         "singletons",
         "D0/D2.torchrun D2.torchrun/sum D2.torchrun/weight",

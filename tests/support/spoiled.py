@@ -25,8 +25,9 @@ def subject_of(image: Path) -> run.Subject:
 
 
 def controls_of(subject: run.Subject) -> list[Control]:
-    """Return the negative controls of the recipes that an image holds."""
-    return [control for control in CONTROLS if control.recipe in subject.manifest.recipes]
+    """Return the negative controls of the jobs that an image holds."""
+    jobs = {(job.recipe, job.file) for job in subject.jobs()}
+    return [control for control in CONTROLS if (control.recipe, control.file) in jobs]
 
 
 def job_of(subject: run.Subject, recipe: str, file: str) -> Job:

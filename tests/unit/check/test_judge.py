@@ -234,6 +234,7 @@ FACTS = {
     "objects": 5,
     "missing": [],
     "excused": ["libcuda.so.1"],
+    "single": ["/opt/env/nvidia/lib/libcudart.so.13", "/opt/env/nvidia/lib/libnccl.so.2"],
 }
 STORY = {
     "name": "demo",
@@ -256,9 +257,12 @@ STORY = {
         ({"imports": {"numpy": None}}, "S1.imports"),
         ({"imports": None}, "S1.imports"),
         ({"missing": ["/opt/x needs liby.so.1"]}, "S3.libraries"),
+        ({"single": []}, None),
+        ({"single": ["/opt/a/libcudart.so.12", "/opt/b/libcudart.so.13"]}, "S3.single"),
+        ({"single": ["/opt/a/libcudnn.so.9", "/opt/b/libcudnn.so.9"]}, "S3.single"),
     ],
 )
 def test_facts_of_the_image(change: dict[str, object], failed: str | None) -> None:
     found = statuses(judge_probe({**FACTS, **change}, STORY))
-    assert len(found) == 5
+    assert len(found) == 6
     assert [name for name, status in found.items() if status != "PASS"] == ([failed] if failed else [])

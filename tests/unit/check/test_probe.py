@@ -145,7 +145,22 @@ def test_other_files_are_left_aside(tmp_path: Path) -> None:
     foreign[18:20] = struct.pack("<H", 8)
     (tmp_path / "foreign.so").write_bytes(foreign)
     (tmp_path / "link.so").symlink_to("nowhere")
-    assert probe.scan(str(tmp_path), []) == {"objects": 0, "missing": [], "excused": []}
+    assert probe.scan(str(tmp_path), []) == {"objects": 0, "missing": [], "excused": [], "single": []}
+
+
+def test_a_driver_is_the_hosts_affair_whoever_leans_on_it(tmp_path: Path) -> None:
+    elf(tmp_path / "libwhole.so", ["libsound.so"])
+    elf(tmp_path / "libsound.so", ["libcuda.so.1"])
+    found = probe.scan(str(tmp_path), [str(tmp_path)])
+    assert (found["missing"], found["excused"]) == ([], ["libcuda.so.1"])
+
+
+def test_copies_of_a_vendors_library_are_listed(tmp_path: Path) -> None:
+    for name in ("a/libcudart.so.13", "b/libcudart.so.12", "b/libnccl.so.2", "b/libcudnn_ops.so.9"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        elf(tmp_path / name, [])
+    names = ("a/libcudart.so.13", "b/libcudart.so.12", "b/libnccl.so.2")
+    assert probe.scan(str(tmp_path), [])["single"] == [str(tmp_path / name) for name in names]
 
 
 @pytest.mark.parametrize("keep", [64, 100, 200, 240])
