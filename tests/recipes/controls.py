@@ -18,6 +18,17 @@ for name in list(os.environ):
         del os.environ[name]
 """
 
+# Alone, and each with an address of its own to publish: the ranks share a directory of results.
+RECLUSES = (
+    SINGLETONS
+    + """\
+import envbuild_job, pathlib, tempfile
+own = pathlib.Path(tempfile.mkdtemp())
+envbuild_job.publish = lambda name, text: (own / name).write_text(text)
+envbuild_job.await_published = lambda name: (own / name).read_text()
+"""
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
@@ -74,6 +85,9 @@ _averaged = partial(_of, "tensorflow-mpi", "averaged")
 _jax = partial(_of, "jax", "distributed")
 _jax_train = partial(_of, "jax", "train")
 _keras = partial(_of, "keras", "backends")
+_kvstore = partial(_of, "mxnet", "kvstore")
+_mxnet = partial(_of, "mxnet", "averaged")
+_mxnet_train = partial(_of, "mxnet", "averaged_train")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -237,11 +251,7 @@ CONTROLS = (
     _jax(
         "singletons",
         "D0/D8.jax D8.jax/sum D8.jax/weight_first D8.jax/weight_last",
-        # Each publishes a coordinator of its own: the results are one directory.
-        before=SINGLETONS + "import envbuild_job, pathlib, tempfile\n"
-        "own = pathlib.Path(tempfile.mkdtemp())\n"
-        "envbuild_job.publish = lambda name, text: (own / name).write_text(text)\n"
-        "envbuild_job.await_published = lambda name: (own / name).read_text()\n",
+        before=RECLUSES,
     ),
     _jax(
         "no averaging",
@@ -273,4 +283,46 @@ CONTROLS = (
         ("backends=backends,", "backends=backends[comm.rank :],"),
     ),
     _keras("fewer losses", "D9.keras/steps", ("steps=sum(", "steps=-1 + sum(")),
+    _kvstore(
+        "singletons",
+        "D0/D5.kvstore D5.kvstore/sum D5.kvstore/sum_again D5.kvstore/weight_first D5.kvstore/weight_last",
+        before=RECLUSES,
+    ),
+    _kvstore(
+        "own share alone",
+        "D5.kvstore/sum D5.kvstore/sum_again",
+        ('store.pull("number", out=total)', "total[:] = factor * (rank + 1)"),
+    ),
+    _kvstore("the same sum twice", "D5.kvstore/sum_again", ("in (1, 2)", "in (1, 1)")),
+    _kvstore(
+        "gradients not added",
+        "D5.kvstore/weight_first D5.kvstore/weight_last",
+        ('store.push("weight", w.grad / size)', "w[:] -= w.grad"),
+        ('store.pull("weight", out=w)', "pass"),
+    ),
+    _kvstore("half a step", "D5.kvstore/weight_first D5.kvstore/weight_last", ("rate=1.0", "rate=0.5")),
+    _kvstore(
+        "a server that fails",
+        "D5.kvstore/worst_exit_code",
+        ("= cluster.start()", '= [*cluster.start(), subprocess.Popen(["false"])]'),
+        before="import subprocess\n",
+    ),
+    _mxnet("singletons", "D0/D5.mpi D5.mpi/weight_first D5.mpi/weight_last", before=SINGLETONS),
+    _mxnet(
+        "no averaging",
+        "D5.mpi/weight_first D5.mpi/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _mxnet_train("singletons", "D0/D5.mpi-train", before=SINGLETONS),
+    _mxnet_train(
+        "gradients not added",
+        "D5.mpi-train/parameter_hash D5.mpi-train/losses-as-one-rank D5.mpi-train/parameters-as-one-rank",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _mxnet_train(
+        "all on one share",
+        "D5.mpi-train/losses-as-one-rank D5.mpi-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _mxnet_train("fewer steps", "D5.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
 )
