@@ -88,6 +88,7 @@ _keras = partial(_of, "keras", "backends")
 _kvstore = partial(_of, "mxnet", "kvstore")
 _mxnet = partial(_of, "mxnet", "averaged")
 _mxnet_train = partial(_of, "mxnet", "averaged_train")
+_onnx = partial(_of, "onnxruntime", "models")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -325,4 +326,20 @@ CONTROLS = (
         ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
     ),
     _mxnet_train("fewer steps", "D5.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _onnx("singletons", "D0/A1.onnxruntime", before=SINGLETONS),
+    _onnx(
+        "units that are not rectified",
+        "A1.onnxruntime/below_least A1.onnxruntime/above_most",
+        ('"Relu"', '"Identity"'),
+    ),
+    _onnx(
+        "units negated instead", "A1.onnxruntime/below_most A1.onnxruntime/above_least", ('"Relu"', '"Neg"')
+    ),
+    # Of an image that holds PyTorch.
+    _onnx(
+        "exported without rectifiers",
+        "A1.onnxruntime/below_least A1.onnxruntime/above_most",
+        ("torch.nn.ReLU()", "torch.nn.Identity()"),
+    ),
+    _onnx("other writers on each rank", "A1.onnxruntime/writers", ("=writers,", "=writers[rank:],")),
 )
