@@ -90,6 +90,7 @@ _mxnet = partial(_of, "mxnet", "averaged")
 _mxnet_train = partial(_of, "mxnet", "averaged_train")
 _onnx = partial(_of, "onnxruntime", "models")
 _tracking = partial(_of, "mlflow", "tracking")
+_notebook = partial(_of, "jupyterlab", "notebook")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -363,4 +364,23 @@ CONTROLS = (
     ),
     _tracking("a rounded metric", "A2.mlflow/large_metric", ("2**53 - 1 - rank", "2**53 - 2**20")),
     _tracking("a shorter artifact", "A2.mlflow/artifact_bytes", ("(1000 + rank)", "(999 + rank)")),
+    _notebook("singletons", "D0/A3.jupyterlab", before=SINGLETONS),
+    _notebook(
+        "a server that is open to everybody",
+        "A3.jupyterlab/without_token",
+        ('"--no-browser",', '"--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",'),
+    ),
+    _notebook("a page that is not there", "A3.jupyterlab/lab_page", ('"/lab")', '"/laboratory")')),
+    _notebook("another cell", "A3.jupyterlab/answer", ("{rank} + 2", "{rank} + 1")),
+    _notebook(
+        "a kernel that stays",
+        "A3.jupyterlab/kernels_left",
+        ('status(port, f"/api/kernels/{kernel}", "DELETE")', "pass"),
+    ),
+    _notebook(
+        "a server that is killed",
+        "A3.jupyterlab/exit_code",
+        ('status(port, "/api/shutdown", "POST")', "pass"),
+        ("exit_code = process.wait(60)", "process.kill()\n            exit_code = process.wait(60)"),
+    ),
 )
