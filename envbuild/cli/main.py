@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from envbuild.cli import build, fetch, inspect, lock, module, plan, test
+from envbuild.cli import build, fetch, inspect, lock, module, plan, recipes, test
 from envbuild.cli.sinks import neutral
 from envbuild.errors import EnvbuildError, render
 
@@ -33,6 +33,7 @@ app.command("plan")(plan.command)
 app.command("test")(test.command)
 app.add_typer(module.app, name="module")
 app.command("inspect")(inspect.command)
+app.add_typer(recipes.app, name="recipes")
 
 
 def _version(wanted: bool) -> None:

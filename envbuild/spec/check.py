@@ -121,7 +121,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
             mistakes += _unknown_recipe(parts, wish)
             continue
         asked_of = [demand for demand in demands if demand.choice.name == wish.choice.name]
-        found = [*_recipe_mistakes(source), *_choice_mistakes(parts, wish, source, asked_of)]
+        found = [*recipe_mistakes(source), *_choice_mistakes(parts, wish, source, asked_of)]
         mistakes += found
         variant = variant_for(parts.spec.value.accelerator, source.loaded.value)
         if not found and variant is not None:
@@ -194,10 +194,17 @@ def _choose(
 
 def not_known(what: str, name: str, known: Sequence[str], at: Location) -> RequestError:
     """Return the error for a name that nothing has, with the nearest and all that could be named."""
-    suggestion = did_you_mean(name, known)
-    listed = f"known: {', '.join(known)}" if known else "none is known here"
-    hint = f"{suggestion} {listed}" if suggestion else listed
-    return RequestError(f"unknown {what} `{name}`", at=at, hint=hint)
+    return _not_known(what, name, known, at, f"known: {', '.join(known)}")
+
+
+def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
+    """Return the error for a recipe that is not there; there are too many to name them all."""
+    return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
+
+
+def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:
+    words = [did_you_mean(name, known), listed if known else "none is known here"]
+    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))
 
 
 def _base_mistakes(parts: Parts) -> Mistakes:
@@ -246,10 +253,10 @@ def _settle_base(
 
 def _unknown_recipe(parts: Parts, wish: _Wish) -> Mistakes:
     if wish.choice.name not in parts.faulty:
-        yield not_known("recipe", wish.choice.name, parts.known_recipes, parts.spec.at(*wish.loc))
+        yield recipe_not_known(wish.choice.name, parts.known_recipes, parts.spec.at(*wish.loc))
 
 
-def _recipe_mistakes(source: RecipeSource) -> Mistakes:
+def recipe_mistakes(source: RecipeSource) -> Mistakes:
     """Tell mistakes that a recipe makes with itself."""
     recipe, loaded = source.loaded.value, source.loaded
     if recipe.name != source.directory:

@@ -14,7 +14,14 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import newest_of_distribution
-from envbuild.spec.check import Parts, RecipeSource, not_known, put_together
+from envbuild.spec.check import (
+    Parts,
+    RecipeSource,
+    not_known,
+    put_together,
+    recipe_mistakes,
+    recipe_not_known,
+)
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec, Recipe
 from envbuild.spec.nodes import MAX_BYTES
@@ -255,6 +262,32 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
         architecture=architecture(),
     )
     return put_together(parts, told=reader.mistakes)
+
+
+def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
+    """Read one recipe, as a spec that names it would.
+
+    Parameters
+    ----------
+    recipes : sequence of Path
+        Directories to look for it in before all others.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        There is none of this name, or all mistakes that it makes with itself.
+    """
+    reader = _Reader(find_catalog(recipes))
+    known = reader.catalog.recipe_names()
+    if name not in known:  # looked up among names, so that a path is none
+        raise recipe_not_known(name, known)
+    source = reader.recipe(name)
+    if source is not None:
+        reader.mistakes += recipe_mistakes(source)
+    raise_all(reader.mistakes)
+    if source is None:
+        raise AssertionError("a recipe that cannot be read has a mistake")
+    return source
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -18,6 +18,17 @@ for name in list(os.environ):
         del os.environ[name]
 """
 
+# Alone, and each with an address of its own to publish: the ranks share a directory of results.
+RECLUSES = (
+    SINGLETONS
+    + """\
+import envbuild_job, pathlib, tempfile
+own = pathlib.Path(tempfile.mkdtemp())
+envbuild_job.publish = lambda name, text: (own / name).write_text(text)
+envbuild_job.await_published = lambda name: (own / name).read_text()
+"""
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
@@ -78,6 +89,12 @@ _jax_train = partial(_of, "jax", "train")
 _keras = partial(_of, "keras", "backends")
 _horovod = partial(_of, "horovod", "averaged")
 _horovod_train = partial(_of, "horovod", "train")
+_kvstore = partial(_of, "mxnet", "kvstore")
+_mxnet = partial(_of, "mxnet", "averaged")
+_mxnet_train = partial(_of, "mxnet", "averaged_train")
+_onnx = partial(_of, "onnxruntime", "models")
+_tracking = partial(_of, "mlflow", "tracking")
+_notebook = partial(_of, "jupyterlab", "notebook")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -271,11 +288,7 @@ CONTROLS = (
     _jax(
         "singletons",
         "D0/D8.jax D8.jax/sum D8.jax/weight_first D8.jax/weight_last",
-        # Each publishes a coordinator of its own: the results are one directory.
-        before=SINGLETONS + "import envbuild_job, pathlib, tempfile\n"
-        "own = pathlib.Path(tempfile.mkdtemp())\n"
-        "envbuild_job.publish = lambda name, text: (own / name).write_text(text)\n"
-        "envbuild_job.await_published = lambda name: (own / name).read_text()\n",
+        before=RECLUSES,
     ),
     _jax(
         "no averaging",
@@ -343,5 +356,102 @@ CONTROLS = (
     ),
     _horovod_train(
         "fewer steps", "D4.horovod-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")
+    ),
+    _kvstore(
+        "singletons",
+        "D0/D5.kvstore D5.kvstore/sum D5.kvstore/sum_again D5.kvstore/weight_first D5.kvstore/weight_last",
+        before=RECLUSES,
+    ),
+    _kvstore(
+        "own share alone",
+        "D5.kvstore/sum D5.kvstore/sum_again",
+        ('store.pull("number", out=total)', "total[:] = factor * (rank + 1)"),
+    ),
+    _kvstore("the same sum twice", "D5.kvstore/sum_again", ("in (1, 2)", "in (1, 1)")),
+    _kvstore(
+        "gradients not added",
+        "D5.kvstore/weight_first D5.kvstore/weight_last",
+        ('store.push("weight", w.grad / size)', "w[:] -= w.grad"),
+        ('store.pull("weight", out=w)', "pass"),
+    ),
+    _kvstore("half a step", "D5.kvstore/weight_first D5.kvstore/weight_last", ("rate=1.0", "rate=0.5")),
+    _kvstore(
+        "a server that fails",
+        "D5.kvstore/worst_exit_code",
+        ("= cluster.start()", '= [*cluster.start(), subprocess.Popen(["false"])]'),
+        before="import subprocess\n",
+    ),
+    _mxnet("singletons", "D0/D5.mpi D5.mpi/weight_first D5.mpi/weight_last", before=SINGLETONS),
+    _mxnet(
+        "no averaging",
+        "D5.mpi/weight_first D5.mpi/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _mxnet_train("singletons", "D0/D5.mpi-train", before=SINGLETONS),
+    _mxnet_train(
+        "gradients not added",
+        "D5.mpi-train/parameter_hash D5.mpi-train/losses-as-one-rank D5.mpi-train/parameters-as-one-rank",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _mxnet_train(
+        "all on one share",
+        "D5.mpi-train/losses-as-one-rank D5.mpi-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _mxnet_train("fewer steps", "D5.mpi-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _onnx("singletons", "D0/A1.onnxruntime", before=SINGLETONS),
+    _onnx(
+        "units that are not rectified",
+        "A1.onnxruntime/below_least A1.onnxruntime/above_most",
+        ('"Relu"', '"Identity"'),
+    ),
+    _onnx(
+        "units negated instead", "A1.onnxruntime/below_most A1.onnxruntime/above_least", ('"Relu"', '"Neg"')
+    ),
+    # Of an image that holds PyTorch.
+    _onnx(
+        "exported without rectifiers",
+        "A1.onnxruntime/below_least A1.onnxruntime/above_most",
+        ("torch.nn.ReLU()", "torch.nn.Identity()"),
+    ),
+    _onnx("other writers on each rank", "A1.onnxruntime/writers", ("=writers,", "=writers[rank:],")),
+    _tracking("singletons", "D0/A2.mlflow", before=SINGLETONS),
+    _tracking(
+        "another run beside it",
+        "A2.mlflow/runs",
+        (
+            "    with mlflow.start_run(",
+            "    with mlflow.start_run(experiment_id=experiment):\n        pass\n    with mlflow.start_run(",
+        ),
+    ),
+    _tracking(
+        "a run that failed",
+        "A2.mlflow/finished",
+        ('"notes.txt")\n\n\n', '"notes.txt")\n        mlflow.end_run("FAILED")\n\n\n'),
+    ),
+    _tracking("the parameter of rank 0", "A2.mlflow/parameter", ('("rank", rank)', '("rank", 0)')),
+    _tracking(
+        "a step left out", "A2.mlflow/metric_steps A2.mlflow/metric_sum", ("range(1, 11)", "range(1, 10)")
+    ),
+    _tracking("a rounded metric", "A2.mlflow/large_metric", ("2**53 - 1 - rank", "2**53 - 2**20")),
+    _tracking("a shorter artifact", "A2.mlflow/artifact_bytes", ("(1000 + rank)", "(999 + rank)")),
+    _notebook("singletons", "D0/A3.jupyterlab", before=SINGLETONS),
+    _notebook(
+        "a server that is open to everybody",
+        "A3.jupyterlab/without_token",
+        ('"--no-browser",', '"--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",'),
+    ),
+    _notebook("a page that is not there", "A3.jupyterlab/lab_page", ('"/lab")', '"/laboratory")')),
+    _notebook("another cell", "A3.jupyterlab/answer", ("{rank} + 2", "{rank} + 1")),
+    _notebook(
+        "a kernel that stays",
+        "A3.jupyterlab/kernels_left",
+        ('status(port, f"/api/kernels/{kernel}", "DELETE")', "pass"),
+    ),
+    _notebook(
+        "a server that is killed",
+        "A3.jupyterlab/exit_code",
+        ('status(port, "/api/shutdown", "POST")', "pass"),
+        ("exit_code = process.wait(60)", "process.kill()\n            exit_code = process.wait(60)"),
     ),
 )

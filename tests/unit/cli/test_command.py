@@ -40,6 +40,9 @@ HELP = {
     "inspect": ["inspect"],
     "module": ["module"],
     "module-install": ["module", "install"],
+    "recipes": ["recipes"],
+    "recipes-ls": ["recipes", "ls"],
+    "recipes-show": ["recipes", "show"],
 }
 
 

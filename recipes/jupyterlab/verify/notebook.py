@@ -1,0 +1,123 @@
+"""A3: a JupyterLab starts on the loopback, its kernel answers a cell, and it ends cleanly.
+
+Each rank has a server, a port, a token and directories of its own.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+import envbuild_job
+import websocket
+
+TOKEN = secrets.token_hex(32)
+# A site's proxy is not asked for the loopback.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def serve(directory: str) -> "tuple[int, subprocess.Popen[bytes]]":
+    """Start a server whose every file is below a directory; return its port and process.
+
+    The port is held until the server listens on it: bound with SO_REUSEADDR and
+    not listening, this socket keeps others away alone.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    places = ("HOME", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+    # Not on the command line: everybody on a host may read those.
+    env = {**os.environ, **dict.fromkeys(places, directory), "JUPYTER_TOKEN": TOKEN}
+    words = [
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={directory}",
+    ]
+    process = subprocess.Popen([sys.executable, "-s", "-m", "jupyterlab", *words], env=env)
+    while status(port, "/api") != 200 and process.poll() is None:
+        time.sleep(0.1)
+    holder.close()
+    return port, process
+
+
+def request(port: int, path: str, method: str = "GET", token: str = TOKEN) -> "tuple[int, bytes]":
+    """Return status and body of the server's answer; status 0 where nobody answers."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method, headers=headers)
+    try:
+        with DIRECT.open(asked, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, b""
+    except OSError:
+        return 0, b""
+
+
+def status(port: int, path: str, method: str = "GET", token: str = TOKEN) -> int:
+    """Return the status of the server's answer alone."""
+    return request(port, path, method, token)[0]
+
+
+def run_cell(port: int, kernel: str, code: str) -> str:
+    """Run code in a kernel and return the text of its result."""
+    header = {"msg_id": uuid.uuid4().hex, "session": uuid.uuid4().hex, "username": "", "version": "5.4"}
+    message = {
+        "header": {**header, "msg_type": "execute_request"},
+        "parent_header": {},
+        "metadata": {},
+        "content": {"code": code, "silent": False, "store_history": False, "allow_stdin": False},
+        "channel": "shell",
+    }
+    address = f"ws://127.0.0.1:{port}/api/kernels/{kernel}/channels"
+    connection = websocket.create_connection(address, timeout=60, header=[f"Authorization: token {TOKEN}"])
+    connection.send(json.dumps(message))
+    try:
+        while True:
+            answer = json.loads(connection.recv())
+            if answer["parent_header"].get("msg_id") != header["msg_id"]:
+                continue
+            if answer["msg_type"] == "execute_result":
+                return answer["content"]["data"]["text/plain"]
+            if answer["msg_type"] == "error":
+                raise RuntimeError("\n".join(answer["content"]["traceback"]))
+    finally:
+        connection.close()
+
+
+def visit(port: int, rank: int) -> "dict[str, int]":
+    """Run a cell in a kernel of the server, end both, and return what was seen."""
+    seen = {"without_token": status(port, "/api/kernels", token=""), "lab_page": status(port, "/lab")}
+    kernel = json.loads(request(port, "/api/kernels", "POST")[1])["id"]
+    seen["answer"] = int(run_cell(port, kernel, f"sum(k * k for k in range({rank} + 2))"))
+    status(port, f"/api/kernels/{kernel}", "DELETE")
+    seen["kernels_left"] = len(json.loads(request(port, "/api/kernels")[1]))
+    status(port, "/api/shutdown", "POST")
+    return seen
+
+
+def main() -> None:
+    """Start a server, visit it, and report."""
+    rank, size = envbuild_job.launched()
+    with tempfile.TemporaryDirectory() as directory:
+        port, process = serve(directory)
+        try:
+            seen = visit(port, rank)
+            exit_code = process.wait(60)
+        finally:
+            process.kill()
+    envbuild_job.report(rank=rank, size=size, exit_code=exit_code, **seen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""How the MXNet workers find each other: a scheduler and a server beside rank 0.
+
+Each is a process that does nothing but import MXNet, and serves until the
+workers leave.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+
+import envbuild_job
+
+
+def start() -> "list[subprocess.Popen[bytes]]":
+    """Set this rank's DMLC variables, before MXNet is imported; return the processes started here.
+
+    Rank 0 holds a port that the system chose until the scheduler listens on
+    it: bound with SO_REUSEADDR and not listening, it keeps others away alone.
+    """
+    rank, size = envbuild_job.launched()
+    here = socket.gethostname()
+    envbuild_job.publish(f"host-{rank}", here)
+    hosts = {envbuild_job.await_published(f"host-{each}") for each in range(size)}
+    # Only where there are several hosts must somebody know their names.
+    address = "127.0.0.1" if hosts == {here} else socket.gethostbyname(here)
+    holder = socket.socket()
+    if rank == 0:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        envbuild_job.publish("scheduler", f"{address} {holder.getsockname()[1]}")
+    root, port = envbuild_job.await_published("scheduler").split()
+    os.environ.update(
+        DMLC_PS_ROOT_URI=root,
+        DMLC_PS_ROOT_PORT=port,
+        DMLC_NUM_SERVER="1",
+        DMLC_NUM_WORKER=str(size),
+        DMLC_NODE_HOST=address,
+        DMLC_ROLE="worker",
+    )
+    roles = ("scheduler", "server") if rank == 0 else ()
+    command = [sys.executable, "-s", "-c", "import mxnet"]
+    return [subprocess.Popen(command, env={**os.environ, "DMLC_ROLE": role}) for role in roles]
+
+
+def worst_exit_code(processes: "list[subprocess.Popen[bytes]]") -> int:
+    """Wait for the processes, which end once all workers have left; return the exit code farthest from 0."""
+    return max((abs(process.wait(60)) for process in processes), default=0)

@@ -1,0 +1,223 @@
+"""`envbuild recipes`: what is listed and shown, what is data, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.system import files
+
+PLAIN = """\
+name: plain
+kind: framework
+summary: Nothing to install
+versions: ["1.0"]
+variants: {cpu: {requirements: []}}
+owns: []
+requires: ["rich@>=2"]
+"""
+RICH = """\
+name: rich
+kind: framework
+summary: Has a bit of everything
+homepage: https://example.org
+versions: ["2.1.0", "2.0.3"]
+variants:
+  cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu]}
+  cuda: {requirements: ["rich=={version}"]}
+owns: [rich]
+python: ["numpy>=2"]
+system: [libgomp1]
+needs_mpi: true
+base: {python: ">=3.10", glibc: "2.28"}
+source: {distribution: rich, python: [setuptools], against: [mpi]}
+imports: [rich]
+commands: [rich-run]
+environment: {RICH_THREADS: "1", RICH_PATH: {prepend: /opt/rich}}
+verify: [{id: D2.rich, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}]
+"""
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the directory of the only recipes that there are."""
+    monkeypatch.delenv("ENVBUILD_RECIPES", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(files, "_own_data", lambda: tmp_path / "own")
+    add(tmp_path / "own/recipes", "rich", RICH)
+    add(tmp_path / "own/recipes", "plain", PLAIN)
+    return tmp_path / "own/recipes"
+
+
+def add(recipes: Path, name: str, text: str) -> None:
+    job = recipes / name / "verify/rich.py"
+    job.parent.mkdir(parents=True)
+    job.write_text("print()\n")
+    (recipes / name / "recipe.yaml").write_text(text)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["recipes", *words])
+    said = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, said.out, said.err
+
+
+def test_all_are_listed_by_name(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = "plain  framework  1.0    Nothing to install\nrich   framework  2.1.0  Has a bit of everything\n"
+    assert run(capsys, "ls") == (0, listed, "")
+
+
+def test_the_list_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "ls", "--json")
+    assert (code, err) == (0, "")
+    plain, rich = json.loads(out)
+    assert plain["name"] == "plain"
+    assert rich == {
+        "name": "rich",
+        "kind": "framework",
+        "version": "2.1.0",
+        "summary": "Has a bit of everything",
+    }
+
+
+def test_no_recipes_at_all(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "_own_data", lambda: tmp_path / "nothing")
+    assert run(capsys, "ls") == (0, "", "")
+    assert run(capsys, "ls", "--json") == (0, "[]\n", "")
+    assert run(capsys, "show", "rich") == (
+        2,
+        "",
+        "error: unknown recipe `rich`\n\nhint: none is known here\n",
+    )
+
+
+def test_a_broken_one_hides_no_other(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(ours, "broken", "name: [\n")
+    add(ours, "other", PLAIN)
+    code, out, err = run(capsys, "ls")
+    assert code == 2
+    assert [line.split()[0] for line in out.splitlines()] == ["plain", "rich"]
+    assert f"--> {ours}/broken/recipe.yaml:" in err
+    assert "error: the recipe's name is `plain`, but its directory is `other`\n" in err
+    assert "Traceback" not in err
+
+
+def test_one_is_shown(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", "rich")
+    assert (code, err) == (0, "")
+    assert (
+        out
+        == f"""\
+recipe:      rich
+kind:        framework
+summary:     Has a bit of everything
+homepage:    https://example.org
+file:        {ours}/rich/recipe.yaml
+versions:    2.1.0, 2.0.3
+variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi)
+variant:     cuda: rich=={{version}}
+owns:        rich
+needs:       an MPI in the spec
+base:        Python >=3.10, glibc >=2.28
+built:       rich from its source, against mpi
+system:      libgomp1
+python:      numpy>=2
+job:         D2.rich: All ranks are rich (cuda)
+commands:    rich-run
+environment: RICH_THREADS = 1
+environment: RICH_PATH += /opt/rich
+"""
+    )
+
+
+def test_what_is_not_there_has_no_line(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "plain")
+    assert code == 0
+    assert (
+        out
+        == f"""\
+recipe:      plain
+kind:        framework
+summary:     Nothing to install
+file:        {ours}/plain/recipe.yaml
+versions:    1.0
+variant:     cpu: nothing to install
+requires:    rich@>=2
+"""
+    )
+
+
+def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", "rich", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "name": "rich",
+        "kind": "framework",
+        "summary": "Has a bit of everything",
+        "homepage": "https://example.org",
+        "path": f"{ours}/rich/recipe.yaml",
+        "versions": ["2.1.0", "2.0.3"],
+        "variants": {
+            "cpu": {"requirements": ["rich=={version}+cpu"], "origins": ["rich-cpu"]},
+            "cuda": {"requirements": ["rich=={version}"], "origins": []},
+        },
+        "owns": ["rich"],
+        "family": None,
+        "base": {"python": ">=3.10", "suites": [], "glibc": "2.28"},
+        "debian_python": False,
+        "source": {
+            "distribution": "rich",
+            "python": ["setuptools"],
+            "system": [],
+            "against": ["mpi"],
+            "environment": {},
+            "patches": [],
+        },
+        "requires": [],
+        "needs_mpi": True,
+        "system": ["libgomp1"],
+        "python": ["numpy>=2"],
+        "imports": ["rich"],
+        "jobs": [
+            {"id": "D2.rich", "title": "All ranks are rich", "launcher": "mpiexec", "variants": ["cuda"]}
+        ],
+        "commands": ["rich-run"],
+        "environment": {"RICH_THREADS": "1", "RICH_PATH": {"prepend": "/opt/rich"}},
+    }
+    assert json.loads(run(capsys, "show", "plain", "--json")[1])["requires"] == ["rich@>=2"]
+
+
+def test_a_users_own_comes_first(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(tmp_path / "mine", "plain", PLAIN.replace("Nothing to install", "Mine"))
+    options = ("--recipes", str(tmp_path / "mine"))
+    assert "plain  framework  1.0    Mine\n" in run(capsys, "ls", *options)[1]
+    assert f"file:        {tmp_path}/mine/plain/recipe.yaml\n" in run(capsys, "show", "plain", *options)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("rick", "did you mean `rich`? `envbuild recipes ls` lists all"),
+        ("", "`envbuild recipes ls` lists all"),
+        ("../recipes/rich", "`envbuild recipes ls` lists all"),
+    ],
+)
+def test_a_name_that_nothing_has(
+    name: str, hint: str, ours: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "show", name) == (2, "", f"error: unknown recipe `{name}`\n\nhint: {hint}\n")
+
+
+def test_one_that_is_wrong(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(ours, "wrong", RICH.replace("name: rich", "name: wrong").replace("rich.py", "poor.py"))
+    code, out, err = run(capsys, "show", "wrong")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is no file `verify/poor.py` in the recipe\n")
