@@ -64,7 +64,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
 
 # Module → the distribution that brings it, where the names differ.
-BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic", "pypi_simple": "pypi-simple"}
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60

@@ -10,6 +10,7 @@ import pytest
 from envbuild.check import envbuild_job, probe
 
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"
+OF_PYTHON2 = ("cntk", "openmpi-debian")
 HELPER = Path(envbuild_job.__file__)
 # Nodes that Python 2.7 has no syntax for.
 NEWER = (
@@ -55,7 +56,7 @@ def newer(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [HELPER, *sorted(RECIPES.glob("openmpi-debian/verify/*.py"))],
+    [HELPER, *(path for name in OF_PYTHON2 for path in sorted(RECIPES.glob(f"{name}/verify/*.py")))],
     ids=lambda path: path.name,
 )
 def test_it_is_python_2_too(path: Path) -> None:
