@@ -58,13 +58,13 @@ MACHINE_CALLS = re.compile(
 TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/check/envbuild_job.py": frozenset({"platform", "runpy", "socket", "time"}),
     "envbuild/check/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
-    "envbuild/check/probe.py": frozenset({"platform", "os.fork"}),
+    "envbuild/check/probe.py": frozenset({"platform", "subprocess"}),
 }
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
 
 # Module → the distribution that brings it, where the names differ.
-BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic", "pypi_simple": "pypi-simple"}
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60

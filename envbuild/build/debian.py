@@ -23,6 +23,9 @@ from envbuild.system import host, process
 # so that no time of ours is later than a package's own.
 _EPOCH = "31536000"
 
+# Packages compile their Python modules. Before 3.11 sets in bytecode have the order of their hashes.
+_HASH_SEED = "0"
+
 # Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no
 # package needs perl to move them later. It puts a package of its own in the place of
 # usr-is-merged, and replaces that at the end; a suite without one (bullseye) gets rid of it.
@@ -32,6 +35,9 @@ _MERGED_USR_HOOKS_BEFORE_BOOKWORM = (
     f"--setup-hook={_MERGED_USR}/setup00.sh",
     '--essential-hook=chroot "$1" dpkg --purge usr-is-merged',
 )
+
+# The first bytes of each .pyc of Python 2.7.
+_PYTHON2_MAGIC = b"\x03\xf3\r\n"
 
 # Made by maintainer scripts or by mmdebstrap from the host: none of it belongs into an image.
 _EMPTIED_DIRECTORIES = (
@@ -121,7 +127,9 @@ def make_root(
             '--aptopt=Acquire::Languages "none"',
             *(suite, str(tar), f"deb [trusted=yes] copy://{repository} ./"),
         ]
-        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work)})
+        env = host.environment(
+            extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work), "PYTHONHASHSEED": _HASH_SEED}
+        )
         _run(argv, env=env, log=log, what="mmdebstrap could not install the packages")
         tree.mkdir(mode=0o755)
         argv = [
@@ -255,14 +263,20 @@ def _make_bytecode_timeless(tree: Path) -> None:
     """Turn time-stamped .pyc files into unchecked hash-based ones (PEP 552).
 
     All times in an image are one and the same, so a time-stamped .pyc would
-    look stale and Python would compile its source at every start.
+    look stale and Python would compile its source at every start. Python 2.7
+    knows stamps alone: it gets that one time, the start of the epoch.
     """
     for path, status in walk(tree):
         if path.suffix == ".pyc" and stat.S_ISREG(status.st_mode):
             content = path.read_bytes()
-            if len(content) > 16 and content[4:8] == b"\0\0\0\0":
-                descriptor = os.open(path, os.O_WRONLY)
-                try:
-                    os.pwrite(descriptor, b"\1\0\0\0" + bytes(8), 4)
-                finally:
-                    os.close(descriptor)
+            if content[:4] == _PYTHON2_MAGIC:
+                header = bytes(4)
+            elif len(content) > 16 and content[4:8] == bytes(4):
+                header = b"\1\0\0\0" + bytes(8)
+            else:
+                continue
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                os.pwrite(descriptor, header, 4)
+            finally:
+                os.close(descriptor)

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envbuild.plan.model import TextEntry
 
 
-def write_files(entries: Sequence[TextEntry], root: Path) -> None:
-    """Write files into an empty root.
+def write_files(entries: Sequence[TextEntry], links: Mapping[str, str], root: Path) -> None:
+    """Write files and symbolic links into an empty root.
 
     Parameters
     ----------
     entries : sequence of TextEntry
         Absolute paths in the image, already checked to hold no ``..``.
+    links : mapping of str to str
+        Absolute path in the image → target, never followed here.
     root : Path
         An empty directory of ours; directories below it get mode 0755.
     """
     for entry in entries:
-        path = root / entry.path.lstrip("/")
-        for parent in reversed(path.parents):
-            if parent.is_relative_to(root) and parent != root and not parent.exists():
-                parent.mkdir()
-                parent.chmod(0o755)
+        path = _place(entry.path, root)
         path.write_bytes(base64.b64decode(entry.content))
         path.chmod(0o755 if entry.executable else 0o644)
+    for name, target in links.items():
+        _place(name, root).symlink_to(target)
+
+
+def _place(name: str, root: Path) -> Path:
+    """Return where a path of the image lies, below directories that are made."""
+    path = root / name.lstrip("/")
+    for parent in reversed(path.parents):
+        if parent.is_relative_to(root) and parent != root and not parent.exists():
+            parent.mkdir()
+            parent.chmod(0o755)
+    return path

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build import debian, python, source
+from envbuild.build import debian, python, python2, source
 from envbuild.build.files import write_files
 from envbuild.build.merge import merge
 from envbuild.build.sandbox import Sandbox
@@ -23,6 +23,7 @@ from envbuild.plan.model import (
     PrefixStep,
     SourceStep,
     SystemStep,
+    UnpackStep,
     VenvStep,
 )
 from envbuild.store.store import LayerRecord, Store
@@ -191,7 +192,7 @@ def _carry_out(
         return tree, debian.subtract(tree, scan(tree), below["base"].tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
-        write_files(step.files, tree)
+        write_files(step.files, step.links, tree)
         return tree, scan(tree)
     plain = _sandbox(workshop, below["base"])
     if isinstance(step, VenvStep):
@@ -206,6 +207,9 @@ def _carry_out(
     elif isinstance(step, PrefixStep):
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
         python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
+    elif isinstance(step, UnpackStep):
+        wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
+        python2.unpack_wheels(wheels, step.prefix, stage=stage, sandbox=plain, log=log)
     elif isinstance(step, SourceStep):
         equipped = _sandbox(workshop, below["base"], *(below[name] for name in (*layer.inputs, "venv")))
         tree = source.build_from_source(

@@ -1,7 +1,7 @@
 """What a mini job imports: its place among the ranks, and how it reports facts.
 
-Standard library only, Python 3.9 or newer; travels in every image. The parent
-starts each rank as ``python envbuild_job.py JOB.py``. A job reports once::
+Standard library only, Python 2.7 or 3.9 and newer; travels in every image. The
+parent starts each rank as ``python envbuild_job.py JOB.py``. A job reports once::
 
     import envbuild_job
     from mpi4py import MPI
@@ -15,9 +15,7 @@ where the two disagree, the ranks do not talk. What the facts must be stands in
 the recipe; the parent judges.
 """
 
-from __future__ import annotations
-
-import faulthandler
+import io
 import json
 import os
 import platform
@@ -26,7 +24,11 @@ import runpy
 import socket
 import sys
 import time
-from pathlib import Path
+
+try:
+    import faulthandler
+except ImportError:  # Python 2.7: a rank that hangs says less
+    faulthandler = None  # type: ignore[assignment]
 
 REPORT_FORMAT = 1
 
@@ -41,7 +43,8 @@ LAUNCHERS = (
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart)[-.\d]*\.so")
 
 
-def launched() -> tuple[int, int]:
+def launched():
+    # type: () -> tuple[int, int]
     """Return (rank, size) as the launcher set them; (0, 1) where there is none."""
     for rank, size in LAUNCHERS:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
@@ -49,7 +52,8 @@ def launched() -> tuple[int, int]:
     return 0, 1
 
 
-def report(*, rank: int, size: int, **values: object) -> None:
+def report(rank, size, **values):
+    # type: (int, int, object) -> None
     """Write this process's one report; it appears whole or not at all.
 
     Parameters
@@ -64,8 +68,8 @@ def report(*, rank: int, size: int, **values: object) -> None:
     RuntimeError
         The process has reported already.
     """
-    path = _directory() / f"report-{_process()}.json"
-    if path.exists():
+    path = os.path.join(_directory(), "report-" + _process() + ".json")
+    if os.path.exists(path):
         raise RuntimeError("a job reports once")
     facts = {
         "format": REPORT_FORMAT,
@@ -83,64 +87,74 @@ def report(*, rank: int, size: int, **values: object) -> None:
     _write_whole(path, json.dumps(facts, sort_keys=True))
 
 
-def publish(name: str, text: str) -> None:
+def publish(name, text):
+    # type: (str, str) -> None
     """Leave a text for the other ranks (rank 0's address)."""
-    _write_whole(_directory() / f"published-{name}", text)
+    _write_whole(os.path.join(_directory(), "published-" + name), text)
 
 
-def await_published(name: str, *, timeout_s: float = 60.0) -> str:
+def await_published(name, timeout_s=60.0):
+    # type: (str, float) -> str
     """Return what a rank published, waiting for it at most so many seconds.
 
     Raises
     ------
-    TimeoutError
+    RuntimeError
         Nobody published it.
     """
-    path = _directory() / f"published-{name}"
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if path.exists():
-            return path.read_text(encoding="utf-8")
+    path = os.path.join(_directory(), "published-" + name)
+    deadline = time.time() + timeout_s
+    while time.time() < deadline:
+        if os.path.exists(path):
+            with io.open(path, encoding="utf-8") as file:
+                return file.read()
         time.sleep(0.01)
-    raise TimeoutError(f"no rank published `{name}` within {timeout_s:g} s")
+    raise RuntimeError("no rank published `{}` within {:g} s".format(name, timeout_s))
 
 
-def mapped_libraries() -> list[str]:
+def mapped_libraries():
+    # type: () -> list[str]
     """Return the MPI, NCCL and CUDA runtime libraries that this process has mapped, sorted."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    # The path is the sixth field, and the only one that may hold a slash.
-    paths = {Path(line.split(maxsplit=5)[5]) for line in maps.splitlines() if "/" in line}
-    return sorted(str(path) for path in paths if _LIBRARIES.match(path.name))
+    with io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        # The path is the sixth field, and the only one that may hold a slash.
+        paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}
+    return sorted(path for path in paths if _LIBRARIES.match(os.path.basename(path)))
 
 
-def _directory() -> Path:
-    return Path(os.environ.get("ENVBUILD_RESULTS", "."))
+def _directory():
+    # type: () -> str
+    return os.environ.get("ENVBUILD_RESULTS", ".")
 
 
-def _namespace() -> str:
+def _namespace():
+    # type: () -> str
     # Containers of one host have process numbers of their own: only both together name a process.
-    return str(Path("/proc/self/ns/pid").readlink())
+    return os.readlink("/proc/self/ns/pid")
 
 
-def _process() -> str:
+def _process():
+    # type: () -> str
     words = (socket.gethostname(), _namespace(), str(os.getpid()))
     return "-".join(re.sub(r"[^A-Za-z0-9.]", "", word) for word in words)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    part = path.with_name(f".part-{_process()}-{path.name}")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
+def _write_whole(path, text):
+    # type: (str, str) -> None
+    directory, name = os.path.split(path)
+    part = os.path.join(directory, ".part-" + _process() + "-" + name)
+    with io.open(part, "wb") as file:
+        file.write(text.encode("utf-8"))
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
+    os.rename(part, path)
 
 
-def _keep_output() -> None:
+def _keep_output():
+    # type: () -> None
     """Send what this process writes to a file of its own, so that the parent can show it by rank."""
     rank, size = launched()
-    path = _directory() / f"output-rank-{rank}-of-{size}-{_process()}.txt"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    name = "output-rank-{}-of-{}-{}.txt".format(rank, size, _process())
+    handle = os.open(os.path.join(_directory(), name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(handle, 1)
@@ -148,16 +162,18 @@ def _keep_output() -> None:
     os.close(handle)
 
 
-def main(job: str) -> None:
+def main(job):
+    # type: (str) -> None
     """Run a job as one rank; shortly before the time limit, write where it stands."""
     _keep_output()
     dump_after_s = float(os.environ.get("ENVBUILD_DUMP_AFTER_S", "0"))
-    if dump_after_s > 0:
+    if faulthandler is not None and dump_after_s > 0:
         faulthandler.dump_traceback_later(dump_after_s)
     # As `python JOB.py` has it; this file's own directory, which jobs import us from, follows.
-    sys.path.insert(0, str(Path(job).absolute().parent))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(job)))
     runpy.run_path(job, run_name="__main__")
-    faulthandler.cancel_dump_traceback_later()
+    if faulthandler is not None:
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

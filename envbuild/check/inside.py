@@ -88,7 +88,7 @@ def _test(
 def _probe(story: Mapping[str, object], limit_s: float) -> list[Finding]:
     probe = str(Path(__file__).parent / "probe.py")
     imports = [str(name) for name in story["imports"]]  # type: ignore[attr-defined]
-    argv = ["python", "-s", probe, "/opt", *imports]
+    argv = ["/usr/bin/python3", "-I", probe, "/opt", *imports]
     try:
         done = subprocess.run(
             argv, env=environment_of_ranks({}), capture_output=True, timeout=limit_s, check=True

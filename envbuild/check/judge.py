@@ -272,11 +272,15 @@ def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> 
         f"{name}: {results.get(name, 'not tried')}" for name in wanted if results.get(name, "") is not None
     ]
     machine = ARCHITECTURES.get(str(facts.get("machine")), str(facts.get("machine")))
-    missing = [str(line) for line in _list(facts.get("missing"))]
+    lacks = {str(name) for name in _list(manifest.get("lacks"))}
+    told = [str(line) for line in _list(facts.get("missing"))]
+    missing = [line for line in told if line.rpartition(" needs ")[2] not in lacks]
     excused = [str(line) for line in _list(facts.get("excused"))]
     found = f"{facts.get('objects')} objects, {len(missing)} not found"
     if excused:
         found += f", left to the host or to import: {_some(excused)}"
+    if len(missing) < len(told):
+        found += f", not brought as the recipe says: {_some(sorted(lacks))}"
     return [
         _same(
             "S1.architecture",

@@ -1,19 +1,20 @@
 """Facts of an image, found inside it: what imports, and which shared objects lack a library.
 
-Usage: ``python probe.py ROOT [MODULE…]``; prints one JSON object. Standard
+Usage: ``python3 -I probe.py ROOT [MODULE…]``; prints one JSON object. Standard
 library only, Python 3.9 or newer; travels in every image, and is also sent in
-through standard input by `envbuild test`.
+through standard input by `envbuild test`. What is imported is imported by the
+`python` that is first on PATH.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import platform
 import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,6 +32,21 @@ HOST_LIBRARIES = re.compile(
 DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 # Of these an image holds one copy, or a process would sooner or later load two.
 SINGLE_LIBRARIES = re.compile(r"lib(cudart|nccl|cudnn)\.so(\.|$)")
+# Runs on Python 2.7, too. What a module prints is none of our JSON.
+_IMPORT = """\
+import sys
+del sys.path[0]  # modules come from the image alone, not from the working directory
+import importlib, os
+out = os.dup(1)
+os.dup2(2, 1)
+try:
+    importlib.import_module(sys.argv[1])
+except BaseException as error:  # SystemExit at import is a failure too
+    reason = "%s: %s" % (type(error).__name__, error)
+    os.write(out, (reason if isinstance(reason, bytes) else reason.encode("utf-8", "replace"))[:2000])
+    os._exit(1)
+os._exit(0)
+"""
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
 _MAX_TABLE_BYTES = 64 << 20
@@ -238,27 +254,14 @@ def try_imports(modules: list[str]) -> dict[str, str | None]:
 
 
 def _try_import(name: str) -> str | None:
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(read_end)
-            # What a module prints is none of our JSON.
-            os.dup2(2, 1)
-            importlib.import_module(name)
-            reason = b""
-        except BaseException as error:  # SystemExit at import is a failure too
-            reason = f"{type(error).__name__}: {error}".encode()[:2000] or b"failed"
-        os.write(write_end, reason)
-        os._exit(1 if reason else 0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        reason = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return f"ended by signal {os.WTERMSIG(status)}"
-    if status != 0:
-        return reason.decode(errors="replace") or f"exit code {os.WEXITSTATUS(status)}"
+    # The image's own Python, which may be older than the one that runs this.
+    done = subprocess.run(
+        ["python", "-s", "-c", _IMPORT, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False
+    )
+    if done.returncode < 0:
+        return f"ended by signal {-done.returncode}"
+    if done.returncode != 0:
+        return done.stdout.decode(errors="replace") or f"exit code {done.returncode}"
     return None
 
 
@@ -289,6 +292,4 @@ def main(root: str, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Modules come from the image alone, not from beside this file or the working directory.
-    del sys.path[0]
     main(sys.argv[1], sys.argv[2:])

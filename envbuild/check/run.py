@@ -94,7 +94,7 @@ def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
         Wall-clock limit in seconds.
     """
     argv = subject.apptainer.command(
-        subject.image, ["python", "-s", "-", "/opt", *subject.manifest.imports], cwd="/"
+        subject.image, ["/usr/bin/python3", "-I", "-", "/opt", *subject.manifest.imports], cwd="/"
     )
     source = Path(__file__).with_name("probe.py").read_bytes()
     done = process.run(argv, env=host.environment(), timeout_s=limit_s, stdin=source)

@@ -98,6 +98,8 @@ class Manifest:
         Whose launcher that MPI has (``openmpi``); empty for none.
     imports : tuple of str
         Python modules that must import.
+    lacks : tuple of str
+        Libraries that its recipes say nothing brings, and nothing proven needs.
     commands : tuple of str
         Commands that get a wrapper.
     conflicts : tuple of str
@@ -120,6 +122,7 @@ class Manifest:
     mpi_family: str
     recipes: dict[str, str]
     imports: tuple[str, ...]
+    lacks: tuple[str, ...]
     commands: tuple[str, ...]
     conflicts: tuple[str, ...]
     jobs: tuple[Job, ...]
@@ -156,7 +159,7 @@ class Manifest:
             data["jobs"] = tuple(
                 Job(**{**job, "same_on_all_ranks": tuple(job["same_on_all_ranks"])}) for job in data["jobs"]
             )
-            for name in ("imports", "commands", "conflicts"):
+            for name in ("imports", "lacks", "commands", "conflicts"):
                 data[name] = tuple(data[name])
             return Manifest(**data)
         except (KeyError, TypeError) as error:

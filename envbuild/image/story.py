@@ -47,6 +47,7 @@ def manifest_of(
         mpi_family=(asked.mpi.recipe.family or asked.mpi.recipe.name) if asked.mpi else "",
         recipes={pin.name: pin.version for pin in lock.recipes},
         imports=tuple(imports),
+        lacks=tuple(sorted({name for chosen in asked.recipes for name in chosen.recipe.lacks})),
         commands=tuple(sorted(commands | set(spec.module.commands))),
         conflicts=spec.module.conflicts,
         jobs=_jobs(asked),

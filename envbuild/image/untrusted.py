@@ -20,6 +20,7 @@ from envbuild.spec.model import NAME, VARIABLE, VERSION, LauncherName
 
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_LIBRARY = r"[A-Za-z0-9/][A-Za-z0-9._+/-]*"
 _COMMAND = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 _CONFLICT = r"[A-Za-z0-9][A-Za-z0-9._+/-]*"
 _LAYER = r"[a-z0-9][a-z0-9._:+-]*"
@@ -70,6 +71,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         if name:
             yield from _unmatched(where, NAME, name)
     yield from _unmatched("imports", _MODULE, *manifest.imports)
+    yield from _unmatched("lacks", _LIBRARY, *manifest.lacks)
     yield from _unmatched("commands", _COMMAND, *manifest.commands)
     yield from _unmatched("conflicts", _CONFLICT, *manifest.conflicts)
     yield from _unmatched("environment", VARIABLE, *(variable.name for variable in manifest.environment))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 KEY_FORMAT = 1
 
@@ -125,6 +125,17 @@ class PrefixStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackStep:
+    """Unpack wheels below a prefix for Python 2.7, which uv does not know, and compile them with it."""
+
+    prefix: str
+    interpreter: Interpreter
+    wheels: tuple[InputFile, ...]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextEntry:
     """A file that we write.
 
@@ -169,10 +180,17 @@ class SourceStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesStep:
-    """Write files, and nothing else."""
+    """Write files and symbolic links, and nothing else.
+
+    Attributes
+    ----------
+    links : dict of str to str
+        Path → target.
+    """
 
     files: tuple[TextEntry, ...]
     tools: tuple[Tool, ...]
+    links: dict[str, str] = field(default_factory=dict)
     revision: int = 1
 
 
@@ -184,7 +202,7 @@ class MergeStep:
     revision: int = 1
 
 
-Step = BaseStep | SystemStep | VenvStep | PrefixStep | SourceStep | FilesStep | MergeStep
+Step = BaseStep | SystemStep | VenvStep | PrefixStep | UnpackStep | SourceStep | FilesStep | MergeStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +213,7 @@ class Layer:
     ----------
     name : str
         ``base``, ``system``, ``accelerator``, ``mpi``, ``framework:pytorch``, ``python``,
-        ``venv``, ``files``, ``metadata``, ``a+b`` for a merge, or
+        ``venv``, ``links:cntk``, ``files``, ``metadata``, ``a+b`` for a merge, or
         ``toolchain:horovod`` for what a build needs and no image holds.
     key : str
         ``sha256:…``: the promise.

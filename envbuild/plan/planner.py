@@ -20,6 +20,7 @@ from envbuild.plan.model import (
     SystemStep,
     TextEntry,
     Tool,
+    UnpackStep,
     VenvStep,
     layer_key,
 )
@@ -33,6 +34,15 @@ MAX_OVERLAYS = 3
 
 # A merge is a copy in the store: what is heavier than this stays alone, whatever the start costs.
 HEAVY_BYTES = 100_000_000
+
+
+# Python 2.7 takes an empty variable, which is how an image unsets one, for a place to look in.
+_LEGACY_START = """\
+#!/bin/sh
+[ -n "$PYTHONHOME" ] || unset PYTHONHOME
+[ -n "$PYTHONPATH" ] || unset PYTHONPATH
+exec /usr/bin/python{version} "$@"
+"""
 
 
 def make_plan(
@@ -60,6 +70,7 @@ def make_plan(
     # A layer that is built follows what it is made from; among the overlays it has its recipe's place.
     layers += [*upper, *built]
     order = ["base", "system", "accelerator", *(chosen.layer for chosen in asked.recipes)]
+    order += [f"links:{chosen.recipe.name}" for chosen in asked.recipes]
     order += ["python", "venv", "files", "metadata"]
     there = {layer.name for layer in layers}
     overlays = tuple(name for name in order[1:] if name in there)
@@ -131,27 +142,19 @@ def _upper_layers(
     asked: Asked, lock: Lock, root_texts: Mapping[str, str], metadata: Sequence[TextEntry], base: Layer
 ) -> list[Layer]:
     """Return the layers above the base, but for those that are built from source."""
-    interpreter = _interpreter(asked, lock)
-    python_tools = _tools(lock, "uv", "mksquashfs")
     layers = []
     if lock.system_debs:
         layers.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
     for owner in [*(chosen.layer for chosen in asked.recipes), "accelerator", "python"]:
         wheels = _wheels(pin for pin in lock.python if pin.layer == owner and pin.is_wheel)
         if wheels:
-            prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX
-            prefix_step = PrefixStep(
-                prefix=prefix, interpreter=interpreter, wheels=wheels, tools=python_tools
-            )
-            layers.append(_layer(owner, prefix_step, (), needs=("base",)))
-    venv = VenvStep(
-        prefix=ENV_PREFIX,
-        interpreter=interpreter,
-        tools=python_tools,
-        debian_python=any(chosen.recipe.debian_python for chosen in asked.recipes),
-    )
-    layers.append(_layer("venv", venv, (), needs=("base",)))
+            layers.append(_layer(owner, _prefix_step(owner, wheels, asked, lock), (), needs=("base",)))
+    layers.append(_venv(asked, lock))
     squash = _tools(lock, "mksquashfs")
+    for chosen in asked.recipes:
+        if chosen.recipe.links:
+            step_of_links = FilesStep(files=(), links=dict(chosen.recipe.links), tools=squash)
+            layers.append(_layer(f"links:{chosen.recipe.name}", step_of_links, ()))
     if asked.spec.files:
         entries = tuple(
             TextEntry(
@@ -165,6 +168,44 @@ def _upper_layers(
     story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
     layers.append(_layer("metadata", story, ()))
     return layers
+
+
+def _prefix_step(
+    owner: str, wheels: tuple[InputFile, ...], asked: Asked, lock: Lock
+) -> PrefixStep | UnpackStep:
+    prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX
+    interpreter = _interpreter(asked, lock)
+    if asked.base.python.is_legacy:
+        tools = _tools(lock, "installer", "mksquashfs")
+        return UnpackStep(prefix=prefix, interpreter=interpreter, wheels=wheels, tools=tools)
+    tools = _tools(lock, "uv", "mksquashfs")
+    return PrefixStep(prefix=prefix, interpreter=interpreter, wheels=wheels, tools=tools)
+
+
+def _venv(asked: Asked, lock: Lock) -> Layer:
+    """Return the layer that makes the Python layers an environment."""
+    version = asked.base.python.version
+    if asked.base.python.is_legacy:
+        # Python 2.7 has no virtual environments: its system's own follows a .pth to our prefix.
+        site = f"{ENV_PREFIX}/lib/python{version}/site-packages\n"
+        start = _LEGACY_START.format(version=version)
+        files = (
+            _text(f"/usr/lib/python{version}/dist-packages/envbuild.pth", site),
+            _text(f"{ENV_PREFIX}/bin/python", start, executable=True),
+        )
+        links = {f"{ENV_PREFIX}/bin/{name}": "python" for name in ("python2", f"python{version}")}
+        return _layer("venv", FilesStep(files=files, links=links, tools=_tools(lock, "mksquashfs")), ())
+    venv = VenvStep(
+        prefix=ENV_PREFIX,
+        interpreter=_interpreter(asked, lock),
+        tools=_tools(lock, "uv", "mksquashfs"),
+        debian_python=any(chosen.recipe.debian_python for chosen in asked.recipes),
+    )
+    return _layer("venv", venv, (), needs=("base",))
+
+
+def _text(path: str, text: str, *, executable: bool = False) -> TextEntry:
+    return TextEntry(path=path, content=base64.b64encode(text.encode()).decode(), executable=executable)
 
 
 def _source_layers(

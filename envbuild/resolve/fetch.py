@@ -20,8 +20,10 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError,
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.lock.model import DebPin, PythonPin
 from envbuild.resolve.debian import proxies
+from envbuild.resolve.exact import Finder
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, copy, file_name
 from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
+from envbuild.resolve.python import resolver_of
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
@@ -85,8 +87,8 @@ def fetch(
     debian = _archive_addresses(missing, asked, here)
     hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
     with network.Client(patience, hosts) as client:
-        uv = Uv(asked=asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
-        addresses = debian | _python_addresses(uv, missing)
+        resolver = resolver_of(asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
+        addresses = debian | _python_addresses(resolver, missing)
         _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
 
 
@@ -181,15 +183,15 @@ def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -
     }
 
 
-def _python_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
-    """Ask uv where the very files are that are locked: SHA-256 → addresses, maybe none."""
+def _python_addresses(resolver: Uv | Finder, missing: Sequence[Pin]) -> dict[str, list[str]]:
+    """Ask where the very files are that are locked: SHA-256 → addresses, maybe none."""
     addresses: dict[str, list[str]] = {}
     left = [pin for pin in missing if isinstance(pin, PythonPin)]
     while left:
         # An image and the builds from source in it may hold two versions of one distribution.
         pins = {pin.name: pin for pin in left}
         left = [pin for pin in left if pins[pin.name] != pin]
-        offered = _offered(uv, pins)
+        offered = _offered(resolver, pins)
         for name, pin in pins.items():
             addresses[pin.sha256] = [
                 offer.address
@@ -199,15 +201,15 @@ def _python_addresses(uv: Uv, missing: Sequence[Pin]) -> dict[str, list[str]]:
     return addresses
 
 
-def _offered(uv: Uv, pins: Mapping[str, PythonPin]) -> dict[str, list[Offer]]:
+def _offered(resolver: Uv | Finder, pins: Mapping[str, PythonPin]) -> dict[str, list[Offer]]:
     offered: dict[str, list[Offer]] = {}
     try:
-        offered = uv.locate({name: pin.version for name, pin in pins.items()})
+        offered = resolver.locate({name: pin.version for name, pin in pins.items()})
     except RequestError:
         # One is gone, and uv names only one: ask for each, so that all of them can be told.
         for name, pin in sorted(pins.items()):
             with contextlib.suppress(RequestError):
-                offered.update(uv.locate({name: pin.version}))
+                offered.update(resolver.locate({name: pin.version}))
     return offered
 
 

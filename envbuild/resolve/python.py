@@ -1,4 +1,4 @@
-"""From Python requirements to pins: one resolution per image, with uv."""
+"""From Python requirements to pins: one resolution per image, with uv where it knows the Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import uvtext
+from envbuild.resolve.exact import Finder
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
 from envbuild.spec.asked import Asked, ChosenRecipe
@@ -54,10 +55,27 @@ def resolve_python(
         return ()
     old = previous.python if previous is not None else ()
     with network.Client() as client:
-        uv = Uv(asked=asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline)
-        pins = _resolve(requests, uv, old=old, upgrade=upgrade)
+        resolver = resolver_of(
+            asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline
+        )
+        pins = _resolve(requests, resolver, old=old, upgrade=upgrade)
     _tell_accelerator(asked, pins, emit)
     return pins
+
+
+def resolver_of(
+    asked: Asked,
+    *,
+    sources: PythonSources,
+    cache_dir: Path,
+    client: network.Client,
+    emit: Emit,
+    offline: bool = False,
+) -> Uv | Finder:
+    """Return what finds distributions for a base's Python: uv, or what does without resolving."""
+    if asked.base.python.is_legacy:
+        return Finder(asked=asked, sources=sources, client=client, emit=emit, offline=offline)
+    return Uv(asked=asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline)
 
 
 def resolve_build_tools(
@@ -116,7 +134,7 @@ def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPi
 
 def _resolve(
     requests: Sequence[str],
-    uv: Uv,
+    resolver: Uv | Finder,
     *,
     old: Sequence[PythonPin],
     upgrade: Sequence[str] | None,
@@ -125,10 +143,12 @@ def _resolve(
     keep: dict[str, str] = {}
     if upgrade is None or len(upgrade) > 0:
         keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
-    resolved = uv.resolve(requests, keep=keep)
-    offered = uv.locate({entry.name: entry.version for entry in resolved})
-    files = _with_sizes(_choose(uv.asked, resolved, offered), old, uv.client)
-    return tuple(sorted(_pin(uv, entry, file, resolved) for entry, file in zip(resolved, files, strict=True)))
+    resolved = resolver.resolve(requests, keep=keep)
+    offered = resolver.locate({entry.name: entry.version for entry in resolved})
+    files = _with_sizes(_choose(resolver.asked, resolved, offered), old, resolver.client)
+    return tuple(
+        sorted(_pin(resolver, entry, file, resolved) for entry, file in zip(resolved, files, strict=True))
+    )
 
 
 def _choose(
@@ -180,18 +200,18 @@ def _with_sizes(
 
 
 def _pin(
-    uv: Uv, entry: uvtext.Resolved, file: uvtext.Offer, resolved: Sequence[uvtext.Resolved]
+    resolver: Uv | Finder, entry: uvtext.Resolved, file: uvtext.Offer, resolved: Sequence[uvtext.Resolved]
 ) -> PythonPin:
     if file.size_bytes is None:
         raise AssertionError("lengths were filled in")
     return PythonPin(
         name=entry.name,
         version=entry.version,
-        origin=uv.origin(entry, file.address),
+        origin=resolver.origin(entry, file.address),
         file=file.file,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        layer=uv.asked.owner(entry.name),
+        layer=resolver.asked.owner(entry.name),
         requires=tuple(sorted(other.name for other in resolved if entry.name in other.via)),
     )
 

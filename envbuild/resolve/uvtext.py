@@ -113,7 +113,8 @@ def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
         ABI tag (``cp311``).
     """
     machine = _MACHINES[architecture]
-    python = (3, int(abi.removeprefix("cp3")))
+    interpreter = abi.removesuffix("mu")
+    python = (int(interpreter[2]), int(interpreter[3:]))
     oldest = 5 if machine == "x86_64" else 17
     platforms: list[str] = []
     for minor in range(int(glibc.partition(".")[2]), oldest - 1, -1):
@@ -123,7 +124,7 @@ def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
     platforms.append(f"linux_{machine}")
     return (
         *cpython_tags(python, abis=[abi], platforms=platforms),
-        *compatible_tags(python, interpreter=abi, platforms=platforms),
+        *compatible_tags(python, interpreter=interpreter, platforms=platforms),
     )
 
 

@@ -106,6 +106,11 @@ class Asked:
         """The recipes that build a distribution from its source."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.source is not None)
 
+    def frozen(self) -> dict[str, str]:
+        """Return what nobody mends any more, and why it is there all the same: name → reason."""
+        parts = {chosen.recipe.name: chosen.recipe.frozen for chosen in self.recipes}
+        return {name: why for name, why in {self.base.name: self.base.frozen, **parts}.items() if why}
+
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""
         wanted = set(self.spec.packages.python)

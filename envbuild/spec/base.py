@@ -23,9 +23,14 @@ class BasePython(Model):
         Debian packages whose pins identify the interpreter.
     """
 
-    version: Annotated[str, full_match(r"3\.[0-9]+", "a Python version, such as `3.11`")]
-    abi: Annotated[str, full_match(r"cp3[0-9]+", "an ABI tag, such as `cp311`")]
+    version: Annotated[str, full_match(r"3\.[0-9]+|2\.7", "a Python version, such as `3.11`")]
+    abi: Annotated[str, full_match(r"cp3[0-9]+|cp27mu", "an ABI tag, such as `cp311`")]
     packages: tuple[DebianPackage, ...]
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is Python 2.7: uv does not know it, and it has no virtual environments."""
+        return self.version.startswith("2.")
 
 
 class BaseImage(Model):

@@ -189,6 +189,7 @@ Origin = Annotated[
 ]
 PythonConstraint = Annotated[str, AfterValidator(_python_constraint)]
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
+Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
@@ -445,6 +446,12 @@ class Recipe(Model):
         Debian packages that it needs in the image.
     debian_python : bool
         Whether the image's `python` sees the Python packages among them.
+    links : dict of str to str
+        Symbolic links that it adds: path → target, as names that others have for a library.
+    lacks : tuple of str
+        Libraries that parts of it want and nothing brings: what works without them is proven.
+    frozen : str
+        Why it is no more than kept alive, and for whom; empty for a living one.
     imports : tuple of str
         Modules that must import in the finished image.
     verify : tuple of VerifyJob
@@ -472,6 +479,9 @@ class Recipe(Model):
     source: SourceBuild | None = None
     system: tuple[DebianPackage, ...] = ()
     debian_python: bool = False
+    links: dict[ImagePath, Text] = {}
+    lacks: tuple[Soname, ...] = ()
+    frozen: Text = ""
     imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False

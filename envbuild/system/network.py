@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _CHUNK_BYTES = 256 * 1024
+# The page of a distribution with thousands of files has a few megabytes.
+_PAGE_LIMIT_BYTES = 64 << 20
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE = frozenset({404, 410})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
@@ -95,6 +97,23 @@ def local_path(address: str) -> Path | None:
     if parts.scheme in ("file", "copy"):
         return Path(unquote(parts.path))
     return Path(address) if not parts.scheme else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What an address answered with.
+
+    Attributes
+    ----------
+    address : str
+        Where it was in the end, after redirections.
+    kind : str
+        Its ``Content-Type``.
+    """
+
+    address: str
+    content: bytes
+    kind: str
 
 
 class Client:
@@ -172,6 +191,32 @@ class Client:
         except NetworkError:
             told = None  # some servers refuse HEAD; the answer to GET is what counts
         return told if told is not None else self._persist(lambda: ask("GET") or 0, threading.Event())
+
+    def page(self, address: str, *, accept: str) -> Page:
+        """Return what an address answers with, a page that people or tools read.
+
+        Parameters
+        ----------
+        accept : str
+            The forms that are understood (an ``Accept`` header).
+
+        Raises
+        ------
+        NetworkError
+            Nobody answers, there is no page, or it is longer than any page should be.
+        """
+
+        def receive() -> Page:
+            with self._good_answer(address, "GET", {"Accept": accept}) as response:
+                content = b""
+                for chunk in response.iter_content(_CHUNK_BYTES):
+                    content += chunk
+                    if len(content) > _PAGE_LIMIT_BYTES:
+                        raise NetworkError(f"{redact(address)} is longer than a page should be")
+                kind = response.headers.get("Content-Type", "")
+                return Page(address=response.url, content=content, kind=kind)
+
+        return self._persist(receive, threading.Event())
 
     def download(
         self,

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError, raise_all
@@ -16,6 +17,10 @@ from envbuild.system import host, process
 from envbuild.system.files import sha256
 
 NAMES = ("mksquashfs", "mmdebstrap", "uv")
+# Where wheels are for Python 2.7, which uv does not know.
+LEGACY_NAMES = ("installer", "mksquashfs", "mmdebstrap")
+# Tools that are Python packages, which run in our own process.
+_PACKAGES = frozenset({"installer"})
 
 _CACHE = "tools.json"
 _CACHE_FORMAT = 1
@@ -67,10 +72,12 @@ def identify(cache: Path, names: Sequence[str] = NAMES) -> tuple[ToolIdentity, .
     MachineError
         Tools are missing or cannot tell their version: all of them at once.
     """
+    packages = sorted(_PACKAGES.intersection(names))
+    names = sorted(set(names) - _PACKAGES)
     remembered = _load(cache)
     kept: dict[str, _Known] = {}
     errors: list[EnvbuildError] = []
-    for name in sorted(names):
+    for name in names:
         try:
             program = locate(name)
             known = remembered.get(str(program))
@@ -80,10 +87,11 @@ def identify(cache: Path, names: Sequence[str] = NAMES) -> tuple[ToolIdentity, .
     raise_all(errors)
     if any(remembered.get(program) is not known for program, known in kept.items()):
         _save(cache, {**remembered, **kept})
-    return tuple(
+    programs = (
         ToolIdentity(name=name, version=known.version, digest=known.digest)
-        for name, known in zip(sorted(names), kept.values(), strict=True)
+        for name, known in zip(names, kept.values(), strict=True)
     )
+    return tuple(sorted((*programs, *map(_package, packages))))
 
 
 def locate(name: str) -> Path:
@@ -116,6 +124,15 @@ def _examine(name: str, program: Path) -> _Known:
     return _Known(
         files={str(path): _signature(path) for path in files}, version=version, digest=f"sha256:{digest}"
     )
+
+
+def _package(name: str) -> ToolIdentity:
+    """Return the identity of a Python package: its version, and the digest of its modules as installed."""
+    distribution = metadata.distribution(name)
+    modules = sorted(path for path in distribution.files or () if path.suffix == ".py")
+    lines = [f"{path} {_digest(Path(str(path.locate())))}\n" for path in modules]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    return ToolIdentity(name=name, version=f"{name} {distribution.version}", digest=f"sha256:{digest}")
 
 
 def _libraries(name: str, program: Path) -> list[Path]:

@@ -11,11 +11,20 @@ import uv
 
 from envbuild.build.run import Workshop, build_layers, drop_damaged, missing_layers
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted
+from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted, Warned
 from envbuild.image.compose import check_target, compose, is_image
 from envbuild.image.model import Part
 from envbuild.lock.text import dump
-from envbuild.plan.model import BaseStep, BuildPlan, InputFile, Layer, PrefixStep, SourceStep, SystemStep
+from envbuild.plan.model import (
+    BaseStep,
+    BuildPlan,
+    InputFile,
+    Layer,
+    PrefixStep,
+    SourceStep,
+    SystemStep,
+    UnpackStep,
+)
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock
 from envbuild.system.files import is_directory
@@ -100,6 +109,8 @@ def build_image(
     state = lock_spec(spec, settings, refuse_change=locked, offline=offline, sources=sources)
     for change in state.changes:
         settings.emit(Note(text=f"lock: {change}"))
+    for name, why in state.asked.frozen().items():
+        settings.emit(Warned(text=f"{name} is frozen: {why}"))
     plan = design(state, flat=flat)
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
     records = {} if missing else {layer.name: _finished(layer, settings) for layer in plan.parts()}
@@ -192,7 +203,7 @@ def _files(layer: Layer) -> tuple[InputFile, ...]:
         return step.debs
     if isinstance(step, SystemStep):
         return (*step.base_debs, *step.debs)
-    if isinstance(step, PrefixStep):
+    if isinstance(step, PrefixStep | UnpackStep):
         return step.wheels
     if isinstance(step, SourceStep):
         return (step.archive, *step.build_wheels)

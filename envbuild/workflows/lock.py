@@ -75,7 +75,7 @@ def lock_spec(
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
     previous = _previous(spec)
-    pins = _tool_pins(settings)
+    pins = _tool_pins(settings, asked)
     changes = _changes(previous, asked, pins)
     if refuse_change:
         refuse(spec, changes)
@@ -107,7 +107,7 @@ def lock_spec(
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_previous(spec), asked, _tool_pins(settings))
+    return _changes(_previous(spec), asked, _tool_pins(settings, asked))
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> None:
@@ -157,6 +157,7 @@ def _versions(lock: Lock) -> dict[str, str]:
     return {pin.name: pin.version for pin in pins}
 
 
-def _tool_pins(settings: Settings) -> tuple[ToolPin, ...]:
-    found = tools.identify(settings.store.root / "tools")
+def _tool_pins(settings: Settings, asked: Asked) -> tuple[ToolPin, ...]:
+    names = tools.LEGACY_NAMES if asked.base.python.is_legacy else tools.NAMES
+    found = tools.identify(settings.store.root / "tools", names)
     return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))

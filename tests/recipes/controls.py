@@ -75,6 +75,8 @@ def _of(
 
 _mpi = partial(_of, "mpich", "collectives")
 _mpi_by_name = partial(_of, "openmpi-debian", "collectives")
+_cntk = partial(_of, "cntk", "learner")
+_cntk_train = partial(_of, "cntk", "train")
 _ddp = partial(_of, "pytorch", "ddp")
 _train = partial(_of, "pytorch", "train")
 _cuda = partial(_of, "pytorch", "built_for")
@@ -454,4 +456,23 @@ CONTROLS = (
         ('status(port, "/api/shutdown", "POST")', "pass"),
         ("exit_code = process.wait(60)", "process.kill()\n            exit_code = process.wait(60)"),
     ),
+    _cntk("singletons", "D0/D10.cntk D10.cntk/weight_first D10.cntk/weight_last", before=SINGLETONS),
+    _cntk(
+        "gradients not added",
+        "D10.cntk/weight_first D10.cntk/weight_last",
+        ("[data_parallel_distributed_learner(local)]", "[local]"),
+    ),
+    _cntk_train("singletons", "D0/D10.cntk-train", before=SINGLETONS),
+    _cntk_train(
+        "gradients not added",
+        "D10.cntk-train/losses-as-one-rank D10.cntk-train/parameters-as-one-rank "
+        "D10.cntk-train/parameter_hash",
+        ("[data_parallel_distributed_learner(local)]", "[local]"),
+    ),
+    _cntk_train(
+        "all on one share",
+        "D10.cntk-train/losses-as-one-rank D10.cntk-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _cntk_train("fewer steps", "D10.cntk-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
 )

@@ -68,6 +68,7 @@ def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
         "mpi_family": "mpich",
         "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
         "imports": ("torch",),
+        "lacks": (),
         "commands": ("torchrun",),
         "conflicts": ("python",),
         "jobs": (),

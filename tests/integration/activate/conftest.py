@@ -240,8 +240,8 @@ def manifest_of(name: str, version: str, summary: str, parts: list[Part] | None 
         name=name, version=version, summary=summary, architecture=architecture(), form="layered",
         parts=tuple(parts or ()), environment=default_environment(), base="debian-12", glibc="2.36",
         python="3.11", mpi="", mpi_family="", recipes={"framework": "2.13.0"}, imports=("framework",),
-        commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2, timeout_s=60.0,
-        labels={}, lock_digest="sha256:" + "0" * 64,
+        lacks=(), commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2,
+        timeout_s=60.0, labels={}, lock_digest="sha256:" + "0" * 64,
     )  # fmt: skip
 
 

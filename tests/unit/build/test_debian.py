@@ -130,6 +130,12 @@ class TestBytecode:
         assert made[0].read_bytes()[:4] == importlib.util.MAGIC_NUMBER
         assert made[0].read_bytes()[4:16] == b"\1\0\0\0" + bytes(8)
 
+    def test_python_2_finds_the_time_that_all_files_have(self, tmp_path: Path) -> None:
+        path = tmp_path / "module.pyc"
+        path.write_bytes(b"\x03\xf3\r\n" + b"\x12\x34\x56\x78" + b"code")
+        debian._make_bytecode_timeless(tmp_path)
+        assert path.read_bytes() == b"\x03\xf3\r\n" + bytes(4) + b"code"
+
     @pytest.mark.parametrize(
         "content",
         [b"", b"abcd", b"magi" + b"\1\0\0\0" + b"x" * 20, b"magi" + b"\3\0\0\0" + b"x" * 20],

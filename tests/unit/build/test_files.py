@@ -21,11 +21,20 @@ def entry(path: str, content: bytes = b"", executable: bool = False) -> TextEntr
 def test_modes_and_bytes_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_files([entry("/a/b/c", b"\0\xff"), entry("/a/run", executable=True)], tmp_path)
+        write_files(
+            [entry("/a/b/c", b"\0\xff"), entry("/a/run", executable=True)], {"/a/d/l": "/nowhere"}, tmp_path
+        )
     finally:
         os.umask(before)
     kinds = {path: what[:6] for path, what in scan(tmp_path).entries.items()}
-    assert kinds == {"a": "d 0755", "a/b": "d 0755", "a/b/c": "f 0644", "a/run": "f 0755"}
+    assert kinds == {
+        "a": "d 0755",
+        "a/b": "d 0755",
+        "a/b/c": "f 0644",
+        "a/d": "d 0755",
+        "a/d/l": "l /now",
+        "a/run": "f 0755",
+    }
     assert (tmp_path / "a/b/c").read_bytes() == b"\0\xff"
 
 
@@ -33,5 +42,5 @@ def test_the_order_of_entries_changes_nothing(tmp_path: Path) -> None:
     entries = [entry("/b/x", b"1"), entry("/a", b"2"), entry("/b/a/y", b"3")]
     for name, given in (("one", entries), ("two", entries[::-1])):
         (tmp_path / name).mkdir()
-        write_files(given, tmp_path / name)
+        write_files(given, {}, tmp_path / name)
     assert scan(tmp_path / "one") == scan(tmp_path / "two")

@@ -183,6 +183,13 @@ def test_a_hostile_object_is_told_or_harmless(tmp_path: Path, at: int, value: in
     assert len(missing) == 1
 
 
+def path_with_python(directory: Path) -> str:
+    """Make a directory whose `python` is this one, as an image has it; return a search path."""
+    (directory / "bin").mkdir()
+    (directory / "bin/python").symlink_to(sys.executable)
+    return f"{directory}/bin:/usr/bin:/bin"
+
+
 def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
     modules = {
         "good": "x = 1",
@@ -195,9 +202,9 @@ def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
     for name, text in modules.items():
         (tmp_path / f"{name}.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "-s", "-", str(tmp_path), *modules],
+        [sys.executable, "-I", "-", str(tmp_path), *modules],
         input=Path(probe.__file__).read_bytes(),
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(tmp_path), "PATH": path_with_python(tmp_path)},
         capture_output=True,
         check=True,
     )
@@ -216,10 +223,10 @@ def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_modules_beside_the_working_directory_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "shadow_of_the_image.py").write_text("")
     done = subprocess.run(
-        [sys.executable, "-s", "-", str(tmp_path), "shadow_of_the_image"],
+        [sys.executable, "-I", "-", str(tmp_path), "shadow_of_the_image"],
         input=Path(probe.__file__).read_bytes(),
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin"},
+        env={"PATH": path_with_python(tmp_path)},
         capture_output=True,
         check=True,
     )

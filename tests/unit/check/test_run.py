@@ -109,7 +109,7 @@ def test_the_probe_is_sent_in_and_its_facts_are_judged(ended: dict[str, object])
     ended["stdout"] = json.dumps(facts)
     assert {finding.status for finding in run.probe(it, limit_s=5.0)} == {"PASS"}
     assert isinstance(ended["argv"], list)
-    assert ended["argv"][-5:] == ["python", "-s", "-", "/opt", "torch"]
+    assert ended["argv"][-5:] == ["/usr/bin/python3", "-I", "-", "/opt", "torch"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from envbuild.plan.model import (
     PrefixStep,
     SourceStep,
     TextEntry,
+    UnpackStep,
     VenvStep,
 )
 from envbuild.plan.planner import HEAVY_BYTES, MAX_OVERLAYS, make_plan, overlay_groups
@@ -244,6 +245,36 @@ class TestLayers:
         steps = [each.layer("venv").step for each in (plan(), made)]
         assert [step.debian_python for step in steps if isinstance(step, VenvStep)] == [False, True]
         assert {name for name in changed(made) if "+" not in name} == {"venv"}
+
+    def test_python_2_is_unpacked_and_follows_a_path_file(self) -> None:
+        python = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
+        what = dataclasses.replace(asked(PYTORCH), base=BASE.model_copy(update={"python": python}))
+        tools = tuple(
+            ToolPin(name=name, version="1", digest="sha256:" + sha(name))
+            for name in ("installer", "mksquashfs", "mmdebstrap")
+        )
+        made = plan(what, tools=tools)
+        step = made.layer("framework:torch").step
+        assert isinstance(step, UnpackStep)
+        assert [tool.name for tool in step.tools] == ["installer", "mksquashfs"]
+        venv = made.layer("venv").step
+        assert isinstance(venv, FilesStep)
+        texts = {entry.path: base64.b64decode(entry.content).decode() for entry in venv.files}
+        site = "/opt/env/lib/python2.7/site-packages\n"
+        assert texts["/usr/lib/python2.7/dist-packages/envbuild.pth"] == site
+        assert texts["/opt/env/bin/python"].endswith('exec /usr/bin/python2.7 "$@"\n')
+        assert venv.links == {"/opt/env/bin/python2": "python", "/opt/env/bin/python2.7": "python"}
+
+    def test_links_of_a_recipe_are_a_layer(self) -> None:
+        linked = recipe(
+            "torch", "framework", "2.13.0", links={"/opt/env/lib/libold.so": "/usr/lib/libnew.so"}
+        )
+        made = plan(asked(MPICH, linked))
+        step = made.layer("links:torch").step
+        assert isinstance(step, FilesStep)
+        assert (step.files, step.links) == ((), {"/opt/env/lib/libold.so": "/usr/lib/libnew.so"})
+        assert {name for name in changed(made) if "+" not in name} == {"links:torch"}
+        assert any("links:torch" in members for members in made.members.values())
 
     def test_files_of_the_spec(self) -> None:
         made = plan(asked(files={"b": b"\xff", "a": b""}))

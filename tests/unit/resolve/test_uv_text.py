@@ -138,6 +138,13 @@ def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
     assert not any("x86_64" in tag or "2_42" in tag or "manylinux1_" in tag for tag in accepted)
 
 
+def test_tags_of_python_2() -> None:
+    accepted = [str(tag) for tag in uvtext.tags("amd64", "2.31", "cp27mu")]
+    assert accepted[0] == "cp27-cp27mu-manylinux_2_31_x86_64"
+    assert {"cp27-cp27mu-manylinux1_x86_64", "py27-none-any", "py2-none-any"} <= set(accepted)
+    assert not any(tag.startswith(("cp3", "py3")) or "-abi3-" in tag for tag in accepted)
+
+
 @pytest.mark.parametrize(
     ("architecture", "glibc", "expected"),
     [
