@@ -29,9 +29,20 @@ class Listing:
     mistakes: tuple[EnvbuildError, ...] = ()
 
     def to_json(self) -> str:
-        """Return name, kind, preferred version and summary of each as a JSON list."""
-        keys = ("name", "kind", "version", "summary")
-        return json.dumps([dict(zip(keys, row, strict=True)) for row in self._rows()], indent=2)
+        """Return name, kind, preferred version, summary and whether it is frozen, as a JSON list."""
+        return json.dumps(
+            [
+                {
+                    "name": each.name,
+                    "kind": each.kind,
+                    "version": each.versions[0],
+                    "summary": each.summary,
+                    "frozen": bool(each.frozen),
+                }
+                for each in self.recipes
+            ],
+            indent=2,
+        )
 
     def to_text(self) -> str:
         """Return a line for each, in columns; empty where there are none."""
@@ -42,7 +53,15 @@ class Listing:
         )
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [(each.name, each.kind, each.versions[0], each.summary) for each in self.recipes]
+        return [
+            (
+                each.name,
+                each.kind,
+                each.versions[0],
+                f"{each.summary} (frozen)" if each.frozen else each.summary,
+            )
+            for each in self.recipes
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +97,7 @@ class ShownRecipe:
         yield "kind", recipe.kind
         yield "summary", recipe.summary
         yield "homepage", recipe.homepage
+        yield "frozen", recipe.frozen
         yield "file", str(self.path)
         yield "versions", ", ".join(recipe.versions)
         for name, variant in recipe.variants.items():

@@ -24,6 +24,7 @@ name: rich
 kind: framework
 summary: Has a bit of everything
 homepage: https://example.org
+frozen: its project is asleep
 versions: ["2.1.0", "2.0.3"]
 variants:
   cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu]}
@@ -69,8 +70,11 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_all_are_listed_by_name(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listed = "plain  framework  1.0    Nothing to install\nrich   framework  2.1.0  Has a bit of everything\n"
-    assert run(capsys, "ls") == (0, listed, "")
+    listed = [
+        "plain  framework  1.0    Nothing to install\n",
+        "rich   framework  2.1.0  Has a bit of everything (frozen)\n",
+    ]
+    assert run(capsys, "ls") == (0, "".join(listed), "")
 
 
 def test_the_list_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +87,7 @@ def test_the_list_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "kind": "framework",
         "version": "2.1.0",
         "summary": "Has a bit of everything",
+        "frozen": True,
     }
 
 
@@ -120,6 +125,7 @@ recipe:      rich
 kind:        framework
 summary:     Has a bit of everything
 homepage:    https://example.org
+frozen:      its project is asleep
 file:        {ours}/rich/recipe.yaml
 versions:    2.1.0, 2.0.3
 variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi)
@@ -173,6 +179,9 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "family": None,
         "base": {"python": ">=3.10", "suites": [], "glibc": "2.28"},
         "debian_python": False,
+        "links": {},
+        "lacks": [],
+        "frozen": "its project is asleep",
         "source": {
             "distribution": "rich",
             "python": ["setuptools"],
