@@ -52,7 +52,7 @@ TOTALS = """\
 All {rows} were built in {minutes:.1f} min. Their distinct layers are {distinct} MB, the images one by one
 {images} MB.
 The store holds {merges} MB of merged layers beside the distinct ones ({ratio:.2f} of them together), and
-{toolchains} MB of toolchains that no image holds. A thin installation adds wrappers and a modulefile.
+{toolchains} MB of toolchains that no image holds. All of them installed thin take {thin:.1f} MB more.
 """
 
 
@@ -152,6 +152,12 @@ class Shop:
                 row.wrong.append(f"on {ranks} ranks: {', '.join(failed)}")
             say(f"{row.name}: {ranks} ranks in {row.test_s[ranks]:.0f} s, exit code {code}")
 
+    def install(self, row: Row) -> None:
+        """Install an image thin, behind `module load`."""
+        code, _, _ = self.envbuild("module", "install", f"{row.name}.sif", "--thin", "--root", "modules")
+        if code:
+            row.wrong.append("it was not installed")
+
     def spoil(self, row: Row, done: set[str]) -> None:
         """Run the negative controls of the recipes that no earlier row had."""
         subject = subject_of(self.place / f"{row.name}.sif")
@@ -225,6 +231,7 @@ def table(rows: Sequence[Row], place: Path) -> str:
         merges=megabytes(merges),
         ratio=(distinct + merges) / distinct if distinct else 0.0,
         toolchains=megabytes(toolchains),
+        thin=sum(path.lstat().st_size for path in (place / "modules").rglob("*") if path.is_file()) / 1e6,
     )
     return text + "".join(f"\n**{row.name}: {what}**\n" for row in rows for what in row.wrong)
 
@@ -269,6 +276,7 @@ def main() -> int:
             rows.append(row)
             if not row.wrong:
                 shop.test(row)
+                shop.install(row)
                 if options.controls == "all":
                     shop.spoil(row, done)
             (place / f"{name}.sif").unlink(missing_ok=True)
