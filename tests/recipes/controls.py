@@ -25,7 +25,7 @@ RECLUSES = (
 import envbuild_job, pathlib, tempfile
 own = pathlib.Path(tempfile.mkdtemp())
 envbuild_job.publish = lambda name, text: (own / name).write_text(text)
-envbuild_job.await_published = lambda name: (own / name).read_text()
+envbuild_job.await_published = lambda name, **_: (own / name).read_text()
 """
 )
 
@@ -97,6 +97,8 @@ _mxnet_train = partial(_of, "mxnet", "averaged_train")
 _onnx = partial(_of, "onnxruntime", "models")
 _tracking = partial(_of, "mlflow", "tracking")
 _notebook = partial(_of, "jupyterlab", "notebook")
+_spark = partial(_of, "spark", "sums")
+_logistic = partial(_of, "spark", "logistic")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -475,4 +477,28 @@ CONTROLS = (
         ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
     ),
     _cntk_train("fewer steps", "D10.cntk-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _spark("singletons", "D0/D6.spark D6.spark/sum D6.spark/gathered D6.spark/workers", before=RECLUSES),
+    _spark("a rank that calls itself 0", "D0/D6.spark", ('rank=seen["worker"]', "rank=0")),
+    _spark(
+        "one partition alone",
+        "D6.spark/sum",
+        (").sum()", ").mapPartitionsWithIndex(lambda at, part: () if at else part).sum()"),
+    ),
+    _spark("own share alone", "D6.spark/gathered", ('sum(seen["shares"])', 'seen["shares"][0]')),
+    _spark("one worker alone", "D6.spark/workers", ('set(seen["workers"])', 'seen["workers"][:1]')),
+    _spark("hosts of one's own", "D6.spark/hosts", ('sorted(set(seen["hosts"]))', 'seen["worker"]')),
+    _logistic("singletons", "D0/D6.logistic D6.logistic/workers D6.logistic/holders", before=RECLUSES),
+    _logistic(
+        "a fit to a share of the rows",
+        "D6.logistic/off_newton_ppm D6.logistic/fit-as-one-rank D6.logistic/loss-as-one-rank",
+        ("solver.fit(frame)", "solver.fit(frame.limit(ROWS // place.size))"),
+    ),
+    _logistic(
+        "all rows on one worker",
+        "D6.logistic/holders",
+        ("createDataFrame(spread,", "createDataFrame(spread.coalesce(1),"),
+    ),
+    _logistic("one worker alone", "D6.logistic/workers", ('set(seen["workers"])', 'seen["workers"][:1]')),
+    _logistic("own loss alone", "D6.logistic/loss-as-one-rank", ('sum(seen["losses"])', 'seen["losses"][0]')),
+    _logistic("fewer rows", "D6.logistic/rows", ("FEATURES = 240, 3", "FEATURES = 239, 3")),
 )
