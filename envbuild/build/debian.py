@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from envbuild.build.keystore import make_certificates_timeless
 from envbuild.build.sandbox import step_failed
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import BuildError
@@ -140,6 +141,7 @@ def make_root(
     _clean(tree)
     _add_texts(tree, texts)
     _make_bytecode_timeless(tree)
+    make_certificates_timeless(tree)
 
 
 def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:

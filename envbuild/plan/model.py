@@ -74,7 +74,7 @@ class SystemStep:
     debs: tuple[InputFile, ...]
     texts: dict[str, str]
     tools: tuple[Tool, ...]
-    revision: int = 1
+    revision: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ RECLUSES = (
 import envbuild_job, pathlib, tempfile
 own = pathlib.Path(tempfile.mkdtemp())
 envbuild_job.publish = lambda name, text: (own / name).write_text(text)
-envbuild_job.await_published = lambda name: (own / name).read_text()
+envbuild_job.await_published = lambda name, **_: (own / name).read_text()
 """
 )
 
@@ -97,6 +97,12 @@ _mxnet_train = partial(_of, "mxnet", "averaged_train")
 _onnx = partial(_of, "onnxruntime", "models")
 _tracking = partial(_of, "mlflow", "tracking")
 _notebook = partial(_of, "jupyterlab", "notebook")
+_spark = partial(_of, "spark", "sums")
+_logistic = partial(_of, "spark", "logistic")
+_chainer = partial(_of, "chainer", "averaged")
+_chainer_train = partial(_of, "chainer", "train")
+_mpi4jax = partial(_of, "mpi4jax", "averaged")
+_mpi4jax_train = partial(_of, "mpi4jax", "summed_train")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
@@ -475,4 +481,93 @@ CONTROLS = (
         ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
     ),
     _cntk_train("fewer steps", "D10.cntk-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _spark("singletons", "D0/D6.spark D6.spark/sum D6.spark/gathered D6.spark/workers", before=RECLUSES),
+    _spark("a rank that calls itself 0", "D0/D6.spark", ('rank=seen["worker"]', "rank=0")),
+    _spark(
+        "one partition alone",
+        "D6.spark/sum",
+        (").sum()", ").mapPartitionsWithIndex(lambda at, part: () if at else part).sum()"),
+    ),
+    _spark("own share alone", "D6.spark/gathered", ('sum(seen["shares"])', 'seen["shares"][0]')),
+    _spark("one worker alone", "D6.spark/workers", ('set(seen["workers"])', 'seen["workers"][:1]')),
+    _spark("hosts of one's own", "D6.spark/hosts", ('sorted(set(seen["hosts"]))', 'seen["worker"]')),
+    _logistic("singletons", "D0/D6.logistic D6.logistic/workers D6.logistic/holders", before=RECLUSES),
+    _logistic(
+        "a fit to a share of the rows",
+        "D6.logistic/off_newton_ppm D6.logistic/fit-as-one-rank D6.logistic/loss-as-one-rank",
+        ("solver.fit(frame)", "solver.fit(frame.limit(ROWS // place.size))"),
+    ),
+    _logistic(
+        "all rows on one worker",
+        "D6.logistic/holders",
+        ("createDataFrame(spread,", "createDataFrame(spread.coalesce(1),"),
+    ),
+    _logistic("one worker alone", "D6.logistic/workers", ('set(seen["workers"])', 'seen["workers"][:1]')),
+    _logistic("own loss alone", "D6.logistic/loss-as-one-rank", ('sum(seen["losses"])', 'seen["losses"][0]')),
+    _logistic("fewer rows", "D6.logistic/rows", ("FEATURES = 240, 3", "FEATURES = 239, 3")),
+    _chainer(
+        "singletons",
+        "D0/D13.chainer D13.chainer/sum D13.chainer/weight_first D13.chainer/weight_last",
+        before=SINGLETONS,
+    ),
+    _chainer("own share alone", "D13.chainer/sum", ("comm.allreduce_obj(rank + 1)", "rank + 1")),
+    _chainer(
+        "no averaging",
+        "D13.chainer/weight_begun D13.chainer/weight_first D13.chainer/weight_last",
+        (
+            "chainermn.create_multi_node_optimizer(chainer.optimizers.SGD(lr=1.0), comm)",
+            "chainer.optimizers.SGD(lr=1.0)",
+        ),
+    ),
+    _chainer_train("singletons", "D0/D13.chainer-train", before=SINGLETONS),
+    _chainer_train(
+        "no averaging",
+        "D13.chainer-train/parameter_hash D13.chainer-train/losses-as-one-rank "
+        "D13.chainer-train/parameters-as-one-rank",
+        (
+            "chainermn.create_multi_node_optimizer(chainer.optimizers.SGD(lr=0.05), comm)",
+            "chainer.optimizers.SGD(lr=0.05)",
+        ),
+        # The first update has something to do then.
+        ("    model.cleargrads()\n    optimizer.update()\n", ""),
+    ),
+    _chainer_train(
+        "all on one share",
+        "D13.chainer-train/losses-as-one-rank D13.chainer-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _chainer_train(
+        "fewer steps", "D13.chainer-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")
+    ),
+    _mpi4jax(
+        "singletons",
+        "D0/D8.mpi4jax D8.mpi4jax/sum D8.mpi4jax/weight_first D8.mpi4jax/weight_last",
+        before=SINGLETONS,
+    ),
+    _mpi4jax(
+        "no averaging",
+        "D8.mpi4jax/weight_first D8.mpi4jax/weight_last",
+        ("mpi4jax.allreduce(jax.grad(loss)(w), op=MPI.SUM, comm=comm) / size", "jax.grad(loss)(w)"),
+    ),
+    _mpi4jax(
+        "another operation",
+        "D8.mpi4jax/sum",
+        ("allreduce(number, op=MPI.SUM", "allreduce(number, op=MPI.MAX"),
+    ),
+    _mpi4jax("what rank 0 has", "D8.mpi4jax/from_last", ("bcast(number, size - 1,", "bcast(number, 0,")),
+    _mpi4jax_train("singletons", "D0/D8.mpi4jax-train", before=SINGLETONS),
+    _mpi4jax_train(
+        "gradients not added",
+        "D8.mpi4jax-train/parameter_hash D8.mpi4jax-train/losses-as-one-rank "
+        "D8.mpi4jax-train/parameters-as-one-rank",
+        ("[mpi4jax.allreduce(each, op=MPI.SUM, comm=comm) for each in gradients]", "list(gradients)"),
+    ),
+    _mpi4jax_train(
+        "all on one share",
+        "D8.mpi4jax-train/losses-as-one-rank D8.mpi4jax-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _mpi4jax_train(
+        "fewer steps", "D8.mpi4jax-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")
+    ),
 )

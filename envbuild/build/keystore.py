@@ -1,0 +1,75 @@
+"""Java's list of trusted certificates, without the moment at which each was added.
+
+Source: OpenJDK, sun.security.provider.JavaKeyStore (the format JKS, version 2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+# Where Debian's ca-certificates-java writes it, and with which password: Java's own, known to all.
+_PLACE = "etc/ssl/certs/java/cacerts"
+_PASSWORD = "changeit"  # noqa: S105
+
+_HEADER = struct.Struct(">4sII")  # magic, version, entries
+_MAGIC, _VERSION, _CERTIFICATE = b"\xfe\xed\xfe\xed", 2, 2
+_DIGEST_BYTES = 20
+
+
+def make_certificates_timeless(tree: Path) -> None:
+    """Set the times in a root's list of certificates to the epoch; leave any other file as it is.
+
+    Nothing reads them: a certificate's own dates say when it holds.
+
+    Parameters
+    ----------
+    tree : Path
+        A root of Debian packages.
+    """
+    path = tree / _PLACE
+    if path.is_file() and not path.is_symlink():
+        content = path.read_bytes()
+        timeless = without_times(content)
+        if timeless != content:
+            path.write_bytes(timeless)
+
+
+def without_times(content: bytes) -> bytes:
+    """Return a keystore's bytes with the time of each certificate at the epoch.
+
+    What is no JKS keystore of certificates alone, or sealed with another
+    password, comes back as it is.
+    """
+    body = bytearray(content[:-_DIGEST_BYTES])
+    if _seal(body) != content[-_DIGEST_BYTES:] or len(body) < _HEADER.size:
+        return content
+    magic, version, entries = _HEADER.unpack_from(body)
+    if (magic, version) != (_MAGIC, _VERSION):
+        return content
+    at = _HEADER.size
+    try:
+        for _ in range(entries):
+            (kind,) = struct.unpack_from(">I", body, at)
+            if kind != _CERTIFICATE:
+                return content
+            at = _after(body, at + 4, ">H")
+            struct.pack_into(">Q", body, at, 0)
+            at = _after(body, at + 8, ">H")
+            at = _after(body, at, ">I")
+    except struct.error:
+        return content
+    return bytes(body) + _seal(body) if at == len(body) else content
+
+
+def _after(body: bytearray, at: int, length: str) -> int:
+    """Return where a field ends that begins with its own length."""
+    (size,) = struct.unpack_from(length, body, at)
+    return at + struct.calcsize(length) + int(size)
+
+
+def _seal(body: bytes | bytearray) -> bytes:
+    # The words are the format's own: `JavaKeyStore.getPreKeyedHash`.
+    salted = _PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body
+    return hashlib.sha1(salted, usedforsecurity=False).digest()
