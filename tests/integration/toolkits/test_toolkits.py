@@ -13,8 +13,9 @@ import pytest
 from tests.integration.conftest import ROOT, Desk
 from tests.support.spoiled import controls_of, overlooked, subject_of
 
-# Each stands for a kind: a large framework, one that is built from its source.
-TOOLKITS = ("tensorflow", "horovod")
+# Each stands for a kind: a large framework, one that is compiled from its source, one of Python 2.7 on an
+# old base, and a cluster of its own.
+TOOLKITS = ("tensorflow", "horovod", "cntk", "spark")
 SHARED = ("mpich", "openmpi", "pytorch")  # their controls run with the main job's image
 
 
