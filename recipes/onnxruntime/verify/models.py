@@ -55,7 +55,7 @@ def by_torch(path: Path) -> None:
     with torch.no_grad():
         for parameter, value in zip(network.parameters(), values, strict=True):
             parameter.copy_(torch.tensor(np.array(value, np.float32)))
-    torch.onnx.export(network, (torch.zeros(2, 1),), path, dynamo=True, verbose=False)
+    torch.onnx.export(network.eval(), (torch.zeros(2, 1),), path, dynamo=True, verbose=False)
 
 
 WRITERS: "dict[str, Callable[[Path], None]]" = {"onnx": by_hand, "torch": by_torch}
