@@ -363,10 +363,13 @@ class Variant(Model):
         PEP 508 requirements; ``{version}`` stands for the chosen version.
     origins : tuple of str
         Logical origins to ask before ``pypi`` (``pytorch-cpu``).
+    backends : tuple of str
+        What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
     """
 
     requirements: tuple[VariantRequirement, ...]
     origins: tuple[Origin, ...] = ()
+    backends: tuple[Name, ...] = ()
 
 
 class SourceBuild(Model):

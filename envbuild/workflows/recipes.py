@@ -102,7 +102,9 @@ class ShownRecipe:
         yield "versions", ", ".join(recipe.versions)
         for name, variant in recipe.variants.items():
             origins = f" (from {', '.join((*variant.origins, 'pypi'))})" if variant.origins else ""
-            yield "variant", f"{name}: {', '.join(variant.requirements) or 'nothing to install'}{origins}"
+            over = f", over {', '.join(variant.backends)}" if variant.backends else ""
+            installed = ", ".join(variant.requirements) or "nothing to install"
+            yield "variant", f"{name}: {installed}{origins}{over}"
         yield "owns", ", ".join(recipe.owns)
         yield "requires", ", ".join(map(str, recipe.requires))
         yield "needs", "an MPI in the spec" if recipe.needs_mpi else ""

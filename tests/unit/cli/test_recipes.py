@@ -27,7 +27,7 @@ homepage: https://example.org
 frozen: its project is asleep
 versions: ["2.1.0", "2.0.3"]
 variants:
-  cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu]}
+  cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu], backends: [gloo, mpi]}
   cuda: {requirements: ["rich=={version}"]}
 owns: [rich]
 python: ["numpy>=2"]
@@ -128,7 +128,7 @@ homepage:    https://example.org
 frozen:      its project is asleep
 file:        {ours}/rich/recipe.yaml
 versions:    2.1.0, 2.0.3
-variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi)
+variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi
 variant:     cuda: rich=={{version}}
 owns:        rich
 needs:       an MPI in the spec
@@ -172,8 +172,12 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "path": f"{ours}/rich/recipe.yaml",
         "versions": ["2.1.0", "2.0.3"],
         "variants": {
-            "cpu": {"requirements": ["rich=={version}+cpu"], "origins": ["rich-cpu"]},
-            "cuda": {"requirements": ["rich=={version}"], "origins": []},
+            "cpu": {
+                "requirements": ["rich=={version}+cpu"],
+                "origins": ["rich-cpu"],
+                "backends": ["gloo", "mpi"],
+            },
+            "cuda": {"requirements": ["rich=={version}"], "origins": [], "backends": []},
         },
         "owns": ["rich"],
         "family": None,
