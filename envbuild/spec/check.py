@@ -16,7 +16,7 @@ from envbuild.spec.contents import content_mistakes, search_path_mistakes, varia
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
 from envbuild.spec.site import Site
-from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, variant_for
+from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, proven, variant_for
 
 Mistakes = Iterator[EnvbuildError]
 
@@ -174,8 +174,8 @@ def _demands(parts: Parts) -> Iterator[_Demand]:
             yield _Demand(wish.choice.name, choice, wish.loc)
 
 
-def _admitted(recipe: Recipe, *choices: Choice) -> list[str]:
-    return [version for version in recipe.versions if all(choice.admits(version) for choice in choices)]
+def _admitted(versions: Sequence[str], *choices: Choice) -> list[str]:
+    return [version for version in versions if all(choice.admits(version) for choice in choices)]
 
 
 def _choose(
@@ -184,7 +184,7 @@ def _choose(
     recipe = source.loaded.value
     return ChosenRecipe(
         recipe=recipe,
-        version=_admitted(recipe, wish.choice, *(demand.choice for demand in demands))[0],
+        version=_admitted(proven(recipe, variant), wish.choice, *(demand.choice for demand in demands))[0],
         variant_name=variant_name,
         variant=variant,
         files=source.files,
@@ -268,6 +268,11 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
     elif recipe.kind == "mpi" and "cpu" not in recipe.variants:
         problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
         yield RequestError(problem, at=loaded.at("variants"))
+    for name, variant in recipe.variants.items():
+        for place, version in enumerate(variant.versions):
+            if version not in recipe.versions:
+                at = loaded.at("variants", name, "versions", place)
+                yield RequestError(f"`{version}` is not among the recipe's `versions`", at=at)
     yield from search_path_mistakes(loaded, recipe.environment)
     yield from source_mistakes(source.loaded, source.files)
     seen: set[str] = set()
@@ -277,11 +282,11 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
             hint = did_you_mean(job.job, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
             problem = f"there is no file `verify/{job.job}` in the recipe"
             yield RequestError(problem, at=loaded.at("verify", index, "job"), hint=hint)
-        for place, variant in enumerate(job.variants):
-            if variant not in recipe.variants:
+        for place, name in enumerate(job.variants):
+            if name not in recipe.variants:
                 at = loaded.at("verify", index, "variants", place)
-                meant = did_you_mean(variant, list(recipe.variants))
-                yield RequestError(f"the recipe has no variant `{variant}`", at=at, hint=meant)
+                meant = did_you_mean(name, list(recipe.variants))
+                yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=meant)
         if job.id in seen:
             problem = f"the check `{job.id}` is there twice"
             yield RequestError(problem, at=loaded.at("verify", index, "id"))
@@ -296,15 +301,18 @@ def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: S
         problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[wish.kind]}"
         yield RequestError(problem, at=at, hint=f"name it under `{key}`")
         return
-    proven = f"proven: {', '.join(recipe.versions)}"
-    if not _admitted(recipe, wish.choice):
+    found = variant_for(spec.value.accelerator, recipe)
+    versions = proven(recipe, found[1]) if found else recipe.versions
+    for_variant = f" for {found[0]}" if found and found[1].versions else ""
+    hint = f"proven{for_variant}: {', '.join(versions)}"
+    if not _admitted(versions, wish.choice):
         problem = f"no proven version of `{recipe.name}` meets `{wish.choice.constraint}`"
-        yield RequestError(problem, at=at, hint=proven)
-    elif not _admitted(recipe, wish.choice, *(demand.choice for demand in demands)):
+        yield RequestError(problem, at=at, hint=hint)
+    elif not _admitted(versions, wish.choice, *(demand.choice for demand in demands)):
         told = [f"`{demand.by}` requires `{demand.choice}`" for demand in demands if demand.choice.constraint]
         spec_too = [f"the spec asks for `{wish.choice}`"] if wish.choice.constraint else []
         problem = f"no proven version of `{recipe.name}` is right for all: {', '.join([*spec_too, *told])}"
-        yield RequestError(problem, at=at, hint=proven)
+        yield RequestError(problem, at=at, hint=hint)
     if "accelerator" not in spec.left_out:
         yield from accelerator_mistakes(parts.spec, at, recipe)
     if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:

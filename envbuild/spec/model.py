@@ -363,12 +363,15 @@ class Variant(Model):
         PEP 508 requirements; ``{version}`` stands for the chosen version.
     origins : tuple of str
         Logical origins to ask before ``pypi`` (``pytorch-cpu``).
+    versions : tuple of str
+        Which of the recipe's versions were proven so; empty for all.
     backends : tuple of str
         What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
     """
 
     requirements: tuple[VariantRequirement, ...]
     origins: tuple[Origin, ...] = ()
+    versions: tuple[ProvenVersion, ...] = ()
     backends: tuple[Name, ...] = ()
 
 

@@ -27,6 +27,11 @@ def variant_for(accelerator: Choice, recipe: Recipe) -> tuple[str, Variant] | No
     return next(((name, recipe.variants[name]) for name in others if name in recipe.variants), None)
 
 
+def proven(recipe: Recipe, variant: Variant) -> tuple[str, ...]:
+    """Return the versions of a recipe that were proven for a variant, the preferred first."""
+    return variant.versions or recipe.versions
+
+
 def accelerator_mistakes(spec: Loaded[EnvSpec], at: Location, recipe: Recipe) -> Iterator[EnvbuildError]:
     """Tell where a recipe has nothing for the accelerator of a spec.
 

@@ -104,7 +104,8 @@ class ShownRecipe:
             origins = f" (from {', '.join((*variant.origins, 'pypi'))})" if variant.origins else ""
             over = f", over {', '.join(variant.backends)}" if variant.backends else ""
             installed = ", ".join(variant.requirements) or "nothing to install"
-            yield "variant", f"{name}: {installed}{origins}{over}"
+            only = f" ({', '.join(variant.versions)} only)" if variant.versions else ""
+            yield "variant", f"{name}: {installed}{origins}{over}{only}"
         yield "owns", ", ".join(recipe.owns)
         yield "requires", ", ".join(map(str, recipe.requires))
         yield "needs", "an MPI in the spec" if recipe.needs_mpi else ""
@@ -115,8 +116,8 @@ class ShownRecipe:
         yield "system", ", ".join(recipe.system)
         yield "python", ", ".join(recipe.python)
         for job in recipe.verify:
-            only = f" ({', '.join(job.variants)})" if job.variants else ""
-            yield "job", f"{job.id}: {job.title}{only}"
+            carried = f" ({', '.join(job.variants)})" if job.variants else ""
+            yield "job", f"{job.id}: {job.title}{carried}"
         yield "commands", ", ".join(recipe.commands)
         for variable, value in recipe.environment.items():
             sign, text = ("+=", value.prepend) if isinstance(value, Prepend) else ("=", value)

@@ -27,7 +27,8 @@ homepage: https://example.org
 frozen: its project is asleep
 versions: ["2.1.0", "2.0.3"]
 variants:
-  cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu], backends: [gloo, mpi]}
+  cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu], backends: [gloo, mpi],
+    versions: ["2.1.0"]}
   cuda: {requirements: ["rich=={version}"]}
 owns: [rich]
 python: ["numpy>=2"]
@@ -128,7 +129,7 @@ homepage:    https://example.org
 frozen:      its project is asleep
 file:        {ours}/rich/recipe.yaml
 versions:    2.1.0, 2.0.3
-variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi
+variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi (2.1.0 only)
 variant:     cuda: rich=={{version}}
 owns:        rich
 needs:       an MPI in the spec
@@ -176,8 +177,9 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 "requirements": ["rich=={version}+cpu"],
                 "origins": ["rich-cpu"],
                 "backends": ["gloo", "mpi"],
+                "versions": ["2.1.0"],
             },
-            "cuda": {"requirements": ["rich=={version}"], "origins": [], "backends": []},
+            "cuda": {"requirements": ["rich=={version}"], "origins": [], "backends": [], "versions": []},
         },
         "owns": ["rich"],
         "family": None,
