@@ -63,9 +63,11 @@ def build_from_source(
     """
     built = stage / "build"
     work = built / "work"
-    for directory in (built, built / "archive", work, work / "src", work / "scratch", work / "patches"):
+    for directory in (built, built / "archive", built / "patches", work, work / "src", work / "scratch"):
         touch_place(directory)
     (built / "uv").touch()
+    for patch in step.patches:
+        (built / "patches" / patch.path).write_bytes(base64.b64decode(patch.content))
     shop = _Shop(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
     shop.unpack(archive)
     shop.install(wheels)
@@ -122,12 +124,10 @@ class _Shop:
     def patch(self) -> None:
         """Apply the patches, which must fit exactly."""
         for patch in self.step.patches:
-            place = f"patches/{patch.path}"
-            (self.inputs / "work" / place).write_bytes(base64.b64decode(patch.content))
             self._run(
                 [
                     *("patch", "--strip=1", "--batch", "--forward", "--fuzz=0"),
-                    *(f"--directory={_SOURCE}", f"--input={_WORK}/{place}"),
+                    *(f"--directory={_SOURCE}", f"--input=/mnt/patches/{patch.path}"),
                 ],
                 what=f"the patch `{patch.path}` does not fit",
             )
@@ -141,7 +141,9 @@ class _Shop:
             ],
             what=f"`{self.step.archive.name}` could not be built",
         )
-        wheels = sorted((self.inputs / "work" / "wheel").glob("*.whl"))
+        made = self.inputs / "work" / "wheel"
+        # What the build leaves is not trusted: a link in it would lead to files of this host.
+        wheels = [] if made.is_symlink() else sorted(made.glob("*.whl"))
         if len(wheels) != 1 or wheels[0].is_symlink() or not wheels[0].is_file():
             raise BuildError(
                 f"the build of `{self.step.archive.name}` made {len(wheels)} wheels, not one",
