@@ -106,6 +106,7 @@ _mpi4jax_train = partial(_of, "mpi4jax", "summed_train")
 _mpi_train = partial(_of, "tensorflow-mpi", "averaged_train")
 
 
+# Of each job the first after the singletons leaves the averaging out, and the suite runs that one.
 # The single run of a comparison is spoiled as well; what differs with the number of ranks still shows.
 CONTROLS = (
     _mpi("singletons", "D0/D1.mpi D1.mpi/sum D1.mpi/payload_least", before=SINGLETONS),
@@ -482,13 +483,13 @@ CONTROLS = (
     ),
     _cntk_train("fewer steps", "D10.cntk-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
     _spark("singletons", "D0/D6.spark D6.spark/sum D6.spark/gathered D6.spark/workers", before=RECLUSES),
+    _spark("own share alone", "D6.spark/gathered", ('sum(seen["shares"])', 'seen["shares"][0]')),
     _spark("a rank that calls itself 0", "D0/D6.spark", ('rank=seen["worker"]', "rank=0")),
     _spark(
         "one partition alone",
         "D6.spark/sum",
         (").sum()", ").mapPartitionsWithIndex(lambda at, part: () if at else part).sum()"),
     ),
-    _spark("own share alone", "D6.spark/gathered", ('sum(seen["shares"])', 'seen["shares"][0]')),
     _spark("one worker alone", "D6.spark/workers", ('set(seen["workers"])', 'seen["workers"][:1]')),
     _spark("hosts of one's own", "D6.spark/hosts", ('sorted(set(seen["hosts"]))', 'seen["worker"]')),
     _logistic("singletons", "D0/D6.logistic D6.logistic/workers D6.logistic/holders", before=RECLUSES),
