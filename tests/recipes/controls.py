@@ -75,6 +75,10 @@ def _of(
 
 _mpi = partial(_of, "mpich", "collectives")
 _mpi_by_name = partial(_of, "openmpi-debian", "collectives")
+_caffe = partial(_of, "caffe", "averaged")
+_caffe_train = partial(_of, "caffe", "train")
+_theano = partial(_of, "theano", "averaged")
+_theano_train = partial(_of, "theano", "train")
 _cntk = partial(_of, "cntk", "learner")
 _cntk_train = partial(_of, "cntk", "train")
 _ddp = partial(_of, "pytorch", "ddp")
@@ -570,5 +574,50 @@ CONTROLS = (
     ),
     _mpi4jax_train(
         "fewer steps", "D8.mpi4jax-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")
+    ),
+    _caffe("singletons", "D0/D11.caffe D11.caffe/weight_first D11.caffe/weight_last", before=SINGLETONS),
+    _caffe(
+        "no averaging",
+        "D11.caffe/weight_first D11.caffe/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _caffe_train("singletons", "D0/D11.caffe-train", before=SINGLETONS),
+    _caffe_train(
+        "gradients not added",
+        "D11.caffe-train/losses-as-one-rank D11.caffe-train/parameters-as-one-rank "
+        "D11.caffe-train/parameter_hash",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _caffe_train(
+        "all on one share",
+        "D11.caffe-train/losses-as-one-rank D11.caffe-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _caffe_train("fewer steps", "D11.caffe-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")),
+    _theano("singletons", "D0/D12.theano D12.theano/weight_first D12.theano/weight_last", before=SINGLETONS),
+    _theano(
+        "no averaging",
+        "D12.theano/weight_first D12.theano/weight_last",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "gradient *= size"),
+    ),
+    _theano(
+        "without a compiler",
+        "D12.theano/compiled",
+        ("theano = compiling.imported()\n", 'theano = compiling.imported()\ntheano.config.cxx = ""\n'),
+    ),
+    _theano_train("singletons", "D0/D12.theano-train", before=SINGLETONS),
+    _theano_train(
+        "gradients not added",
+        "D12.theano-train/losses-as-one-rank D12.theano-train/parameters-as-one-rank "
+        "D12.theano-train/parameter_hash",
+        ("comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)", "pass"),
+    ),
+    _theano_train(
+        "all on one share",
+        "D12.theano-train/losses-as-one-rank D12.theano-train/parameters-as-one-rank",
+        ("slice(rank * ROWS // size, (rank + 1) * ROWS // size)", "slice(0, ROWS // size)"),
+    ),
+    _theano_train(
+        "fewer steps", "D12.theano-train/steps", ("STEPS = 64, 8, 16, 25", "STEPS = 64, 8, 16, 24")
     ),
 )

@@ -9,8 +9,10 @@ import pytest
 
 from envbuild.check.arithmetic import evaluate
 from envbuild.check.judge import Job
+from envbuild.errors import RequestError
 from envbuild.spec.load import load_recipe
 from envbuild.spec.model import Recipe
+from envbuild.workflows.inputs import read_asked
 from tests.recipes.controls import CONTROLS, RECIPES, Control
 
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
@@ -86,3 +88,26 @@ def test_mpi_recipes_share_their_jobs() -> None:
     own = sorted((RECIPES / "openmpi/verify").glob("*.py"))
     assert [path.resolve() for path in own] == sorted((RECIPES / "mpich/verify").glob("*.py"))
     assert recipe("openmpi").verify == recipe("mpich").verify
+
+
+def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\nmpi: openmpi-debian\nframeworks: [cntk, tensorflow]\n')
+    with pytest.raises(RequestError) as caught:
+        read_asked(spec)
+    told = "needs Python ==2.7.*, the suite bullseye, and `tensorflow` 2.21.0 needs Python >=3.10,<3.13"
+    assert told in caught.value.problem
+    assert f"{spec}:4:14" in str(caught.value.hint)
+    spec.write_text('name: demo\nversion: "1"\nbase: debian-11\nframeworks: [pytorch]\n')
+    with pytest.raises(
+        RequestError, match=r"`pytorch` .* needs Python >=3.10, and the base image `debian-11`"
+    ):
+        read_asked(spec)
+
+
+@pytest.mark.parametrize(
+    ("example", "base"),
+    [("cntk", "debian-11-python2"), ("caffe", "debian-11"), ("theano", "debian-11"), ("jax", "debian-12")],
+)
+def test_the_base_is_the_one_that_the_recipes_need(example: str, base: str) -> None:
+    assert read_asked(RECIPES.parent / "examples" / f"{example}.yaml").base.name == base
