@@ -14,6 +14,7 @@ from pathlib import Path
 
 import envbuild_job
 import tasks
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
@@ -93,6 +94,9 @@ def application(place: Place) -> "Iterator[SparkContext]":
     driver = context._gateway.proc
     try:
         yield context
+    except Py4JJavaError as error:
+        # Its text is with the driver's JVM, which ends here.
+        raise RuntimeError(str(error)) from None
     finally:
         context.stop()
         # The driver's JVM ends when its input does.
@@ -134,7 +138,7 @@ def _configure(directory: Path, host: str, size: int) -> None:
     os.environ.update(
         SPARK_CONF_DIR=str(directory),
         SPARK_LOCAL_DIRS=str(directory),
-        # The host's own name need not resolve.
+        # What the host calls itself may not be where it listens.
         SPARK_LOCAL_IP=socket.gethostbyname(host),
         SPARK_LOCAL_HOSTNAME=host,
         SPARK_DAEMON_MEMORY="256m",
