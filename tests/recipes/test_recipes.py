@@ -13,7 +13,8 @@ from envbuild.errors import RequestError
 from envbuild.spec.load import load_recipe
 from envbuild.spec.model import Recipe
 from envbuild.workflows.inputs import read_asked
-from tests.recipes.controls import CONTROLS, RECIPES, Control
+from tests.recipes.controls import CONTROLS
+from tests.recipes.spoil import RECIPES, Control
 
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
 

@@ -13,7 +13,8 @@ from envbuild.image.sif import read_manifest
 from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
-from tests.recipes.controls import CONTROLS, Control
+from tests.recipes.controls import CONTROLS
+from tests.recipes.spoil import Control
 
 # A margin of a few times the tolerance would be luck.
 BY_FAR = 1000

@@ -8,7 +8,8 @@ import pytest
 
 from envbuild.check import run
 from envbuild.check.trial import try_job
-from tests.recipes.controls import CONTROLS, Control
+from tests.recipes.controls import CONTROLS
+from tests.recipes.spoil import Control
 from tests.support.spoiled import job_of, overlooked
 
 

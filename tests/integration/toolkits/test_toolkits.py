@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ROOT, Desk
-from tests.recipes.controls import Control
+from tests.recipes.spoil import Control
 from tests.support.spoiled import controls_of, overlooked, subject_of
 
 # Each stands for a kind: a large framework, one that is compiled from its source, one of Python 2.7 on an
