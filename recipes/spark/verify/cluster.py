@@ -18,7 +18,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
-START_S, JOB_S, END_S = 90.0, 270.0, 10.0
+START_S, END_S = 90.0, 10.0
+# The time limit of the whole job comes first.
+DRIVER_S = 3600.0
 # A dozen JVMs that live for seconds share the cores: compile quickly, collect garbage with one thread.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 LOGGING = """\
@@ -79,7 +81,7 @@ def joined() -> "Iterator[Place]":
 def run(drive: "Callable[[Place], None]", place: Place) -> None:
     """Run the driver on rank 0; the other ranks wait until it has ended."""
     if place.rank > 0:
-        envbuild_job.await_published("driver-ended", timeout_s=JOB_S)
+        envbuild_job.await_published("driver-ended", timeout_s=DRIVER_S)
         return
     try:
         drive(place)
@@ -95,8 +97,8 @@ def application(place: Place) -> "Iterator[SparkContext]":
     try:
         yield context
     except Py4JJavaError as error:
-        # Its text is with the driver's JVM, which ends here.
-        raise RuntimeError(str(error)) from None
+        # What it says is with the driver's JVM, which ends here.
+        raise RuntimeError(error.java_exception.toString()) from None
     finally:
         context.stop()
         # The driver's JVM ends when its input does.
