@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-MANIFEST_FORMAT = 1
+# Raised whenever a key comes, goes or changes its meaning.
+MANIFEST_FORMAT = 2
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
@@ -151,8 +152,10 @@ class Manifest:
             It is no manifest, or of a format that this version does not know.
         """
         data = json.loads(text)
-        if not isinstance(data, dict) or data.get("format") != MANIFEST_FORMAT:
-            raise ValueError("not a manifest of a format that this version knows")
+        found = data.get("format") if isinstance(data, dict) else None
+        if found != MANIFEST_FORMAT:
+            told = f"format {found}" if isinstance(found, int) else "no format"
+            raise ValueError(f"its manifest has {told}, this version of envbuild reads {MANIFEST_FORMAT}")
         try:
             data["parts"] = tuple(Part(**{**part, "layers": tuple(part["layers"])}) for part in data["parts"])
             data["environment"] = tuple(Variable(**variable) for variable in data["environment"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.image.model import Job, Manifest, Part, Variable
+from envbuild.image.model import MANIFEST_FORMAT, Job, Manifest, Part, Variable
 from envbuild.image.untrusted import parse_manifest
 from tests.support.trees import manifest
 
@@ -118,16 +118,24 @@ def test_each_wrong_type_is_named(key: str, value: object, problem: str) -> None
         "",
         "[]",
         "5",
-        '{"format": 2}',
-        '{"format": 1}',
+        f'{{"format": {MANIFEST_FORMAT + 1}}}',
+        f'{{"format": {MANIFEST_FORMAT}}}',
         "[" * 100_000,
-        '{"format": 1, "parts": [[]]}',
+        f'{{"format": {MANIFEST_FORMAT}, "parts": [[]]}}',
         "\ud800",
     ],
 )
 def test_what_is_no_manifest(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_manifest(text)
+
+
+def test_a_manifest_of_another_version_says_so() -> None:
+    document = {**json.loads(GOOD.to_json()), "format": MANIFEST_FORMAT - 1}
+    del document["ranks"]
+    said = f"its manifest has format {MANIFEST_FORMAT - 1}, this version of envbuild reads {MANIFEST_FORMAT}"
+    with pytest.raises(ValueError, match=said):
+        parse_manifest(json.dumps(document))
 
 
 def test_unknown_and_missing_fields() -> None:
