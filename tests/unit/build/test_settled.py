@@ -36,6 +36,22 @@ def settle(root: Path) -> None:
     )
 
 
+def test_a_second_time_changes_nothing_and_the_code_still_runs(tmp_path: Path) -> None:
+    modules = compiled(tmp_path)
+    settle(tmp_path)
+    once = {name: path.read_bytes() for name, path in modules.items()}
+    settle(tmp_path)
+    assert {name: path.read_bytes() for name, path in modules.items()} == once
+    said = subprocess.run(
+        [sys.executable, "-c", "import sets, nested; print(sets.known('two'), nested.KNOWN[1]('a'))"],
+        cwd=tmp_path / "package",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "True False\n"
+
+
 def test_what_holds_a_set_is_compiled_again_and_nothing_else(tmp_path: Path) -> None:
     modules = compiled(tmp_path)
     for path in modules.values():
