@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from envbuild.build import settled
 from envbuild.build.keystore import make_certificates_timeless
 from envbuild.build.sandbox import step_failed
 from envbuild.build.workdir import passable_directory
@@ -23,9 +24,6 @@ from envbuild.system import host, process
 # Everything newer is set back to this by mmdebstrap: the start of the epoch's second year,
 # so that no time of ours is later than a package's own.
 _EPOCH = "31536000"
-
-# Packages compile their Python modules. Before 3.11 sets in bytecode have the order of their hashes.
-_HASH_SEED = "0"
 
 # Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no
 # package needs perl to move them later. It puts a package of its own in the place of
@@ -118,19 +116,17 @@ def make_root(
         repository.chmod(0o755)
         names = _write_repository(debs, repository)
         tar = work / "root.tar"
-        has_package = any(name.startswith("usr-is-merged=") for name in names)
+        is_older = not any(name.startswith("usr-is-merged=") for name in names)
         # The mode is unshare for root too: the same way, the same bytes.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
-            *(_MERGED_USR_HOOKS if has_package else _MERGED_USR_HOOKS_BEFORE_BOOKWORM),
+            *((*_MERGED_USR_HOOKS_BEFORE_BOOKWORM, settled.hook(work)) if is_older else _MERGED_USR_HOOKS),
             f"--architectures={architecture}",
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',
             *(suite, str(tar), f"deb [trusted=yes] copy://{repository} ./"),
         ]
-        env = host.environment(
-            extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work), "PYTHONHASHSEED": _HASH_SEED}
-        )
+        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work)})
         _run(argv, env=env, log=log, what="mmdebstrap could not install the packages")
         tree.mkdir(mode=0o755)
         argv = [

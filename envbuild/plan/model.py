@@ -55,7 +55,7 @@ class BaseStep:
     debs: tuple[InputFile, ...]
     texts: dict[str, str]
     tools: tuple[Tool, ...]
-    revision: int = 1
+    revision: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class SystemStep:
     debs: tuple[InputFile, ...]
     texts: dict[str, str]
     tools: tuple[Tool, ...]
-    revision: int = 2
+    revision: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,12 @@ def test_all_missing_tools_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "`mmdebstrap` is not on this machine",
     ]
     assert caught.value.exit_code == 5
+
+
+def test_a_python_package_is_identified_by_its_modules(tmp_path: Path) -> None:
+    found = tools.identify(tmp_path, tools.LEGACY_NAMES)
+    assert [tool.name for tool in found] == ["installer", "mksquashfs", "mmdebstrap"]
+    installer = found[0]
+    assert installer.version == f"installer {metadata.version('installer')}"
+    assert installer == tools.identify(tmp_path, ["installer"])[0]
+    assert installer.digest != tools._package("packaging").digest
