@@ -10,6 +10,7 @@ one process that always does the same.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 # Runs in the new root, with its Python (3.9 on Debian 11), a fixed seed, and packages in no path.
@@ -59,4 +60,6 @@ def hook(directory: Path) -> str:
     script = directory / "settle.py"
     script.write_text(SCRIPT)
     script.chmod(0o644)
-    return f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" /usr/bin/python3 -B -s -S - /usr < {script}'
+    # mmdebstrap hands its hooks to a shell.
+    given = shlex.quote(str(script))
+    return f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" /usr/bin/python3 -B -s -S - /usr < {given}'
