@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from envbuild.errors import BuildError
 from envbuild.plan.model import TextEntry
 
 
@@ -33,7 +34,11 @@ def _place(name: str, root: Path) -> Path:
     """Return where a path of the image lies, below directories that are made."""
     path = root / name.lstrip("/")
     for parent in reversed(path.parents):
-        if parent.is_relative_to(root) and parent != root and not parent.exists():
+        if not parent.is_relative_to(root) or parent == root:
+            continue
+        if parent.is_symlink():
+            raise BuildError(f"`{name}` lies below a symbolic link of the same layer")
+        if not parent.exists():
             parent.mkdir()
             parent.chmod(0o755)
     return path

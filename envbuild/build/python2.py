@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-import zipfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +62,6 @@ def _unpack(wheel: InputFile, path: Path, prefix: str, site: str, root: Path) ->
     # Late: only images with Python 2.7 need it.
     from installer import install  # noqa: PLC0415
     from installer.destinations import SchemeDictionaryDestination  # noqa: PLC0415
-    from installer.exceptions import InstallerError  # noqa: PLC0415
     from installer.sources import WheelFile  # noqa: PLC0415
 
     name = wheel.name.partition("-")[0]
@@ -79,9 +78,11 @@ def _unpack(wheel: InputFile, path: Path, prefix: str, site: str, root: Path) ->
         destdir=str(root),
     )
     try:
-        with WheelFile.open(path) as source:
+        with warnings.catch_warnings(), WheelFile.open(path) as source:
+            # What it warns of is the wheel's affair, and names our lines.
+            warnings.simplefilter("ignore")
             install(source, destination, additional_metadata={"INSTALLER": b"envbuild\n"})
-    except (InstallerError, zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # whatever a malformed wheel makes it say
         raise BuildError(f"the wheel `{wheel.name}` could not be unpacked: {error}") from error
 
 

@@ -211,7 +211,7 @@ def _carry_out(
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
         python2.unpack_wheels(wheels, step.prefix, stage=stage, sandbox=plain, log=log)
     elif isinstance(step, SourceStep):
-        equipped = _sandbox(workshop, below["base"], *(below[name] for name in (*layer.inputs, "venv")))
+        equipped = _sandbox(workshop, *(below[name] for name in layer.inputs))
         tree = source.build_from_source(
             step,
             archive=workshop.locate(step.archive),

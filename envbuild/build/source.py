@@ -10,6 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion
+
 from envbuild.build.python import UV, install_wheels, installation, touch_place
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import BuildError
@@ -149,6 +157,9 @@ class _Shop:
                 f"the build of `{self.step.archive.name}` made {len(wheels)} wheels, not one",
                 hint=f"the whole log is at `{self.log}`",
             )
+        if not _is_of(wheels[0].name, self.step.archive.name):
+            made_instead = f"{wheels[0].name!r}, which is another distribution or version"
+            raise BuildError(f"the build of `{self.step.archive.name}` made {made_instead}")
         return wheels[0]
 
     def _run(self, argv: Sequence[str], *, what: str, binds: Sequence[Bind] = ()) -> None:
@@ -182,3 +193,11 @@ class _Shop:
             "MAX_JOBS": jobs,
             **self.step.environment,
         }
+
+
+def _is_of(wheel: str, archive: str) -> bool:
+    """Tell whether a wheel is of the distribution and version of a source archive."""
+    try:
+        return parse_wheel_filename(wheel)[:2] == parse_sdist_filename(archive)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return False

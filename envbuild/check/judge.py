@@ -279,8 +279,9 @@ def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> 
     found = f"{facts.get('objects')} objects, {len(missing)} not found"
     if excused:
         found += f", left to the host or to import: {_some(excused)}"
-    if len(missing) < len(told):
-        found += f", not brought as the recipe says: {_some(sorted(lacks))}"
+    met = sorted({line.rpartition(" needs ")[2] for line in told if line not in missing})
+    if met:
+        found += f", not brought as the recipe says: {_some(met)}"
     return [
         _same(
             "S1.architecture",

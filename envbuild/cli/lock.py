@@ -64,5 +64,7 @@ def command(
         put(json_text.dumps({"lock": str(locked.path), "changed": list(locked.changes)}))
     for change in locked.changes:
         say(f"  {change}")
-    pins = len(locked.lock.base_debs) + len(locked.lock.system_debs) + len(locked.lock.python)
+    lock = locked.lock
+    tables = (lock.base_debs, lock.system_debs, lock.python, lock.build_debs, lock.build_python)
+    pins = sum(map(len, tables))
     say(f"{locked.path}: {pins} packages, {'written' if locked.changes else 'unchanged'}")

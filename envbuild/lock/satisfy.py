@@ -118,7 +118,8 @@ def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
         where = _place(chosen[name].recipe.kind)
         yield Difference(part="facts", subject=name, sentence=f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
-        yield Difference(part="facts", subject=name, sentence=f"{_place(locked[name].kind)} lost {name}")
+        # What came with it may be asked for by nobody now.
+        yield Difference(part="python", subject=name, sentence=f"{_place(locked[name].kind)} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
         sentence = _recipe_changed(locked[name], chosen[name], asked)
         if sentence:
@@ -157,7 +158,12 @@ def python_differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
         lock, set(wanted), set(before) - set(wanted), {chosen.layer for chosen in asked.recipes}
     )
     asked_for = _reachable(lock, set(wanted))
+    built = {chosen.recipe.source.distribution for chosen in asked.recipes if chosen.recipe.source}
     for pin in lock.python:
+        if pin.is_wheel == (pin.name in built):
+            how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
+            sentence = f"`{pin.name}` is locked as {how}"
+            found.append(Difference(part="python", subject=pin.name, sentence=sentence))
         owner = asked.owner(pin.name)
         if pin.layer != owner and pin.name in asked_for:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"

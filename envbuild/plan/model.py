@@ -154,7 +154,8 @@ class TextEntry:
 class SourceStep:
     """Build a distribution from its source archive, and install it below a prefix.
 
-    Made from the toolchain and the layers that it compiles against.
+    Made from the base, the toolchain, the virtual environment and the layers
+    that it compiles against, in this order.
 
     Attributes
     ----------
@@ -266,11 +267,6 @@ class BuildPlan:
     def parts(self) -> tuple[Layer, ...]:
         """Return the layers that the image's partitions are made of, the root first."""
         return tuple(self.layer(name) for name in (self.root, *self.overlays))
-
-    def needed(self) -> tuple[Layer, ...]:
-        """Return the layers that the image's parts hold, merged ones and their members both."""
-        wanted = {name for part in self.parts() for name in (part.name, *part.inputs)}
-        return tuple(layer for layer in self.layers if layer.name in wanted)
 
     def to_json(self) -> str:
         """Return the plan as canonical JSON, one line."""

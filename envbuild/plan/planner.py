@@ -217,14 +217,18 @@ def _source_layers(
     for chosen in asked.recipes:
         source = chosen.recipe.source
         pin = next((pin for pin in lock.python if pin.layer == chosen.layer and not pin.is_wheel), None)
-        if source is None or pin is None:
+        if source is None:
             continue
-        inputs = [there["mpi" if name == "mpi" else f"framework:{name}"] for name in source.against]
+        if pin is None:
+            raise AssertionError(f"the lock has no source archive for {chosen.recipe.name}")
+        inputs = [base]
         debs = [deb for deb in lock.build_debs if deb.layer == chosen.layer]
         if debs:
             name = f"toolchain:{chosen.recipe.name}"
-            inputs.insert(0, _debian_layer(name, asked, lock, root_texts, base, debs))
-            found.append(inputs[0])
+            found.append(_debian_layer(name, asked, lock, root_texts, base, debs))
+            inputs.append(found[-1])
+        inputs.append(there["venv"])
+        inputs += [there["mpi" if name == "mpi" else f"framework:{name}"] for name in source.against]
         step = SourceStep(
             prefix=ENV_PREFIX,
             interpreter=_interpreter(asked, lock),
@@ -237,7 +241,7 @@ def _source_layers(
             environment=dict(source.environment),
             tools=_tools(lock, "uv", "mksquashfs"),
         )
-        found.append(_layer(chosen.layer, step, inputs, needs=("base", "venv")))
+        found.append(_layer(chosen.layer, step, inputs))
     return found
 
 

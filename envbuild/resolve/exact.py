@@ -73,7 +73,7 @@ class Finder:
             if wanted.marker is not None and not wanted.marker.evaluate(environment):
                 continue
             name, version = canonicalize_name(wanted.name), _exact(wanted)
-            if version is None:
+            if version is None or wanted.extras:
                 problem = f"`{text}` is not of the form `name==version`"
                 hint = f"nothing resolves for Python {self.asked.base.python.version}: name all, exactly"
                 errors.append(RequestError(problem, at=self._at(), hint=hint))
@@ -93,7 +93,13 @@ class Finder:
         MachineError
             An index cannot be reached.
         """
-        found = {name: list(self._wheels(name, version)) for name, version in sorted(versions.items())}
+        silent: list[network.NetworkError] = []
+        found = {
+            name: list(self._wheels(name, version, silent)) for name, version in sorted(versions.items())
+        }
+        if silent and not all(found.values()):
+            # Who does not answer may have what is lacking.
+            raise MachineError(silent[0].problem, hint=_WHERE) from silent[0]
         lacking = [f"{name} {versions[name]}" for name, wheels in found.items() if not wheels]
         raise_all(
             [RequestError(f"no origin has a wheel of {each}", at=self._at(), hint=_WHERE) for each in lacking]
@@ -107,14 +113,14 @@ class Finder:
         local = network.local_path(place) is not None
         return "find-links" if local or network.redact(place).rpartition("/")[0] in links else "pypi"
 
-    def _wheels(self, name: str, version: str) -> Iterator[Offer]:
+    def _wheels(self, name: str, version: str, silent: list[network.NetworkError]) -> Iterator[Offer]:
         places = [*self.sources.find_links, *self._index_pages(name)]
         for place in places:
             directory = network.local_path(place)
             if directory is not None and directory.is_dir() and not (directory / "index.html").exists():
                 yield from _local_wheels(directory, name, version)
             elif directory is not None or not self.offline:
-                yield from self._listed(place, name, version)
+                yield from self._listed(place, name, version, silent)
 
     def _index_pages(self, name: str) -> Iterator[str]:
         from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415  # late: few images need it
@@ -123,13 +129,16 @@ class Finder:
             for index in self.sources.indexes or (PYPI_SIMPLE_ENDPOINT,):
                 yield f"{index.rstrip('/')}/{name}/"
 
-    def _listed(self, address: str, name: str, version: str) -> Iterator[Offer]:
+    def _listed(
+        self, address: str, name: str, version: str, silent: list[network.NetworkError]
+    ) -> Iterator[Offer]:
         """Read the page of an index, or one with wheels."""
         try:
             page = self._page(address)
         except network.NetworkError as error:
             if not error.gone:
                 self.emit(Warned(text=error.problem, hint="another origin has to serve what it would have"))
+                silent.append(error)
             return
         for file, link, digests, size in _files(page, name):
             digest = digests.get("sha256", "")
@@ -172,14 +181,14 @@ def _exact(wanted: Requirement) -> str | None:
 
 def _files(page: network.Page, name: str) -> Iterator[tuple[str, str, dict[str, str], int | None]]:
     """Yield file name, address, digests and length of what a page lists."""
-    from pypi_simple import ProjectPage  # noqa: PLC0415  # late: few images need it
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError  # noqa: PLC0415  # late: few images need it
 
     try:
         if page.kind.partition(";")[0].strip() == _JSON:
             listed = ProjectPage.from_json_data(json.loads(page.content), page.address)
         else:
             listed = ProjectPage.from_html(name, page.content, page.address)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
         raise MachineError(f"{network.redact(page.address)} is no page of an index: {error}") from error
     for package in listed.packages:
         yield package.filename, package.url, package.digests, package.size

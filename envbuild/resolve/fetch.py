@@ -178,7 +178,10 @@ def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -
         for origin in sorted({pin.origin for pin in pins})
     }
     return {
-        pin.sha256: [f"{archive.root}/{quote(pin.file, safe='/~')}" for archive in roots[pin.origin]]
+        # One root may stand there twice, with other keys.
+        pin.sha256: list(
+            dict.fromkeys(f"{archive.root}/{quote(pin.file, safe='/~')}" for archive in roots[pin.origin])
+        )
         for pin in pins
     }
 

@@ -222,6 +222,7 @@ def _build_tools(
     if (
         old is not None
         and "build" not in parts
+        and _same_python(asked, old)
         and _same_builds(asked, old)
         and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built)
         and not _touches(upgrade, old.build_python)

@@ -112,7 +112,7 @@ def resolve_build_tools(
             requests = [*chosen.recipe.source.python, *(pin.name for pin in like_image)]
             old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
             # Where the build wants another version than the image has, it gets it: nobody sees it later.
-            found = _resolve(requests, uv, old=(*old, *like_image), upgrade=upgrade)
+            found = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image)
             pins += [replace(pin, layer=chosen.layer) for pin in found]
     return tuple(sorted(pins))
 
@@ -138,11 +138,16 @@ def _resolve(
     *,
     old: Sequence[PythonPin],
     upgrade: Sequence[str] | None,
+    like: Sequence[PythonPin] = (),
 ) -> tuple[PythonPin, ...]:
-    """Resolve requests together and pin a file for each distribution; those of `old` where they fit."""
+    """Resolve requests together and pin a file for each distribution.
+
+    Versions of `like` are preferred, and those of `old` that may not be upgraded.
+    """
     keep: dict[str, str] = {}
     if upgrade is None or len(upgrade) > 0:
         keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
+    keep |= {pin.name: pin.version for pin in like}
     resolved = resolver.resolve(requests, keep=keep)
     offered = resolver.locate({entry.name: entry.version for entry in resolved})
     files = _with_sizes(_choose(resolver.asked, resolved, offered), old, resolver.client)

@@ -108,9 +108,13 @@ def none_fits(needs: Sequence[Need], bases: Sequence[Loaded[BaseImage]], archite
     """Tell why no base image is right: what none has, else the first two needs that exclude each other."""
     here = [base for base in bases if architecture in base.value.architectures]
     known = ", ".join(f"{base.value.name} (Python {base.value.python.version})" for base in here)
+    if not here:
+        at = needs[0].at if needs else None
+        yield RequestError(f"no base image is made for {architecture}", at=at, hint="a definition names it")
+        return
     alone = [need for need in needs if first_fitting([need], here, architecture) is None]
     for need in alone:
-        yield RequestError(f"{need}: no base image has that", at=need.at, hint=f"known: {known or 'none'}")
+        yield RequestError(f"{need}: no base image has that", at=need.at, hint=f"known: {known}")
     if alone:
         return
     for first, second in combinations(needs, 2):
@@ -120,6 +124,4 @@ def none_fits(needs: Sequence[Need], bases: Sequence[Loaded[BaseImage]], archite
             yield RequestError(problem, at=second.at, hint=hint)
             return
     told = "; ".join(map(str, needs))
-    yield RequestError(
-        f"no base image is right for all: {told}", at=needs[-1].at, hint=f"known: {known or 'none'}"
-    )
+    yield RequestError(f"no base image is right for all: {told}", at=needs[-1].at, hint=f"known: {known}")

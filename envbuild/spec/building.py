@@ -62,10 +62,16 @@ def against_mistakes(
     located : sequence of (ChosenRecipe, steps)
         The recipes and where the spec names them.
     """
+    named = {chosen.recipe.name: chosen.recipe for chosen, _ in located}
     without_layer = {chosen.layer: chosen.recipe.name for chosen, _ in located if not chosen.recipe.owns}
     for chosen, loc in located:
         source = chosen.recipe.source
         for name in source.against if source else ():
+            required = named.get(name)
+            if required is not None and (required.kind == "mpi" or required.source is not None):
+                problem = f"the recipe `{chosen.recipe.name}` cannot compile against `{name}`"
+                why = "write `mpi`" if required.kind == "mpi" else "it is built from its source itself"
+                yield RequestError(problem, at=spec.at(*loc), hint=why)
             other = without_layer.get("mpi" if name == "mpi" else f"framework:{name}")
             if other is not None:
                 by = chosen.recipe.name

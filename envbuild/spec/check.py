@@ -12,7 +12,7 @@ from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_fits
 from envbuild.spec.building import against_mistakes, source_mistakes
-from envbuild.spec.contents import content_mistakes, search_path_mistakes, variable_mistakes
+from envbuild.spec.contents import content_mistakes, link_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
 from envbuild.spec.site import Site
@@ -274,6 +274,7 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
                 at = loaded.at("variants", name, "versions", place)
                 yield RequestError(f"`{version}` is not among the recipe's `versions`", at=at)
     yield from search_path_mistakes(loaded, recipe.environment)
+    yield from link_mistakes(loaded)
     yield from source_mistakes(source.loaded, source.files)
     seen: set[str] = set()
     for index, job in enumerate(recipe.verify):

@@ -93,6 +93,22 @@ def search_path_mistakes(loaded: Loaded[Any], environment: Mapping[str, str | Pr
         yield RequestError(problem, at=loaded.at("environment", name), hint=hint)
 
 
+def link_mistakes(recipe: Loaded[Recipe]) -> Mistakes:
+    """Tell the symbolic links of a recipe that cannot be."""
+    links = recipe.value.links
+    for name in links:
+        at = recipe.at_key("links", name)
+        above = next((str(parent) for parent in PurePosixPath(name).parents if str(parent) in links), None)
+        if above is not None:
+            problem = f"`{name}` cannot lie below `{above}`, which is a link"
+            yield RequestError(problem, at=at, hint="let the one lead where the other should")
+        tree = next((tree for tree in _RESERVED if name == tree or name.startswith(tree + "/")), None)
+        # A layer of the recipe's own may hold links beside its files.
+        if tree is not None and (_RESERVED[tree] != _OWNED or name == tree):
+            problem = f"a link may not be at `{name}`: {tree} is reserved"
+            yield RequestError(problem, at=at, hint=_RESERVED[tree])
+
+
 def _python_mistakes(spec: Loaded[EnvSpec], chosen: Sequence[ChosenRecipe]) -> Mistakes:
     owners = {name: one.recipe for one in chosen for name in one.recipe.owns}
     first: dict[str, int] = {}

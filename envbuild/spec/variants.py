@@ -76,7 +76,7 @@ def mixed_accelerators(
                 f"the recipe `{other.recipe.name}` is for {other.variant_name}, "
                 f"and `{chosen.recipe.name}` for {chosen.variant_name}"
             )
-            hint = (
-                f"name a version that both have (`accelerator: {family}@{version}`), or make an image of each"
-            )
+            both = [name for name in other.recipe.variants if name in chosen.recipe.variants]
+            shared = next((name.partition("-")[2] for name in both if name.startswith(f"{family}-")), "")
+            hint = f"both have `accelerator: {family}@{shared}`" if shared else "make an image of each"
             yield RequestError(problem, at=spec.at(*loc), hint=hint)

@@ -209,10 +209,13 @@ class Client:
         def receive() -> Page:
             with self._good_answer(address, "GET", {"Accept": accept}) as response:
                 content = b""
-                for chunk in response.iter_content(_CHUNK_BYTES):
-                    content += chunk
-                    if len(content) > _PAGE_LIMIT_BYTES:
-                        raise NetworkError(f"{redact(address)} is longer than a page should be")
+                try:
+                    for chunk in response.iter_content(_CHUNK_BYTES):
+                        content += chunk
+                        if len(content) > _PAGE_LIMIT_BYTES:
+                            raise NetworkError(f"{redact(address)} is longer than a page should be")
+                except requests.RequestException as error:
+                    raise _TransientError(f"{redact(address)} was cut: {type(error).__name__}") from error
                 kind = response.headers.get("Content-Type", "")
                 return Page(address=response.url, content=content, kind=kind)
 

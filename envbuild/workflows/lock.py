@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.events import Warned
-from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
+from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.lock import make_lock
@@ -154,7 +154,9 @@ def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:
 
 def _versions(lock: Lock) -> dict[str, str]:
     pins: tuple[DebPin | PythonPin, ...] = (*lock.base_debs, *lock.system_debs, *lock.python)
-    return {pin.name: pin.version for pin in pins}
+    builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
+    of_builds = {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin.version for pin in builds}
+    return {pin.name: pin.version for pin in pins} | of_builds
 
 
 def _tool_pins(settings: Settings, asked: Asked) -> tuple[ToolPin, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.build.files import write_files
+from envbuild.errors import BuildError
 from envbuild.plan.model import TextEntry
 from envbuild.store.tree import scan
 
@@ -44,3 +45,12 @@ def test_the_order_of_entries_changes_nothing(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         write_files(given, {}, tmp_path / name)
     assert scan(tmp_path / "one") == scan(tmp_path / "two")
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "outside").mkdir()
+    links = {"/opt/a": str(tmp_path / "outside"), "/opt/a/x": "/etc/passwd"}
+    with pytest.raises(BuildError, match="below a symbolic link"):
+        write_files([], links, tmp_path / "root")
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -108,3 +108,15 @@ def test_a_file_that_two_wheels_hold(tmp_path: Path) -> None:
     given = [wheel(tmp_path / name) for name in ("one", "two")]
     with pytest.raises(BuildError, match="could not be unpacked"):
         unpacked(tmp_path, *given)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"demo-1.0.dist-info/entry_points.txt": "[console_scripts\n= : ]"},
+        {"demo-1.0.dist-info/WHEEL": "nonsense"},
+    ],
+)
+def test_a_wheel_that_is_malformed_inside(tmp_path: Path, broken: dict[str, str]) -> None:
+    with pytest.raises(BuildError, match="could not be unpacked"):
+        unpacked(tmp_path, wheel(tmp_path / "in", **broken))

@@ -56,9 +56,17 @@ def run(tmp_path: Path, build: Callable[[Path], None]) -> Recorder:
             uv=tmp_path / "uv",
             log=tmp_path / "log",
         )
-    assert "wheels, not one" in caught.value.problem
     assert "x-1.tar.gz" in caught.value.problem
+    assert ("wheels, not one" in caught.value.problem) != ("another distribution" in caught.value.problem)
     return sandbox
+
+
+def named(name: str) -> Callable[[Path], None]:
+    def build(work: Path) -> None:
+        (work / "wheel").mkdir()
+        (work / "wheel" / name).write_text("")
+
+    return build
 
 
 def nothing(work: Path) -> None:
@@ -81,6 +89,11 @@ def a_link_to_the_directory(work: Path) -> None:
     (work / "elsewhere").mkdir()
     (work / "elsewhere/x-1-py3-none-any.whl").write_text("of this host")
     (work / "wheel").symlink_to(work / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["x.whl", "y-1-py3-none-any.whl", "x-2-py3-none-any.whl", "x-1\n-py3.whl"])
+def test_a_wheel_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    run(tmp_path, named(name))
 
 
 @pytest.mark.parametrize("build", [nothing, two, a_link, a_link_to_the_directory])

@@ -180,8 +180,9 @@ def built() -> ChosenRecipe:
 class TestBuilds:
     WHAT = asked(recipes=[built()], frameworks=[Choice(name="horovod")])
     LAYER = "framework:horovod"
+    ARCHIVE = replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz")
     LOCK = replace(
-        lock_of(WHAT, python=[wheel("horovod", "0.28.1", layer=LAYER)]),
+        lock_of(WHAT, python=[ARCHIVE]),
         build_debs=tuple(
             BuildDebPin(**asdict(deb(name)), layer="framework:horovod") for name in ("g++", "patch")
         ),
@@ -212,3 +213,19 @@ class TestBuilds:
     def test_a_build_that_is_gone_is_told(self) -> None:
         found = self.sentences(self.LOCK, asked())
         assert ("facts", "framework:horovod is built no more, and the lock has what its build needs") in found
+
+    def test_a_source_archive_needs_a_recipe_that_builds_it(self) -> None:
+        what = asked(python=["horovod"])
+        lock = lock_of(what, python=[replace(self.ARCHIVE, layer="python")])
+        said = ("python", "`horovod` is locked as a source that no recipe builds")
+        assert self.sentences(lock, what) == [said]
+
+    def test_a_wheel_gives_way_to_a_recipe_that_builds(self) -> None:
+        lock = replace(self.LOCK, python=(wheel("horovod", "0.28.1", layer=self.LAYER),))
+        said = ("python", "`horovod` is locked as a wheel, and a recipe builds it")
+        assert self.sentences(lock, self.WHAT) == [said]
+
+
+def test_a_framework_that_is_gone_takes_what_came_with_it() -> None:
+    gone = differences(LOCK, like(recipes=[mpich()], frameworks=[]))
+    assert [(each.part, each.sentence) for each in gone] == [("python", "frameworks lost pytorch")]

@@ -389,8 +389,7 @@ class TestSource:
     def test_it_is_made_from_its_toolchain_and_what_it_compiles_against(self) -> None:
         made = self.plan()
         layer = made.layer("framework:hvd")
-        assert layer.inputs == ("toolchain:hvd", "mpi", "framework:torch")
-        assert layer.needs == ("base", "venv")
+        assert layer.inputs == ("base", "toolchain:hvd", "venv", "mpi", "framework:torch")
         step = layer.step
         assert isinstance(step, SourceStep)
         assert (step.archive.name, [file.name for file in step.build_wheels]) == (
@@ -403,7 +402,7 @@ class TestSource:
             seen.add(each.name)
 
     def test_the_toolchain_is_in_no_part_of_the_image(self) -> None:
-        for made in (self.plan(), plan(asked(MPICH, self.chosen(), PYTORCH), flat=True)):
+        for made in (self.plan(), self.plan(flat=True)):
             held = [name for members in made.members.values() for name in members]
             assert "framework:torch" in held
             assert not [name for name in held if name.startswith("toolchain")]
@@ -456,9 +455,17 @@ class TestSource:
         said = reasons(self.plan(build_python=tools), before)["framework:hvd"]
         assert said == "build tools changed setuptools 81.0 → 82.0"
 
-    def test_without_a_toolchain_it_is_made_from_nothing_but_the_interpreter(self) -> None:
+    def test_without_a_toolchain_it_is_made_from_the_base_and_the_environment(self) -> None:
         made = self.plan(self.chosen(against=()), build_debs=())
-        assert made.layer("framework:hvd").inputs == ()
+        assert made.layer("framework:hvd").inputs == ("base", "venv")
+
+    def test_a_security_update_of_the_base_builds_it_anew(self) -> None:
+        debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
+        assert {"base", "toolchain:hvd", "framework:hvd"} <= self.built(self.plan(base_debs=debs))
+
+    def test_a_source_archive_without_its_recipe_is_no_plan(self) -> None:
+        with pytest.raises(AssertionError, match="no source archive for hvd"):
+            self.plan(python=LOCK.python)
 
 
 class TestOverlayGroups:

@@ -149,3 +149,23 @@ def test_without_network_nobody_is_asked() -> None:
         finder(pages=pages, offline=True).locate({"numpy": "1.16.6"})
     with pytest.raises(EnvbuildError):
         finder(pages=pages, no_index=True).locate({"numpy": "1.16.6"})
+
+
+def test_who_does_not_answer_may_have_it(tmp_path: Path) -> None:
+    lost = finder(indexes=("https://lost.example.org/simple",))
+    with pytest.raises(MachineError, match="not there"):
+        lost.locate({"numpy": "1.16.6"})
+    (tmp_path / WHEEL).write_bytes(b"")
+    here = finder(indexes=("https://lost.example.org/simple",), find_links=(str(tmp_path),))
+    assert [offer.file for offer in here.locate({"numpy": "1.16.6"})["numpy"]] == [WHEEL]
+
+
+def test_an_index_of_another_age_is_told() -> None:
+    page = listing(WHEEL)
+    newer = json.loads(page.content)
+    newer["meta"]["api-version"] = "2.0"
+    pages = {
+        page.address: network.Page(address=page.address, content=json.dumps(newer).encode(), kind=page.kind)
+    }
+    with pytest.raises(MachineError, match="no page of an index"):
+        finder(pages=pages).locate({"numpy": "1.16.6"})

@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.errors import Location
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution
+from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution, none_fits
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import BaseRequirement, Choice
 from tests.support.asking import base_image
@@ -74,3 +74,9 @@ def test_the_newest_of_a_distribution() -> None:
 def test_only_the_minor_release_of_a_base_is_known() -> None:
     assert has_python(USUAL.value, ">=3.11.4,<3.12")
     assert not has_python(USUAL.value, ">=3.12")
+
+
+@pytest.mark.parametrize("needs", [[], [need(python=">=3.11")]])
+def test_no_base_image_for_this_architecture_is_the_reason_told(needs: list[Need]) -> None:
+    (told,) = none_fits(needs, BASES, "riscv64")
+    assert told.each()[0].problem == "no base image is made for riscv64"
