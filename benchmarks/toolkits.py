@@ -53,7 +53,7 @@ TOTALS = """\
 All {rows} were built in {minutes:.1f} min. Their distinct layers are {distinct} MB, the images one by one
 {images} MB.
 The store holds {merges} MB of merged layers beside the distinct ones ({ratio:.2f} of them together), and
-{toolchains} MB of toolchains that no image holds. All of them installed thin take {thin:.1f} MB more.
+{toolchains} MB of toolchains that no image holds. All of them installed thin take {thin:.2f} MB more.
 """
 
 
