@@ -158,7 +158,7 @@ def python_differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
         lock, set(wanted), set(before) - set(wanted), {chosen.layer for chosen in asked.recipes}
     )
     asked_for = _reachable(lock, set(wanted))
-    built = {chosen.recipe.source.distribution for chosen in asked.recipes if chosen.recipe.source}
+    built = asked.built
     for pin in lock.python:
         if pin.is_wheel == (pin.name in built):
             how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
@@ -259,18 +259,17 @@ def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
     """Tell what the builds from source ask for and the lock lacks, and what it has for no build."""
     in_base = {pin.name for pin in lock.base_debs}
     environment = python_environment(asked)
-    for chosen in asked.built:
+    for chosen in asked.built.values():
         debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == chosen.layer}
         wheels = {pin.name for pin in lock.build_python if pin.layer == chosen.layer}
-        source = chosen.recipe.source
         lacking = [
-            *(name for name in _by_name(source.python if source else (), environment) if name not in wheels),
+            *(name for name in _by_name(chosen.build_imports(), environment) if name not in wheels),
             *(name for name in chosen.toolchain() if name not in debs),
         ]
         for name in lacking:
             sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
             yield Difference(part="build", subject=name, sentence=sentence)
-    layers = {chosen.layer for chosen in asked.built}
+    layers = {chosen.layer for chosen in asked.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         sentence = f"{layer} is built no more, and the lock has what its build needs"

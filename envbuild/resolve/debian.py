@@ -97,7 +97,7 @@ def resolve_debian(
         system = _beyond(base, asked.system_requests(), apt, chosen)
         apt.check_names((*asked.base.packages, *asked.system_requests()), (*base, *system))
         build: list[BuildDebPin] = []
-        for recipe in asked.built:
+        for recipe in asked.built.values():
             added = _beyond(base, recipe.toolchain(), apt, chosen)
             apt.check_names(recipe.toolchain(), (*base, *added))
             build += [BuildDebPin(**asdict(pin), layer=recipe.layer) for pin in added]

@@ -159,7 +159,7 @@ def _debian(
         and _same_builds(asked, old)
         and not _touches(upgrade, _debs(old))
     ):
-        layers = {chosen.layer for chosen in asked.built}
+        layers = {chosen.layer for chosen in asked.built.values()}
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
     with _Task(emit, "lock:debian", "resolve Debian packages"):
@@ -224,10 +224,10 @@ def _build_tools(
         and "build" not in parts
         and _same_python(asked, old)
         and _same_builds(asked, old)
-        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built)
+        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built.values())
         and not _touches(upgrade, old.build_python)
     ):
-        layers = {chosen.layer for chosen in asked.built}
+        layers = {chosen.layer for chosen in asked.built.values()}
         return tuple(pin for pin in old.build_python if pin.layer in layers)
     with _Task(emit, "lock:build", "resolve what the builds from source import"):
         return resolve_build_tools(
@@ -245,7 +245,8 @@ def _build_tools(
 def _same_builds(asked: Asked, old: Lock) -> bool:
     """Whether all that is built from source was so when the lock was made, by the same recipes."""
     before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
-    return all((chosen.recipe.name, chosen.version, chosen.digest) in before for chosen in asked.built)
+    now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in asked.built.values()}
+    return now <= before
 
 
 class _Task:

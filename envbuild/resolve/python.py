@@ -105,11 +105,9 @@ def resolve_build_tools(
     pins: list[PythonPin] = []
     with network.Client() as client:
         uv = Uv(asked=asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline)
-        for chosen in asked.built:
-            if chosen.recipe.source is None:
-                continue
+        for chosen in asked.built.values():
             like_image = imported(chosen, image)
-            requests = [*chosen.recipe.source.python, *(pin.name for pin in like_image)]
+            requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
             old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
             # Where the build wants another version than the image has, it gets it: nobody sees it later.
             found = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image)
@@ -160,7 +158,6 @@ def _choose(
     asked: Asked, resolved: Sequence[uvtext.Resolved], offered: dict[str, list[uvtext.Offer]]
 ) -> list[uvtext.Offer]:
     base = asked.base
-    built = {chosen.recipe.source.distribution for chosen in asked.recipes if chosen.recipe.source}
     accepted = uvtext.tags(asked.architecture, base.glibc, base.python.abi)
     found: list[uvtext.Offer] = []
     errors: list[EnvbuildError] = []
@@ -170,7 +167,7 @@ def _choose(
             for offer in offered.get(entry.name, [])
             if uvtext.same_version(offer.version, entry.version)
         ]
-        if entry.name in built:
+        if entry.name in asked.built:
             # What other archives of it there may be (`.zip`) holds the same.
             file = next((offer for offer in fitting if offer.file.endswith(".tar.gz")), None)
             lack = "no source archive (.tar.gz)"

@@ -245,11 +245,8 @@ class Uv:
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return what is built from its source: distribution → version and requirements."""
-        return {
-            str(chosen.recipe.source.distribution): (chosen.version, chosen.recipe.python)
-            for chosen in self.asked.recipes
-            if chosen.recipe.source is not None
-        }
+        found = self.asked.built.items()
+        return {name: (chosen.version, chosen.recipe.python) for name, chosen in found}
 
     def _place(self) -> Path:
         return state.of_this_user(self.cache_dir)

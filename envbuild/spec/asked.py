@@ -48,6 +48,10 @@ class ChosenRecipe:
         own = (text.replace("{version}", self.version) for text in self.variant.requirements)
         return (*own, *self.recipe.python)
 
+    def build_imports(self) -> tuple[str, ...]:
+        """Return the Python requirements of its source build alone."""
+        return self.recipe.source.python if self.recipe.source else ()
+
     def toolchain(self) -> tuple[str, ...]:
         """Return the Debian packages that its source build asks for, sorted."""
         source = self.recipe.source
@@ -102,9 +106,9 @@ class Asked:
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
 
     @property
-    def built(self) -> tuple[ChosenRecipe, ...]:
-        """The recipes that build a distribution from its source."""
-        return tuple(chosen for chosen in self.recipes if chosen.recipe.source is not None)
+    def built(self) -> dict[str, ChosenRecipe]:
+        """Distribution that is built from its source → the recipe that does so."""
+        return {chosen.recipe.source.distribution: chosen for chosen in self.recipes if chosen.recipe.source}
 
     def frozen(self) -> dict[str, str]:
         """Return what nobody mends any more, and why it is there all the same: name → reason."""

@@ -1,0 +1,146 @@
+"""What builds from source import: which versions are preferred, and when they are resolved anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.lock.model import PythonPin
+from envbuild.resolve import lock as locking
+from envbuild.resolve import python as resolving
+from envbuild.resolve.debian import Debs
+from envbuild.resolve.origins import Machine, PythonSources
+from envbuild.resolve.uvtext import Offer, Resolved
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.base import BasePython
+from envbuild.spec.model import SourceBuild
+from tests.support.asking import asked, base_image, chosen, lock_of, pytorch, wheel
+
+LAYER = "framework:horovod"
+IMAGE = (
+    wheel("torch", "2.13.0+cpu", layer="framework:pytorch", requires=["sympy"]),
+    wheel("sympy", "1.13.0", requires=["mpmath"]),
+    wheel("mpmath", "1.3.0"),
+    wheel("scipy", "1.17.1"),
+    replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz"),
+)
+TOOLS = (wheel("setuptools", "81.0", layer=LAYER),)
+
+
+def horovod() -> ChosenRecipe:
+    plain = chosen("horovod", "framework", "0.28.1", ["horovod=={version}"], digest="sha256:" + "3" * 64)
+    source = SourceBuild(distribution="horovod", python=("setuptools",), against=("pytorch",))
+    return replace(plain, recipe=plain.recipe.model_copy(update={"source": source}))
+
+
+def what(**changes: Any) -> Asked:
+    return asked(python=["scipy"], recipes=[pytorch(), horovod()], **changes)
+
+
+class TestPreferences:
+    """A stand-in for uv notes what it is asked; it offers one wheel of each."""
+
+    @pytest.fixture
+    def kept(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+        seen: list[tuple[Sequence[str], Mapping[str, str]]] = []
+
+        class Stand:
+            def __init__(self, *, asked: Asked, client: object, **rest: object) -> None:
+                self.asked, self.client = asked, client
+
+            def resolve(self, requests: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
+                seen.append((tuple(requests), dict(keep)))
+                return (Resolved(name="setuptools", version="82.0", via=()),)
+
+            def locate(self, versions: Mapping[str, str]) -> dict[str, list[Offer]]:
+                file = "setuptools-82.0-py3-none-any.whl"
+                offer = Offer(
+                    name="setuptools", version="82.0", file=file, address=file, sha256="a" * 64, size_bytes=1
+                )
+                return {"setuptools": [offer]}
+
+            def origin(self, found: Resolved, address: str) -> str:
+                return "pypi"
+
+        monkeypatch.setattr(resolving, "Uv", Stand)
+        return seen
+
+    @pytest.mark.parametrize(
+        ("upgrade", "expected"),
+        [
+            (None, {"setuptools": "81.0", "sympy": "1.13.0", "mpmath": "1.3.0"}),
+            (("setuptools",), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
+            ((), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
+        ],
+    )
+    def test_the_images_versions_are_preferred_whatever_is_upgraded(
+        self,
+        kept: list[tuple[Sequence[str], Mapping[str, str]]],
+        upgrade: Sequence[str] | None,
+        expected: dict[str, str],
+    ) -> None:
+        previous = replace(lock_of(what(), python=IMAGE), build_python=TOOLS)
+        pins = resolving.resolve_build_tools(
+            what(),
+            IMAGE,
+            previous=previous,
+            upgrade=upgrade,
+            sources=PythonSources(named={}, indexes=()),
+            cache_dir=Path("cache"),
+            emit=lambda event: None,
+        )
+        assert kept == [(("setuptools", "mpmath", "sympy"), expected)]
+        assert [(pin.name, pin.version, pin.layer) for pin in pins] == [("setuptools", "82.0", LAYER)]
+
+
+class TestWhenTheyAreResolvedAnew:
+    def resolved(self, monkeypatch: pytest.MonkeyPatch, now: Asked, before: Asked, **changes: Any) -> bool:
+        """Lock what is asked after an earlier lock; return whether build tools were resolved."""
+        calls: list[Sequence[PythonPin]] = []
+
+        def tools(asked: Asked, image: Sequence[PythonPin], **rest: object) -> tuple[PythonPin, ...]:
+            calls.append(image)
+            return TOOLS
+
+        locked: dict[str, Any] = {"build_python": TOOLS, **changes}
+        previous = replace(lock_of(before, python=IMAGE), **locked)
+        debs = Debs(base=previous.base_debs)
+        monkeypatch.setattr(locking, "resolve_debian", lambda *_, **__: debs)
+        monkeypatch.setattr(locking, "resolve_python", lambda *_, **__: IMAGE)
+        monkeypatch.setattr(locking, "resolve_build_tools", tools)
+        locking.make_lock(
+            now,
+            previous=previous,
+            upgrade=None,
+            tools=(),
+            cache_dir=Path("cache"),
+            emit=lambda event: None,
+            machine=Machine(),
+        )
+        return bool(calls)
+
+    def test_not_where_nothing_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not self.resolved(monkeypatch, what(), what())
+
+    def test_for_another_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        older = base_image(python=BasePython(version="3.9", abi="cp39", packages=("python3",)))
+        assert self.resolved(monkeypatch, what(base=older), what())
+
+    def test_where_what_is_compiled_against_imports_something_else(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # scipy is new, so the image is resolved anew, and sympy comes out newer than it was.
+        older = wheel("sympy", "1.12.0", requires=["mpmath"])
+        before = tuple(older if pin.name == "sympy" else pin for pin in IMAGE if pin.name != "scipy")
+        assert self.resolved(monkeypatch, what(), what(), python=before)
+
+    def test_not_for_another_package_of_the_image(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = tuple(pin for pin in IMAGE if pin.name != "scipy")
+        assert not self.resolved(monkeypatch, what(), what(), python=before)
+
+    def test_where_the_build_asks_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.resolved(monkeypatch, what(), what(), build_python=())
