@@ -24,6 +24,7 @@ PACKAGE = TOP / "envbuild"
 LEAVES = frozenset({"errors", "events"})
 MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "spec": frozenset(),
+    "elf": frozenset(),
     "compat": frozenset({"spec"}),
     "lock": frozenset({"spec"}),
     "plan": frozenset({"spec", "lock"}),
@@ -32,8 +33,9 @@ MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "store": frozenset({"system"}),
     "build": frozenset({"plan", "store", "system"}),
     "image": frozenset({"spec", "lock", "plan", "store", "system"}),
-    "check": frozenset({"spec", "compat", "lock", "image", "system"}),
-    "activate": frozenset({"spec", "lock", "image", "system"}),
+    "site": frozenset({"spec", "compat", "elf", "system"}),
+    "check": frozenset({"spec", "compat", "elf", "lock", "image", "site", "store", "system"}),
+    "activate": frozenset({"spec", "lock", "image", "site", "system"}),
     "cli": frozenset({"workflows"}),
 }
 MAY_IMPORT["workflows"] = MAY_IMPORT.keys() - {"cli"}

@@ -1,13 +1,35 @@
-"""What belongs to a centre or a machine and never to a spec: the model of a site."""
+"""What belongs to a centre or a machine and never to a spec: the model of a site.
+
+Whatever a site file leaves out is unknown; nothing has a default that claims
+to know. `envbuild.compat` makes facts of it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from envbuild.spec.fields import Address, Format, WheelPlace
-from envbuild.spec.model import BindTarget, ImagePath, Model, Name, Origin, Text
+from envbuild.spec.model import (
+    BindTarget,
+    GlibcVersion,
+    ImagePath,
+    Model,
+    Name,
+    Origin,
+    Text,
+    VariableName,
+    full_match,
+)
+
+# As a library tells it, not as its name does: Open MPI 1.10 calls its libmpi.so.12, too.
+MpiAbi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
+HostVersion = Annotated[str, full_match(r"[0-9]+(\.[0-9A-Za-z]+)*", "a version, such as `580.65.06`")]
+GpuArchitecture = Annotated[
+    str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
+]
+PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such as `pmix`")]
 
 
 class SiteBind(Model):
@@ -16,6 +38,125 @@ class SiteBind(Model):
     source: ImagePath
     target: BindTarget
     writable: bool = False
+
+
+class SiteGpus(Model):
+    """The GPUs of a node.
+
+    Attributes
+    ----------
+    vendor : str
+        ``none`` says that there is none, which is not the same as unknown.
+    count : int or None
+        A node's; GCDs of an MI250X count one each.
+    architectures : tuple of str
+        ``sm_90``, ``gfx90a``.
+    driver : str or None
+        Version of the kernel's driver.
+    """
+
+    vendor: Literal["nvidia", "amd", "none"]
+    count: Annotated[int, Field(ge=0, le=64)] | None = None
+    architectures: tuple[GpuArchitecture, ...] = ()
+    driver: HostVersion | None = None
+
+
+class SiteScheduler(Model):
+    """What starts jobs.
+
+    Attributes
+    ----------
+    mpi_types : tuple of str
+        What ``srun --mpi=list`` names; empty for unknown.
+    default_mpi_type : str or None
+        What srun takes unless told (``MpiDefault``).
+    """
+
+    name: Name
+    version: HostVersion | None = None
+    mpi_types: tuple[PmiName, ...] = ()
+    default_mpi_type: PmiName | None = None
+
+
+class SiteMpi(Model):
+    """The MPI of the host, which an image may use in place of its own.
+
+    Attributes
+    ----------
+    implementation : str
+        ``cray-mpich``, ``intel-mpi``, ``openmpi``, …
+    version : str or None
+        Its own.
+    base_version : str or None
+        The MPICH or Open MPI that it is made from (``3.4``).
+    abis : tuple of str
+        What its libraries offer; empty for unknown.
+    libraries : tuple of str
+        Paths of all its libraries that programs may ask for, each under the
+        soname that they ask by (``/opt/…/libmpi.so.12``).
+    search : tuple of str
+        Directories where what these need is found, before the host's defaults.
+    companions : tuple of str
+        Further files and directories that it opens by itself (providers,
+        tuning tables); bound at their own place.
+    launcher : str or None
+        Its mpiexec.
+    environment : dict of str to str
+        What it wants in a program's environment.
+    """
+
+    implementation: Name
+    version: HostVersion | None = None
+    base_version: HostVersion | None = None
+    abis: tuple[MpiAbi, ...] = ()
+    libraries: tuple[ImagePath, ...] = ()
+    search: tuple[ImagePath, ...] = ()
+    companions: tuple[ImagePath, ...] = ()
+    launcher: ImagePath | None = None
+    environment: dict[VariableName, Text] = {}
+
+
+class SiteFabric(Model):
+    """The interconnect.
+
+    Attributes
+    ----------
+    name : str
+        ``slingshot-11``, ``infiniband``, ``ethernet``, …
+    provider : str or None
+        libfabric's provider (``cxi``), or ``ucx``.
+    libfabric : str or None
+        Version of the host's libfabric.
+    libraries, search : tuple of str
+        As those of `SiteMpi`.
+    devices : tuple of str
+        Device files, bound where they are.
+    nccl_plugin : str or None
+        NCCL's network plugin (``/opt/…/libnccl-net.so``).
+    nccl_plugin_version : str or None
+        Its version.
+    environment : dict of str to str
+        What selects the fabric and refuses any other.
+    """
+
+    name: Name
+    provider: Name | None = None
+    libfabric: HostVersion | None = None
+    libraries: tuple[ImagePath, ...] = ()
+    search: tuple[ImagePath, ...] = ()
+    devices: tuple[ImagePath, ...] = ()
+    nccl_plugin: ImagePath | None = None
+    nccl_plugin_version: HostVersion | None = None
+    environment: dict[VariableName, Text] = {}
+
+
+class SiteRuntime(Model):
+    """A container runtime and its limits; None is unknown."""
+
+    name: Name
+    version: HostVersion | None = None
+    overlay: bool | None = None
+    user_namespaces: bool | None = None
 
 
 class Site(Model):
@@ -30,6 +171,20 @@ class Site(Model):
         Directories or pages with wheels.
     binds : tuple of SiteBind
         Host paths that wrappers bind.
+    architecture : str or None
+        In Debian's words.
+    glibc, libstdcxx : str or None
+        The host's C library (``2.36``) and the newest ``GLIBCXX_`` of its C++ library (``3.4.30``).
+    gpus, scheduler, mpi, fabric : model or None
+        None for unknown.
+    runtimes : tuple of SiteRuntime
+        Container runtimes; empty for unknown.
+    modules : str or None
+        ``lmod`` or ``environment-modules``.
+    sources : tuple of str
+        Where the facts stand, for people.
+    seen : str
+        When they were read (ISO 8601 date); empty for unknown.
     """
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
@@ -38,3 +193,14 @@ class Site(Model):
     origins: dict[Origin, tuple[Address, ...]] = {}
     find_links: tuple[WheelPlace, ...] = ()
     binds: tuple[SiteBind, ...] = ()
+    architecture: Literal["amd64", "arm64"] | None = None
+    glibc: GlibcVersion | None = None
+    libstdcxx: HostVersion | None = None
+    gpus: SiteGpus | None = None
+    scheduler: SiteScheduler | None = None
+    mpi: SiteMpi | None = None
+    fabric: SiteFabric | None = None
+    runtimes: tuple[SiteRuntime, ...] = ()
+    modules: Literal["lmod", "environment-modules"] | None = None
+    sources: tuple[Text, ...] = ()
+    seen: Text = ""

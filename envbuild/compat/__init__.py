@@ -1,0 +1,1 @@
+"""What fits together: facts, rules as data, and the engine that judges them; pure."""
