@@ -103,6 +103,7 @@ def _job_problems(job: Job) -> Iterator[str]:
     yield from _unmatched("jobs.recipe", NAME, job.recipe)
     yield from _unmatched("jobs.file", _JOB_FILE, job.file)
     yield from _unmatched("jobs.launcher", _LAUNCHER, job.launcher)
+    yield from _unmatched("jobs.environment", VARIABLE, *job.environment)
     if job.timeout_s is not None:
         yield from _time_problems("jobs.timeout_s", job.timeout_s)
     for tolerance in job.compare_with_single.values():
@@ -122,6 +123,11 @@ def _control_characters(manifest: Manifest) -> Iterator[str]:
     for job in manifest.jobs:
         texts += [job.title, job.hint, *job.expect, *job.expect.values(), *job.same_on_all_ranks]
         texts += job.compare_with_single
+        texts += [
+            *job.environment.values(),
+            *job.says,
+            *(text for said in job.says.values() for text in said),
+        ]
     for text in texts:
         if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text):
             yield f"a text holds a control character: {text[:80]!r}"

@@ -195,6 +195,7 @@ LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
 ]
+SaidText = Annotated[Text, Field(min_length=1)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
@@ -340,6 +341,13 @@ class VerifyJob(Model):
         What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
     variants : tuple of str
         The recipe's variants whose images carry it; empty for all.
+    environment : dict of str to str
+        Variables that its ranks get, such as those that choose a transport.
+    says : dict of str to tuple of str
+        A name for it → texts, one of which every rank's own output must hold:
+        what a library logs of the transport that it took.
+    own_mpi : bool
+        Whether it is about the image's own MPI, and says nothing where the host's takes its place.
     """
 
     id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
@@ -352,6 +360,9 @@ class VerifyJob(Model):
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     launcher: LauncherName = "mpiexec"
     variants: tuple[Name, ...] = ()
+    environment: dict[VariableName, Text] = {}
+    says: dict[ReportedName, Annotated[tuple[SaidText, ...], Field(min_length=1)]] = {}
+    own_mpi: bool = False
 
 
 class Variant(Model):
