@@ -191,6 +191,9 @@ PythonConstraint = Annotated[str, AfterValidator(_python_constraint)]
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
 VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
+RecipeKind = Literal["mpi", "framework", "fabric"]
+# Kind of a recipe → the key of a spec that names such ones.
+SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": "fabric"}
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
@@ -283,6 +286,8 @@ class EnvSpec(Model):
         An MPI recipe; None for an image without MPI.
     frameworks : tuple of Choice
         Framework recipes.
+    fabric : tuple of Choice
+        Libraries of the interconnect that the image brings itself (``libfabric``, ``ucx``).
     python : str
         PEP 440 constraint on the base's Python; empty for any.
     accelerator : Choice
@@ -300,6 +305,7 @@ class EnvSpec(Model):
     base: Pick | None = None
     mpi: Pick | None = None
     frameworks: tuple[Pick, ...] = ()
+    fabric: tuple[Pick, ...] = ()
     python: PythonConstraint = ""
     accelerator: Pick = Choice(name="cpu")
     site: Name | None = None
@@ -440,7 +446,7 @@ class Recipe(Model):
     Attributes
     ----------
     kind : str
-        ``mpi`` or ``framework``.
+        ``mpi``, ``framework`` or ``fabric``: under which key of a spec it is named.
     versions : tuple of str
         Versions that were proven, preferred first.
     variants : dict of str to Variant
@@ -483,7 +489,7 @@ class Recipe(Model):
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
     name: Name
-    kind: Literal["mpi", "framework"]
+    kind: RecipeKind
     summary: Text
     homepage: Text = ""
     versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]

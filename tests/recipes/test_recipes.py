@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_it_has_what_a_recipe_needs(name: str) -> None:
     started = {job.job for job in found.verify}
     texts = "".join((directory / "verify" / file).read_text() for file in started)
     for path in (directory / "verify").glob("*.py"):
-        assert path.name in started or f"import {path.stem}\n" in texts
+        assert path.name in started or re.search(rf"^(import|from) {path.stem}\b", texts, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", NAMES)
