@@ -16,7 +16,8 @@ from typing import get_args
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild.image.model import Job, Manifest, Part
-from envbuild.spec.model import NAME, VARIABLE, VERSION, LauncherName
+from envbuild.spec.model import NAME, VARIABLE, VERSION
+from envbuild.spec.recipe import LauncherName
 
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"

@@ -14,7 +14,8 @@ from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_f
 from envbuild.spec.building import against_mistakes, source_mistakes
 from envbuild.spec.contents import content_mistakes, link_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import SPEC_KEYS, BaseRequirement, Choice, EnvSpec, Recipe, Variant
+from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
 from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, proven, variant_for
 

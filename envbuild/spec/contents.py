@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend, Recipe
+from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.satisfiable import can_be_met
 
 Mistakes = Iterator[EnvbuildError]

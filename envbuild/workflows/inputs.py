@@ -23,8 +23,9 @@ from envbuild.spec.check import (
     recipe_not_known,
 )
 from envbuild.spec.load import Loaded, examine
-from envbuild.spec.model import NAME, Choice, EnvSpec, Recipe
+from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 from envbuild.system.files import (
     configuration_homes,

@@ -12,7 +12,7 @@ from envbuild.check.arithmetic import evaluate
 from envbuild.check.judge import Job
 from envbuild.errors import RequestError
 from envbuild.spec.load import load_recipe
-from envbuild.spec.model import Recipe
+from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_asked
 from tests.recipes.controls import CONTROLS
 from tests.recipes.spoil import RECIPES, Control
