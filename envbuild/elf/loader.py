@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from envbuild.elf.read import ElfObject
@@ -136,7 +136,7 @@ def closure(
     opens : mapping of str to sequence of str, optional
         Name of an object (its soname, else the name of its file) → names that it opens by itself;
         looked for as the loader does for that object, after all that is needed.
-        Such a one that nothing has is not missing.
+        Such a one that nothing has is not missing, and none is taken from `Search.preset`.
 
     Raises
     ------
@@ -199,14 +199,15 @@ class _Process:
 
     def load(self, asking: Loaded, names: Sequence[str], *, optional: bool = False) -> None:
         for name in names:
-            loaded = self._known.get(name) or self._find(name, asking)
+            loaded = self._known.get(name) or self._find(name, asking, optional=optional)
             if loaded is not None:
                 asking.needs[name] = loaded
             elif not optional:
                 self.missing.append(Missing(path=asking.path, name=name))
 
-    def _find(self, name: str, asking: Loaded) -> Loaded | None:
-        hit = resolve(name, asking, self.tree, self.search, program=self.first)
+    def _find(self, name: str, asking: Loaded, *, optional: bool) -> Loaded | None:
+        search = replace(self.search, preset={}) if optional else self.search
+        hit = resolve(name, asking, self.tree, search, program=self.first)
         if hit is None:
             return None
         path, found, rule = hit

@@ -28,6 +28,7 @@ class Elf:
     defined: Sequence[str] = ()
     interpreter: str = ""
     flags_1: int = 0
+    texts: Sequence[str] = ()
 
     def bytes(self) -> bytes:
         return _Writer(self).whole()
@@ -57,6 +58,8 @@ class _Writer:
             if name
         ]
         entries = [(tag, self.text(name)) for tag, name in texts]
+        for text in elf.texts:
+            self.text(text)
         interpreter = elf.interpreter.encode() + b"\0" if elf.interpreter else b""
         at = 64 + 56 * (2 + bool(interpreter))
         places = {}
