@@ -10,6 +10,7 @@ from envbuild.check import report as reports
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
 from envbuild.check.judge import judge_mapped, no_jobs
+from envbuild.check.preflight.run import preflight
 from envbuild.check.report import Report
 from envbuild.check.run import PARTS
 from envbuild.check.trial import Trial, try_job
@@ -60,7 +61,7 @@ def test_image(
     subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
     here = fingerprint(apptainer)
     wanted = ranks or manifest.ranks
-    findings = _static(subject, limit_s=timeout_s or manifest.timeout_s, emit=settings.emit)
+    findings = _static(subject, settings, limit_s=timeout_s or manifest.timeout_s)
     trials = _dynamic(subject, wanted, timeout_s, settings.emit)
     for trial in trials.values():
         findings += trial.findings
@@ -107,12 +108,14 @@ def _check_place(report: Path) -> None:
         raise RequestError(f"nothing can be written in `{report.parent}`", hint=hint)
 
 
-def _static(subject: run.Subject, *, limit_s: float, emit: Emit) -> list[Finding]:
-    started, task = clock.seconds(), "test:static"
+def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:
+    started, task, emit = clock.seconds(), "test:static", settings.emit
     total = sum(part.size_bytes for part in subject.manifest.parts)
     emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
     parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
     findings = [run.judge_parts(parts)]
+    intact = findings[0].status == "PASS"
+    findings += preflight(subject.image, settings.store, intact=intact)[1].findings()
     if foreign := run.judge_foreign(subject.manifest):
         findings.append(foreign)
     else:
