@@ -59,7 +59,7 @@ def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None) -> Fac
         "gpus.vendor": gpus and gpus.vendor,
         "gpus.count": gpus and gpus.count,
         "gpus.architectures": (gpus and gpus.architectures) or None,
-        "pmi.offered": (scheduler and scheduler.mpi_types) or None,
+        "pmi.offered": (scheduler and not scheduler.more_mpi_types and scheduler.mpi_types) or None,
         "pmi.default": scheduler and scheduler.default_mpi_type,
         **_of_mpi(site.mpi),
         **_of_fabric(site.fabric),
