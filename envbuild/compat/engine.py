@@ -192,7 +192,7 @@ def _judge(rule: Rule, stack: _Stack) -> Verdict | None:
         facts=tuple(met.values()),
         missing=missing,
         reason=reason,
-        hint="" if holds else stack.fill(rule.hint),
+        hint=stack.fill(rule.hint) if holds is False else "",
         source=f"{'; '.join(rule.source)} (seen {rule.seen})",
         subject=stack.name,
         tell=rule.tell_unknown and holds is False and outcome == "unknown",
