@@ -66,7 +66,12 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
 
 # Module → the distribution that brings it, where the names differ.
-BROUGHT_BY = {"yaml": "pyyaml", "pydantic_core": "pydantic", "pypi_simple": "pypi-simple"}
+BROUGHT_BY = {
+    "yaml": "pyyaml",
+    "pydantic_core": "pydantic",
+    "elftools": "pyelftools",
+    "pypi_simple": "pypi-simple",
+}
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60

@@ -56,7 +56,11 @@ RecipesOption = Annotated[
 SiteOption = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        "--site", metavar="FILE", help="The site's settings.", envvar="ENVBUILD_SITE", show_default=False
+        "--site",
+        metavar="SITE",
+        help="The site: a name of `envbuild site ls`, or a file.",
+        envvar="ENVBUILD_SITE",
+        show_default=False,
     ),
 ]
 FromOption = Annotated[

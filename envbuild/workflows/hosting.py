@@ -7,26 +7,11 @@ from envbuild.check.run import Subject
 from envbuild.errors import RequestError
 from envbuild.site.files import HostTree
 from envbuild.site.inject import Injection, lent_names, plan_mpi
-from envbuild.spec.load import load_site
-from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.site import Site
-from envbuild.system.files import exists, read_input, settings_homes
+from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 _ASK_S = 120.0
-
-
-def own_site(settings: Settings) -> Site | None:
-    """Return the site that was named, else the user's or the machine's own; None where there is none.
-
-    Raises
-    ------
-    RequestError
-        Its file cannot be read, or is wrong.
-    """
-    own = (home / "site.yaml" for home in settings_homes())
-    path = settings.site or next((path for path in own if exists(path)), None)
-    return None if path is None else load_site(read_input(path, limit_bytes=MAX_BYTES), path)
 
 
 def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
@@ -39,7 +24,7 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
     MachineError
         The image cannot be started.
     """
-    site = own_site(settings)
+    site = read_site(settings.site)
     if site is None:
         raise RequestError(
             "the host's MPI was asked for, and no site says what it is",

@@ -16,7 +16,7 @@ from envbuild.image.sif import read_manifest
 from envbuild.system import clock
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.fingerprint import fingerprint
-from envbuild.workflows.hosting import own_site
+from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
@@ -43,7 +43,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
     started = clock.seconds()
     manifest = read_manifest(image)
     apptainer = settings.find_apptainer()
-    site = own_site(settings)
+    site = read_site(settings.site)
     verdict = _verdict(manifest.digest, apptainer, settings)
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.
@@ -62,7 +62,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
             root=root,
             verdict=verdict,
             thin_parts=parts,
-            site=site,
+            site=site.value if site is not None else None,
             apptainer=apptainer,
             copied=moved,
         )

@@ -1,0 +1,116 @@
+"""Tiny ELF files, made to order: enough for a loader's eyes, nothing to run."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+MACHINES = {"amd64": 62, "arm64": 183, "ppc64": 21}
+_NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29
+_FLAGS_1, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFB, *range(0x6FFFFFFC, 0x70000000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elf:
+    """What a file is to ask for and to offer; the fields are those of `envbuild.elf.read`."""
+
+    machine: str = "amd64"
+    soname: str = ""
+    needed: Sequence[str] = ()
+    rpath: str = ""
+    runpath: str = ""
+    versions_needed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    weak_versions: Sequence[str] = ()
+    versions_defined: Sequence[str] = ()
+    undefined: Sequence[str] = ()
+    weak: Sequence[str] = ()
+    defined: Sequence[str] = ()
+    interpreter: str = ""
+    flags_1: int = 0
+
+    def bytes(self) -> bytes:
+        return _Writer(self).whole()
+
+
+class _Writer:
+    def __init__(self, elf: Elf) -> None:
+        self.elf = elf
+        self.strings = b"\0"
+
+    def text(self, name: str) -> int:
+        at = len(self.strings)
+        self.strings += name.encode() + b"\0"
+        return at
+
+    def whole(self) -> bytes:
+        elf = self.elf
+        symbols = bytes(24)
+        for names, info, section in ((elf.undefined, 0x10, 0), (elf.weak, 0x20, 0), (elf.defined, 0x12, 1)):
+            for name in names:
+                symbols += struct.pack("<IBBHQQ", self.text(name), info, 0, section, 4096 * section, 0)
+        needs, definitions = self.needs(), self.definitions()
+        texts = [(_NEEDED, name) for name in elf.needed]
+        texts += [
+            (tag, name)
+            for tag, name in ((_SONAME, elf.soname), (_RPATH, elf.rpath), (_RUNPATH, elf.runpath))
+            if name
+        ]
+        entries = [(tag, self.text(name)) for tag, name in texts]
+        interpreter = elf.interpreter.encode() + b"\0" if elf.interpreter else b""
+        at = 64 + 56 * (2 + bool(interpreter))
+        places = {}
+        body = b""
+        for name, data in (
+            ("symbols", symbols),
+            ("strings", self.strings),
+            ("needs", needs),
+            ("definitions", definitions),
+            ("interpreter", interpreter),
+        ):
+            body += bytes(-(at + len(body)) % 8) if name != "strings" else b""
+            places[name] = at + len(body)
+            body += data
+        entries += [(_SYMTAB, places["symbols"]), (_STRTAB, places["strings"]), (_STRSZ, len(self.strings))]
+        if needs:
+            entries += [(_VERNEED, places["needs"]), (_VERNEEDNUM, len(elf.versions_needed))]
+        if definitions:
+            entries += [(_VERDEF, places["definitions"]), (_VERDEFNUM, len(elf.versions_defined))]
+        if elf.flags_1:
+            entries.append((_FLAGS_1, elf.flags_1))
+        body += bytes(-(at + len(body)) % 8)
+        dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, (0, 0)])
+        start, end = at + len(body), at + len(body) + len(dynamic)
+        segments = [(1, 0, end), (2, start, len(dynamic))]
+        if interpreter:
+            segments.append((3, places["interpreter"], len(interpreter)))
+        header = struct.pack(
+            "<16sHHIQQQIHHHHHH",
+            b"\x7fELF\x02\x01\x01",
+            *(3, MACHINES[elf.machine], 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0),
+        )
+        table = b"".join(
+            struct.pack("<IIQQQQQQ", kind, 4, place, place, place, length, length, 8)
+            for kind, place, length in segments
+        )
+        return header + table + body + dynamic
+
+    def needs(self) -> bytes:
+        result = b""
+        libraries = list(self.elf.versions_needed.items())
+        for number, (library, versions) in enumerate(libraries, 1):
+            following = 16 + 16 * len(versions) if number < len(libraries) else 0
+            result += struct.pack("<HHIII", 1, len(versions), self.text(library), 16, following)
+            for index, version in enumerate(versions, 1):
+                flags = 2 if version in self.elf.weak_versions else 0
+                further = 16 if index < len(versions) else 0
+                result += struct.pack("<IHHII", 0, flags, index + 1, self.text(version), further)
+        return result
+
+    def definitions(self) -> bytes:
+        result = b""
+        for number, version in enumerate(self.elf.versions_defined, 1):
+            following = 28 if number < len(self.elf.versions_defined) else 0
+            result += struct.pack("<HHHHIII", 1, number == 1, number, 1, 0, 20, following)
+            result += struct.pack("<II", self.text(version), 0)
+        return result
