@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,17 @@ import typer
 
 from envbuild.errors import MachineError, RequestError
 
+
+class Mpi(enum.Enum):
+    """Whose MPI an image runs on."""
+
+    IMAGE = "image"
+    HOST = "host"
+
+
+MpiOption = Annotated[
+    Mpi, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
+]
 SpecArgument = Annotated[
     Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)
 ]

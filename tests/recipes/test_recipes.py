@@ -84,11 +84,12 @@ def test_everything_that_is_judged_has_a_control_that_fails_it(name: str) -> Non
         assert {f"D0/{job.id}", *(f"{job.id}/{detail}" for detail in details)} - failing == set()
 
 
-def test_mpi_recipes_share_their_jobs() -> None:
+@pytest.mark.parametrize("name", ["openmpi", "intel-mpi"])
+def test_mpi_recipes_share_their_jobs(name: str) -> None:
     # Links of files, not of the directory: a wheel is built without following those.
-    own = sorted((RECIPES / "openmpi/verify").glob("*.py"))
+    own = sorted((RECIPES / name / "verify").glob("*.py"))
     assert [path.resolve() for path in own] == sorted((RECIPES / "mpich/verify").glob("*.py"))
-    assert recipe("openmpi").verify == recipe("mpich").verify
+    assert recipe(name).verify == recipe("mpich").verify
 
 
 def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Path) -> None:
