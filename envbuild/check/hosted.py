@@ -207,7 +207,9 @@ def judge_from_host(reports: Iterable[Reports], injection: Injection) -> Finding
                 wrong.add(f"{path} is another file than {injection.files[Path(path).name]}")
             versions.add(version)
     if silent:
-        return Finding("FAIL", FROM_HOST, expected, "jobs that do not say which file", "build the image again")
+        return Finding(
+            "FAIL", FROM_HOST, expected, "jobs that do not say which file", "build the image again"
+        )
     if count == 0:
         return Finding("FAIL", FROM_HOST, expected, "no process loaded an MPI", "D0 says what is missing")
     if wrong:
