@@ -97,7 +97,7 @@ class Injection:
 
     @property
     def identity(self) -> str:
-        """Which MPI of the host this is: implementation, version, and the first digits of its files' digests."""
+        """Which MPI of the host it is: implementation, version, first digits of its files' digests."""
         digests = (sha256(Path(self.files[name]))[:12] for name in self.mpi)
         return " ".join([self.implementation, *([self.version] if self.version else []), *digests])
 
@@ -229,6 +229,11 @@ def _chosen(
     abis: Mapping[str, MpiAbi | None],
 ) -> tuple[str, ...]:
     """Return the host's libraries that the image may use, MPI first, or refuse."""
+    if not image.abis:
+        raise RequestError(
+            f"MPI.abi-family: nothing in `{image.label}` asks for an MPI library of a known ABI",
+            hint="run on the image's own MPI",
+        )
     offered = {abi for abi in abis.values() if abi}
     for wanted in image.abis:
         if wanted in offered:

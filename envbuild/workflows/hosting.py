@@ -24,8 +24,8 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
     MachineError
         The image cannot be started.
     """
-    site = read_site(settings.site)
-    if site is None:
+    loaded = read_site(settings.site)
+    if loaded is None:
         raise RequestError(
             "the host's MPI was asked for, and no site says what it is",
             hint="name the site's file with --site FILE",
@@ -35,6 +35,6 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
         raise RequestError(
             f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
         )
-    tree = HostTree()
+    site, tree = loaded.value, HostTree()
     names = lent_names(site, tree=tree)
     return site, plan_mpi(site, image_side(subject, names, limit_s=_ASK_S), tree=tree)
