@@ -58,7 +58,7 @@ MACHINE_CALLS = re.compile(
 )
 # Files that run inside an image, where there is no `system`: what they may use of the machine's.
 TRAVELLERS: dict[str, frozenset[str]] = {
-    "envbuild/check/envbuild_job.py": frozenset({"platform", "runpy", "socket", "time"}),
+    "envbuild/check/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
     "envbuild/check/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
     "envbuild/check/probe.py": frozenset({"platform", "subprocess"}),
 }

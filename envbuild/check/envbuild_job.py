@@ -15,6 +15,8 @@ where the two disagree, the ranks do not talk. What the facts must be stands in
 the recipe; the parent judges.
 """
 
+import ctypes
+import hashlib
 import io
 import json
 import os
@@ -41,6 +43,8 @@ LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),  # torchrun
 )
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart)[-.\d]*\.so")
+_MPI = re.compile(r"libmpi(_abi)?\.so")
+_MAX_VERSION_BYTES = 1 << 16
 
 
 def launched():
@@ -71,6 +75,7 @@ def report(rank, size, **values):
     path = os.path.join(_directory(), "report-" + _process() + ".json")
     if os.path.exists(path):
         raise RuntimeError("a job reports once")
+    libraries = mapped_libraries()
     facts = {
         "format": REPORT_FORMAT,
         "token": os.environ.get("ENVBUILD_TOKEN", ""),
@@ -81,7 +86,8 @@ def report(rank, size, **values):
         "process": _namespace(),
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "libraries": mapped_libraries(),
+        "libraries": libraries,
+        "mpi": [loaded_mpi(path) for path in libraries if _MPI.match(os.path.basename(path))],
         "values": values,
     }
     _write_whole(path, json.dumps(facts, sort_keys=True))
@@ -119,6 +125,40 @@ def mapped_libraries():
         # The path is the sixth field, and the only one that may hold a slash.
         paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}
     return sorted(path for path in paths if _LIBRARIES.match(os.path.basename(path)))
+
+
+def loaded_mpi(path):
+    # type: (str) -> dict[str, str]
+    """Return what an MPI library that this process has mapped is.
+
+    Parameters
+    ----------
+    path : str
+        As the process sees it.
+
+    Returns
+    -------
+    dict
+        ``path``; ``sha256`` of the file, empty where it cannot be read;
+        ``version``, the first line of what it says itself, empty where it says nothing.
+    """
+    digest = hashlib.sha256()
+    try:
+        with io.open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+        told = digest.hexdigest()
+    except EnvironmentError:  # Python 2.7 has two of them
+        told = ""
+    text = ctypes.create_string_buffer(_MAX_VERSION_BYTES)
+    length = ctypes.c_int(0)
+    try:
+        # The library that is mapped already: this opens no other. The call is allowed at any time.
+        ctypes.CDLL(path).MPI_Get_library_version(text, ctypes.byref(length))
+    except (AttributeError, OSError):
+        length.value = 0
+    version = text.raw[: max(0, length.value)].decode("utf-8", "replace").strip("\0 \n").split("\n")[0]
+    return {"path": path, "sha256": told, "version": " ".join(version.split())}
 
 
 def _directory():

@@ -1,9 +1,10 @@
 """Facts of an image, found inside it: what imports, and which shared objects lack a library.
 
-Usage: ``python3 -I probe.py ROOT [MODULE…]``; prints one JSON object. Standard
-library only, Python 3.9 or newer; travels in every image, and is also sent in
-through standard input by `envbuild test`. What is imported is imported by the
-`python` that is first on PATH.
+Usage: ``python3 -I probe.py ROOT [MODULE…]``; prints one JSON object.
+``python3 -I probe.py ROOT --hosting [NAME…]`` prints what a host must know that
+lends its MPI. Standard library only, Python 3.9 or newer; travels in every
+image, and is also sent in through standard input by `envbuild test`. What is
+imported is imported by the `python` that is first on PATH.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ HOST_LIBRARIES = re.compile(
 DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 # Of these an image holds one copy, or a process would sooner or later load two.
 SINGLE_LIBRARIES = re.compile(r"lib(cudart|nccl|cudnn)\.so(\.|$)")
+_MPI_LIBRARY = re.compile(r"libmpi(_abi)?\.so\.[0-9]+")
+_MPI_PREFIX = "/opt/mpi/"
 # Runs on Python 2.7, too. What a module prints is none of our JSON.
 _IMPORT = """\
 import sys
@@ -49,8 +52,10 @@ os._exit(0)
 """
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
+_DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
 _MAX_TABLE_BYTES = 64 << 20
 _MAX_NAME_BYTES = 64 << 10
+_MAX_VERSIONS = 4096
 
 
 class Object:
@@ -64,6 +69,8 @@ class Object:
         Whether it names a loader, so that it can be started.
     needed, rpath, runpath : list of str
         The libraries it asks for and where it asks to look first.
+    defined : list of str
+        Symbol versions that it defines (``GLIBCXX_3.4.30``).
     """
 
     def __init__(self, path: str) -> None:
@@ -73,6 +80,7 @@ class Object:
         self.needed: list[str] = []
         self.rpath: list[str] = []
         self.runpath: list[str] = []
+        self.defined: list[str] = []
 
 
 def read_object(path: str) -> Object | None:
@@ -134,6 +142,12 @@ def read_object(path: str) -> Object | None:
                 found.rpath = text(value).split(":")
             elif tag == _DT_RUNPATH:
                 found.runpath = text(value).split(":")
+        if _DT_VERDEF in single:
+            place = _file_offset(segments, single[_DT_VERDEF])
+            for _ in range(min(single.get(_DT_VERDEFNUM, 0), _MAX_VERSIONS)):
+                *_, auxiliary, following = struct.unpack("<HHHHIII", piece(place, 20))
+                found.defined.append(text(struct.unpack("<I", piece(place + auxiliary, 4))[0]))
+                place += following
     return found
 
 
@@ -281,9 +295,48 @@ def lock_digest() -> str:
         return ""
 
 
+def hosting(root: str, library_path: list[str], names: list[str]) -> dict[str, object]:
+    """Return what a host must know that lends its MPI to this image.
+
+    Parameters
+    ----------
+    names : list of str
+        Libraries that the host would lend.
+
+    Returns
+    -------
+    dict
+        ``mpi`` (names of MPI libraries that the image's programs ask for and
+        it has), ``bound_hard`` (those of the programs whose DT_RPATH leads
+        there) and ``provides`` (name → versions, of what the image has of
+        `names` and of any MPI library), all sorted.
+    """
+    where = [*library_path, *system_directories()]
+    own = [f"libmpi.so.{major}" for major in (12, 20, 40)] + ["libmpi_abi.so.1"]
+    provides = {}
+    for name in sorted({*names, *own}):
+        path = next((f"{place}/{name}" for place in where if place and Path(place, name).is_file()), None)
+        found = read_object(path) if path else None
+        if found is not None:
+            provides[name] = sorted(found.defined)
+    asking = [found for found in _objects(root)[0] if not found.path.startswith(_MPI_PREFIX)]
+    needed, hard = set(), set()
+    for found in asking:
+        for name in (name for name in found.needed if _MPI_LIBRARY.fullmatch(name) and name in provides):
+            needed.add(name)
+            before = [] if found.runpath else directories(found, [], [])
+            if any(Path(place, name).exists() for place in before):
+                hard.add(found.path)
+    return {"mpi": sorted(needed), "bound_hard": sorted(hard), "provides": provides}
+
+
 def main(root: str, modules: list[str]) -> None:
     """Print the facts as one line of JSON."""
     library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    if modules[:1] == ["--hosting"]:
+        answer = {"format": FORMAT, **hosting(root, library_path, modules[1:])}
+        sys.stdout.write(json.dumps(answer, sort_keys=True) + "\n")
+        return
     facts: dict[str, object] = {"format": FORMAT, "machine": platform.machine(), "labels": labels()}
     facts["lock_digest"] = lock_digest()
     facts.update(scan(root, library_path))

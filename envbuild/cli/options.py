@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,17 @@ import typer
 
 from envbuild.errors import MachineError, RequestError
 
+
+class Mpi(enum.Enum):
+    """Whose MPI an image runs on."""
+
+    IMAGE = "image"
+    HOST = "host"
+
+
+MpiOption = Annotated[
+    Mpi, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
+]
 SpecArgument = Annotated[
     Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)
 ]
@@ -44,7 +56,11 @@ RecipesOption = Annotated[
 SiteOption = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        "--site", metavar="FILE", help="The site's settings.", envvar="ENVBUILD_SITE", show_default=False
+        "--site",
+        metavar="SITE",
+        help="The site: a name of `envbuild site ls`, or a file.",
+        envvar="ENVBUILD_SITE",
+        show_default=False,
     ),
 ]
 FromOption = Annotated[

@@ -7,7 +7,18 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption, put, say, seconds
+from envbuild.cli.options import (
+    ApptainerOption,
+    ImageArgument,
+    JsonOption,
+    Mpi,
+    MpiOption,
+    SiteOption,
+    StoreOption,
+    put,
+    say,
+    seconds,
+)
 
 
 def command(
@@ -28,8 +39,10 @@ def command(
         Optional[Path],  # noqa: UP045
         typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
     ] = None,
+    mpi: MpiOption = Mpi.IMAGE,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
+    site: SiteOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
@@ -40,8 +53,15 @@ def command(
 
     timeout_s = None if timeout is None else seconds(timeout)
     with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None, emit=emit)
-        result = test_image(image, ranks=ranks, timeout_s=timeout_s, settings=settings, report=report)
+        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
+        result = test_image(
+            image,
+            ranks=ranks,
+            timeout_s=timeout_s,
+            settings=settings,
+            report=report,
+            on_host_mpi=mpi is Mpi.HOST,
+        )
     if json:
         put(to_json(result))
     say(render_lines(result))

@@ -73,7 +73,7 @@ class Parts:
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
     faulty: frozenset[str]
-    site: Site | None
+    site: Loaded[Site] | None
     files: dict[str, bytes]
     architecture: str
 
@@ -147,7 +147,9 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         base=base.value,
         base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
-        site=parts.site,
+        site=parts.site.value if parts.site is not None else None,
+        spec_places=parts.spec.places,
+        site_places=parts.site.places if parts.site is not None else {},
         files=parts.files,
         architecture=parts.architecture,
         system_places={
@@ -196,7 +198,7 @@ def _choose(
     )
 
 
-def not_known(what: str, name: str, known: Sequence[str], at: Location) -> RequestError:
+def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
     """Return the error for a name that nothing has, with the nearest and all that could be named."""
     return _not_known(what, name, known, at, f"known: {', '.join(known)}")
 

@@ -68,6 +68,9 @@ class SiteScheduler(Model):
     ----------
     mpi_types : tuple of str
         What ``srun --mpi=list`` names; empty for unknown.
+    more_mpi_types : bool
+        Whether it may offer types that `mpi_types` does not name: what was
+        published is no list, and what is not in it is unknown.
     default_mpi_type : str or None
         What srun takes unless told (``MpiDefault``).
     """
@@ -75,6 +78,7 @@ class SiteScheduler(Model):
     name: Name
     version: HostVersion | None = None
     mpi_types: tuple[PmiName, ...] = ()
+    more_mpi_types: bool = False
     default_mpi_type: PmiName | None = None
 
 

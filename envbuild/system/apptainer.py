@@ -57,6 +57,7 @@ class Apptainer:
         cwd: str | None = None,
         network: bool = False,
         isolated: bool = True,
+        home: bool = True,
     ) -> list[str]:
         """Return the command line that runs something in an image.
 
@@ -69,13 +70,17 @@ class Apptainer:
         isolated : bool
             Whether it sees neither the host's environment, home, nor devices
             beyond a minimal /dev (``--containall --cleanenv --no-home``).
+        home : bool
+            Whether one that is not isolated sees the user's home.
         """
         words = [str(self.program), "--silent", action]
         if host.is_root():
             # A root without CAP_SYS_RESOURCE cannot start an image otherwise, and none is worse for it.
             words.append("--userns")
         if isolated:
-            words += ["--containall", "--cleanenv", "--no-home"]
+            words += ["--containall", "--cleanenv"]
+        if isolated or not home:
+            words.append("--no-home")
         if not network:
             words += ["--net", "--network", "none"]
         for overlay in overlays:

@@ -39,6 +39,10 @@ class HostFingerprint:
         text = json.dumps(self.facts, sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
+    def with_fact(self, name: str, value: str) -> HostFingerprint:
+        """Return the fingerprint of a host that is used in a way of its own (with its MPI, say)."""
+        return HostFingerprint(facts=dict(sorted({**self.facts, name: value}.items())))
+
 
 def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -> HostFingerprint:
     """Return this host's fingerprint.

@@ -154,28 +154,33 @@ class _Reader:
         found = (self.base(Choice(name=name)) for name in self.catalog.base_names())
         return tuple(base for base in found if base is not None)
 
-    def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Site | None:
-        if given is not None:
-            return self.site_file(given, at=None)
-        from_environment = environment_paths("ENVBUILD_SITE")
-        if from_environment:
-            return self.site_file(from_environment[0], at=None)
+    def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+        listed = environment_paths("ENVBUILD_SITE")
+        chosen = given if given is not None else next(iter(listed), None)
+        if chosen is not None:
+            return self.site_given(chosen)
         if spec is not None and spec.value.site is not None:
-            path = self.catalog.site(spec.value.site)
-            if path is not None:
-                loaded = self.model(Site, path)
-                if loaded is not None:
-                    self.same_name(loaded, loaded.value.name, "site")
-                return None if loaded is None else loaded.value
-            known = self.catalog.site_names()
-            self.mistakes.append(not_known("site", spec.value.site, known, spec.at("site")))
-            return None
+            return self.site_named(spec.value.site, spec.at("site"))
         path = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
-        return None if path is None else self.site_file(path, at=None)
+        return None if path is None else self.model(Site, path)
 
-    def site_file(self, path: Path, *, at: Location | None) -> Site | None:
-        loaded = self.model(Site, path, at=at)
-        return None if loaded is None else loaded.value
+    def site_given(self, given: Path) -> Loaded[Site] | None:
+        """Read what `--site` or ENVBUILD_SITE names: a site that is known, or a file."""
+        name = str(given)
+        is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+        if is_name and (self.catalog.site(name) is not None or not exists(given)):
+            return self.site_named(name, None)
+        return self.model(Site, given)
+
+    def site_named(self, name: str, at: Location | None) -> Loaded[Site] | None:
+        path = self.catalog.site(name)
+        if path is None:
+            self.mistakes.append(not_known("site", name, self.catalog.site_names(), at))
+            return None
+        loaded = self.model(Site, path)
+        if loaded is not None:
+            self.same_name(loaded, loaded.value.name, "site")
+        return loaded
 
     def same_name(self, loaded: Loaded[M], name: str, what: str) -> None:
         if name != loaded.path.stem:
@@ -230,8 +235,9 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
     recipes : sequence of Path
         Directories to look for recipes in before all others.
     site : Path, optional
-        The site's settings; otherwise ``ENVBUILD_SITE``, the site that the
-        spec names, or ``site.yaml`` of the user or the machine.
+        The site's settings: a file, or the name of a known site; otherwise
+        ``ENVBUILD_SITE``, the site that the spec names, or ``site.yaml`` of
+        the user or the machine.
 
     Raises
     ------
@@ -263,6 +269,20 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
         architecture=architecture(),
     )
     return put_together(parts, told=reader.mistakes)
+
+
+def read_site(given: Path | None) -> Loaded[Site] | None:
+    """Read the site that a command line names; see `read_asked` for what is taken otherwise.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        There is none of this name, or all mistakes of its file.
+    """
+    reader = _Reader(find_catalog())
+    loaded = reader.site(None, given)
+    raise_all(reader.mistakes)
+    return loaded
 
 
 def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:

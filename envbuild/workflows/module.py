@@ -13,13 +13,10 @@ from envbuild.activate.thin import provide_parts
 from envbuild.check import verdicts
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
-from envbuild.spec.load import load_site
-from envbuild.spec.nodes import MAX_BYTES
-from envbuild.spec.site import Site
 from envbuild.system import clock
 from envbuild.system.apptainer import Apptainer
-from envbuild.system.files import exists, read_input, settings_homes
 from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
@@ -46,7 +43,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
     started = clock.seconds()
     manifest = read_manifest(image)
     apptainer = settings.find_apptainer()
-    site = _site(settings)
+    site = read_site(settings.site)
     verdict = _verdict(manifest.digest, apptainer, settings)
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.
@@ -65,7 +62,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
             root=root,
             verdict=verdict,
             thin_parts=parts,
-            site=site,
+            site=site.value if site is not None else None,
             apptainer=apptainer,
             copied=moved,
         )
@@ -99,10 +96,3 @@ def _verdict(digest: str, apptainer: Apptainer, settings: Settings) -> VerdictNo
         outcome = "passed" if known.passed else "failed"
         return VerdictNote(state="stale", text=f"{outcome} there: {known.text}")
     return VerdictNote(state=known.state, text=known.text)
-
-
-def _site(settings: Settings) -> Site | None:
-    """Read the site that was named, else the user's or the machine's own."""
-    own = (home / "site.yaml" for home in settings_homes())
-    path = settings.site or next((path for path in own if exists(path)), None)
-    return None if path is None else load_site(read_input(path, limit_bytes=MAX_BYTES), path)

@@ -25,7 +25,7 @@ class Settings:
     recipes : tuple of Path
         Directories to look in first.
     site : Path or None
-        The site file that was named.
+        The site that was named: a file, or the name of a known site.
     emit : callable
         Receives progress.
     """

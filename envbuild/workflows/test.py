@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from envbuild.check import report as reports
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
-from envbuild.check.judge import judge_mapped, no_jobs
+from envbuild.check.hosted import host_launcher, judge_from_host, launch_inside, launch_outside
+from envbuild.check.judge import Job, judge_mapped, no_jobs
+from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.preflight.run import preflight
 from envbuild.check.report import Report
 from envbuild.check.run import PARTS
-from envbuild.check.trial import Trial, try_job
+from envbuild.check.trial import Launch, Trial, try_job
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest, verify_parts
+from envbuild.site.inject import Injection
+from envbuild.spec.site import Site
 from envbuild.system import clock, files
 from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.hosting import host_mpi
 from envbuild.workflows.settings import Settings
+
+Starter = Callable[[Job], Launch | None]
 
 
 def test_image(
@@ -29,6 +38,7 @@ def test_image(
     timeout_s: float | None = None,
     settings: Settings,
     report: Path | None = None,
+    on_host_mpi: bool = False,
 ) -> Report:
     """Test an image from the image alone, and record the verdict.
 
@@ -40,6 +50,8 @@ def test_image(
         Wall-clock limit of each mini job in seconds; what the job or the image says if absent.
     report : Path, optional
         Where `write_report` will write; looked at before the jobs run.
+    on_host_mpi : bool
+        Whether jobs that MPI starts run on the site's MPI in place of the image's.
 
     Returns
     -------
@@ -49,7 +61,7 @@ def test_image(
     Raises
     ------
     RequestError
-        It is no image of ours, or the report could not be written.
+        It is no image of ours, the report could not be written, or the host's MPI does not fit.
     MachineError
         There is no usable Apptainer.
     """
@@ -59,14 +71,23 @@ def test_image(
     manifest = read_manifest(image)
     apptainer = settings.find_apptainer()
     subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-    here = fingerprint(apptainer)
     wanted = ranks or manifest.ranks
+    # Before anything else: what does not fit is refused, not tried.
+    hosted = host_mpi(subject, settings) if on_host_mpi else None
+    here = fingerprint(apptainer)
+    if hosted is not None:
+        here = here.with_fact("mpi", hosted[1].identity)
     findings = _static(subject, settings, limit_s=timeout_s or manifest.timeout_s)
-    trials = _dynamic(subject, wanted, timeout_s, settings.emit)
+    # A job about the image's own MPI says nothing of the one that takes its place.
+    jobs = [job for job in subject.jobs() if not (hosted and job.own_mpi)]
+    with _starter(subject, hosted) as start:
+        trials = _dynamic(subject, jobs, wanted, timeout_s, settings.emit, start)
     for trial in trials.values():
         findings += trial.findings
     seen = [each for trial in trials.values() for each in trial.reports]
     findings.append(judge_mapped(seen) if trials else no_jobs())
+    if hosted is not None:
+        findings.append(judge_from_host(seen, hosted[1]))
     result = Report(
         name=manifest.name,
         version=manifest.version,
@@ -124,15 +145,50 @@ def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list
     return findings
 
 
-def _dynamic(subject: run.Subject, ranks: int, timeout_s: float | None, emit: Emit) -> dict[str, Trial]:
+@contextlib.contextmanager
+def _starter(subject: run.Subject, hosted: tuple[Site, Injection] | None) -> Iterator[Starter]:
+    """Return what gives the launch of a job; where the host lends its MPI, its staging directory exists."""
+    if hosted is None:
+        yield lambda job: _launch_of(subject, job)
+        return
+    site, injection = hosted
+    with tempfile.TemporaryDirectory(prefix="envbuild-stage-") as name:
+        stage = Path(name)
+        injection.fill_stage(stage)
+        yield lambda job: _hosted_launch(subject, job, site, injection, stage)
+
+
+def _launch_of(subject: run.Subject, job: Job) -> Launch | None:
+    launcher = run.launcher_of(subject, job.launcher)
+    return None if launcher is None else run.launch_with(subject, launcher)
+
+
+def _hosted_launch(
+    subject: run.Subject, job: Job, site: Site, injection: Injection, stage: Path
+) -> Launch | None:
+    launcher = run.launcher_of(subject, job.launcher)
+    if launcher is None or not isinstance(launcher, Mpiexec):
+        return _launch_of(subject, job)
+    outer = host_launcher(site.mpi, injection) if site.mpi else None
+    if outer is None:
+        return launch_inside(subject, launcher, injection, stage)
+    return launch_outside(subject, outer, injection, stage)
+
+
+def _dynamic(
+    subject: run.Subject,
+    jobs: Sequence[Job],
+    ranks: int,
+    timeout_s: float | None,
+    emit: Emit,
+    start: Starter,
+) -> dict[str, Trial]:
     trials: dict[str, Trial] = {}
-    for job in subject.jobs():
+    for job in jobs:
         started, task = clock.seconds(), f"test:{job.id}"
         emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
         limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s
-        launcher = run.launcher_of(subject, job.launcher)
-        launch = None if launcher is None else run.launch_with(subject, launcher)
-        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=launch)
+        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=start(job))
         _done(task, trials[job.id].findings, started, emit)
     return trials
 

@@ -18,7 +18,7 @@ def launcher_named(name: str, *, family: str, root: bool) -> Launcher | None:
     name : str
         As in a recipe (`envbuild.spec.model.LauncherName`).
     family : str
-        Whose launcher the image's MPI has (``mpich``, ``openmpi``); empty for no MPI.
+        Whose launcher the image's MPI has (``mpich``, ``openmpi``, ``intel-mpi``); empty for no MPI.
     root : bool
         Whether the ranks run as root.
 

@@ -21,7 +21,7 @@ class Mpiexec:
     Attributes
     ----------
     family : str
-        Whose launcher it is (``mpich``, ``openmpi``).
+        Whose launcher it is (``mpich``, ``openmpi``, ``intel-mpi``).
     root : bool
         Whether the ranks run as root, which Open MPI refuses unless told.
     """

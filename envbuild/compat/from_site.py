@@ -1,0 +1,131 @@
+"""Facts of a site, and of an image together with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envbuild.compat.derive import derived
+from envbuild.compat.facts import Facts, make_facts
+from envbuild.compat.facts import merge as put_together
+from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteRuntime
+
+# Section of facts → the key of the site file that says them.
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "architecture.host": ("architecture",),
+    "glibc.host": ("glibc",),
+    "libstdcxx.host": ("libstdcxx",),
+    "driver.version": ("gpus", "driver"),
+    "gpus.vendor": ("gpus", "vendor"),
+    "gpus.count": ("gpus", "count"),
+    "gpus.architectures": ("gpus", "architectures"),
+    "host_mpi.implementation": ("mpi", "implementation"),
+    "host_mpi.version": ("mpi", "version"),
+    "host_mpi.base_version": ("mpi", "base_version"),
+    "host_mpi.abis": ("mpi", "abis"),
+    "host_mpi.sonames": ("mpi", "libraries"),
+    "host_mpi.gpu_support": ("mpi", "environment"),
+    "pmi.offered": ("scheduler", "mpi_types"),
+    "pmi.default": ("scheduler", "default_mpi_type"),
+    "fabric.name": ("fabric", "name"),
+    "fabric.provider": ("fabric", "provider"),
+    "fabric.libfabric": ("fabric", "libfabric"),
+    "fabric.plugin_version": ("fabric", "nccl_plugin_version"),
+    "fabric.plugin_files": ("fabric", "nccl_plugin"),
+    "fabric.nccl_net": ("fabric", "environment"),
+    "fabric.nccl_net_plugin": ("fabric", "environment"),
+    "fabric.ofi_provider": ("fabric", "environment"),
+    "runtime.name": ("runtimes",),
+    "runtime.version": ("runtimes",),
+    "runtime.overlay": ("runtimes",),
+    "runtime.user_namespaces": ("runtimes",),
+}
+
+
+def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None) -> Facts:
+    """Return what a site file says; what it leaves out is unknown.
+
+    Parameters
+    ----------
+    places : mapping, optional
+        Fact's path → where it stands, for people; ``site:NAME`` if absent.
+    """
+    gpus, scheduler = site.gpus, site.scheduler
+    values: dict[str, Any] = {
+        "architecture.host": site.architecture,
+        "glibc.host": site.glibc,
+        "libstdcxx.host": site.libstdcxx,
+        "driver.version": gpus and gpus.driver,
+        "gpus.vendor": gpus and gpus.vendor,
+        "gpus.count": gpus and gpus.count,
+        "gpus.architectures": (gpus and gpus.architectures) or None,
+        "pmi.offered": (scheduler and not scheduler.more_mpi_types and scheduler.mpi_types) or None,
+        "pmi.default": scheduler and scheduler.default_mpi_type,
+        **_of_mpi(site.mpi),
+        **_of_fabric(site.fabric),
+        **_of_runtime(site.runtimes),
+    }
+    told = places or {}
+    known = {path: value for path, value in values.items() if value is not None}
+    return make_facts(known, {path: told.get(path) or f"site:{site.name}" for path in known})
+
+
+def merge(image: Facts, host: Facts) -> Facts:
+    """Put the facts of an image and of a host together, with what tables know of the whole."""
+    return derived(put_together(image, host))
+
+
+def plugin_file(setting: str) -> str:
+    """Return the file that ``NCCL_NET_PLUGIN`` stands for: ``ofi`` is ``libnccl-net-ofi.so``."""
+    name = setting.rpartition("/")[2]
+    return name if not name or ".so" in name else f"libnccl-net-{name}.so"
+
+
+def _of_mpi(mpi: SiteMpi | None) -> dict[str, Any]:
+    if mpi is None:
+        return {}
+    asked = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
+    return {
+        "host_mpi.implementation": mpi.implementation,
+        "host_mpi.version": mpi.version,
+        "host_mpi.base_version": mpi.base_version or (mpi.version if mpi.implementation in _BASES else None),
+        "host_mpi.abis": mpi.abis or None,
+        "host_mpi.sonames": tuple(path.rpartition("/")[2] for path in mpi.libraries) or None,
+        "host_mpi.gpu_support": None if asked is None else asked not in ("", "0"),
+    }
+
+
+# Implementations that are not made from another one.
+_BASES = ("mpich", "openmpi")
+
+
+def _of_fabric(fabric: SiteFabric | None) -> dict[str, Any]:
+    if fabric is None:
+        return {}
+    # A site that names no variable has not said that none is set: only with some is it the whole list.
+    told = fabric.environment or None
+    plugin = fabric.nccl_plugin
+    return {
+        "fabric.name": fabric.name,
+        "fabric.provider": fabric.provider,
+        "fabric.libfabric": fabric.libfabric,
+        "fabric.plugin_version": fabric.nccl_plugin_version,
+        "fabric.plugin_files": None if plugin is None else (plugin.rpartition("/")[2],),
+        "fabric.nccl_net": told and told.get("NCCL_NET", ""),
+        "fabric.nccl_net_plugin": told and plugin_file(told.get("NCCL_NET_PLUGIN", "")),
+        "fabric.ofi_provider": told and told.get("FI_PROVIDER", ""),
+    }
+
+
+def _of_runtime(runtimes: tuple[SiteRuntime, ...]) -> dict[str, Any]:
+    """Return facts of the runtime that starts our images: Apptainer where there is one."""
+    named = {runtime.name: runtime for runtime in runtimes}
+    used = named.get("apptainer") or next(iter(runtimes), None)
+    if used is None:
+        return {}
+    return {
+        "runtime.name": used.name,
+        "runtime.version": used.version,
+        "runtime.overlay": used.overlay,
+        "runtime.user_namespaces": used.user_namespaces,
+    }

@@ -1,0 +1,303 @@
+"""Sections of a stack's facts; `envbuild.compat.facts.Facts` puts them together.
+
+Absent is unknown, and so is every field's default; an empty text or tuple
+says that there is known to be none. Versions and sonames are texts as their
+makers write them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from envbuild.spec.model import Model, Text
+
+Texts = tuple[Text, ...]
+AcceleratorName = Literal["cpu", "cuda", "rocm"]
+
+
+class Architectures(Model):
+    """Processors, in Debian's words (``amd64``, ``arm64``): the image's and the host's."""
+
+    image: Text | None = None
+    host: Text | None = None
+
+
+class AskedFacts(Model):
+    """What the spec asks for: ``cpu``, ``cuda`` or ``rocm``."""
+
+    accelerator: AcceleratorName | None = None
+
+
+class PythonFacts(Model):
+    """The interpreter: ``3.11`` and ``cp311``."""
+
+    version: Text | None = None
+    abi: Text | None = None
+
+
+class FrameworkFacts(Model):
+    """One framework's build.
+
+    Attributes
+    ----------
+    accelerator, toolkit : str or None
+        What it was built for: ``cuda`` and ``13.0``.
+    architectures : tuple of str or None
+        GPU code that it carries: ``sm_90`` (binary), ``compute_90`` (PTX), ``gfx90a``.
+    """
+
+    version: Text | None = None
+    accelerator: AcceleratorName | None = None
+    toolkit: Text | None = None
+    architectures: Texts | None = None
+
+
+class LibraryFacts(Model):
+    """Symbol versions of a C or C++ library.
+
+    Attributes
+    ----------
+    image, host : str or None
+        The newest that each has (``2.36``, ``3.4.30``).
+    needed : str or None
+        The newest that the image's own binaries ask for.
+    injected : str or None
+        The newest that the host's libraries ask for that are put into the image.
+    """
+
+    image: Text | None = None
+    host: Text | None = None
+    needed: Text | None = None
+    injected: Text | None = None
+
+
+class CudaFacts(Model):
+    """CUDA in the image.
+
+    Attributes
+    ----------
+    toolkit : str or None
+        Version of its run-time library (``13.0``).
+    majors : tuple of str or None
+        Majors of all its ``nvidia-*`` distributions and CUDA libraries.
+    required : str or None
+        What the image asks of the driver in CUDA's versions (``NVIDIA_REQUIRE_CUDA``: ``12.8``).
+    forward_compat : bool or None
+        Whether a ``cuda-compat`` package is in it.
+    """
+
+    toolkit: Text | None = None
+    majors: Texts | None = None
+    required: Text | None = None
+    forward_compat: bool | None = None
+
+
+class RocmFacts(Model):
+    """ROCm in the image: version of its run-time libraries."""
+
+    toolkit: Text | None = None
+
+
+class DriverFacts(Model):
+    """The host's GPU driver; `rocm` is the ROCm release that an AMD driver belongs to."""
+
+    version: Text | None = None
+    rocm: Text | None = None
+
+
+class GpuFacts(Model):
+    """The GPUs of a node; vendor ``none`` says that there is none."""
+
+    vendor: Literal["nvidia", "amd", "none"] | None = None
+    count: int | None = None
+    architectures: Texts | None = None
+
+
+class NcclFacts(Model):
+    """NCCL or RCCL in the image; `copies` are the versions of all that one process could load."""
+
+    version: Text | None = None
+    copies: Texts | None = None
+
+
+class CudnnFacts(Model):
+    """cuDNN: what the framework was built with, what the loader picks, all that one process could load."""
+
+    built: Text | None = None
+    loaded: Text | None = None
+    copies: Texts | None = None
+
+
+class JaxFacts(Model):
+    """Versions of jax, jaxlib and their plug-ins."""
+
+    releases: Texts | None = None
+
+
+class NumpyFacts(Model):
+    """NumPy: the version that is there, and the one that an extension was built with."""
+
+    version: Text | None = None
+    built: Text | None = None
+
+
+class MpiFacts(Model):
+    """The MPI of the image and what its programs ask of one.
+
+    Attributes
+    ----------
+    family, version : str or None
+        ``mpich``, ``openmpi``, ``intel-mpi``, …
+    abis : tuple of str or None
+        What its libraries offer (names of `envbuild.spec.site.MpiAbi`).
+    sonames : tuple of str or None
+        Under which names.
+    needed_abis, needed_sonames : tuple of str or None
+        What programs and extensions ask for.
+    built_with : str or None
+        Version of the MPI that they were built with.
+    rpath_files : tuple of str or None
+        Files whose DT_RPATH leads to the image's MPI, whatever is injected.
+    providers : tuple of str or None
+        What its libfabric or UCX can drive (``tcp``, ``cxi``).
+    gtl : bool or None
+        Whether a loaded file brings Cray's ``libmpi_gtl_*``.
+    source : str or None
+        Whose MPI programs run on: ``image`` or ``host``.
+    launcher : str or None
+        What starts ranks: ``image`` (its mpiexec), ``host`` (the host's) or ``scheduler``.
+    """
+
+    family: Text | None = None
+    version: Text | None = None
+    abis: Texts | None = None
+    sonames: Texts | None = None
+    needed_abis: Texts | None = None
+    needed_sonames: Texts | None = None
+    built_with: Text | None = None
+    rpath_files: Texts | None = None
+    providers: Texts | None = None
+    gtl: bool | None = None
+    source: Literal["image", "host"] | None = None
+    launcher: Literal["image", "host", "scheduler"] | None = None
+
+
+class HostMpiFacts(Model):
+    """The MPI of the host.
+
+    Attributes
+    ----------
+    base_version : str or None
+        The MPICH or Open MPI that it is made from.
+    abis, sonames : tuple of str or None
+        What its libraries offer, and under which names.
+    gpu_support : bool or None
+        Whether its environment asks for MPI on GPU memory.
+    """
+
+    implementation: Text | None = None
+    version: Text | None = None
+    base_version: Text | None = None
+    abis: Texts | None = None
+    sonames: Texts | None = None
+    gpu_support: bool | None = None
+
+
+class PmiFacts(Model):
+    """How ranks find each other.
+
+    Attributes
+    ----------
+    spoken, optional : tuple of str or None
+        What the MPI speaks that programs run on (``pmi2``, ``pmix``,
+        ``cray_shasta``), and what it may have been built to speak as well.
+    offered, default : tuple of str or None, str or None
+        What the scheduler offers, and what it takes unless told.
+    security : str or None
+        PMIx's security module on the host (``munge``).
+    image_security : tuple of str or None
+        Those that the image's PMIx has.
+    """
+
+    spoken: Texts | None = None
+    optional: Texts | None = None
+    offered: Texts | None = None
+    default: Text | None = None
+    security: Text | None = None
+    image_security: Texts | None = None
+
+
+class FabricFacts(Model):
+    """The interconnect and what carries messages over it.
+
+    Attributes
+    ----------
+    name, provider : str or None
+        ``slingshot-11`` and ``cxi``.
+    libfabric : str or None
+        Version of the libfabric that is loaded at run time.
+    plugin_version, plugin_files, plugin_majors : str, tuple of str, tuple of str or None
+        NCCL's network plug-in: version, the names that NCCL could load
+        (``libnccl-net.so``), CUDA majors that it is linked for.
+    nccl_net, nccl_net_plugin, ofi_provider : str or None
+        ``NCCL_NET``, the file that ``NCCL_NET_PLUGIN`` stands for, and
+        ``FI_PROVIDER``; empty where it is not set.
+    efa_installer : str or None
+        Version of Amazon's EFA installer.
+    """
+
+    name: Text | None = None
+    provider: Text | None = None
+    libfabric: Text | None = None
+    plugin_version: Text | None = None
+    plugin_files: Texts | None = None
+    plugin_majors: Texts | None = None
+    nccl_net: Text | None = None
+    nccl_net_plugin: Text | None = None
+    ofi_provider: Text | None = None
+    efa_installer: Text | None = None
+
+
+class InjectedFacts(Model):
+    """What the host lends at run time.
+
+    Attributes
+    ----------
+    unresolved : tuple of str or None
+        Libraries that what is injected needs, also by dlopen, and that neither image nor injection has.
+    absent : tuple of str or None
+        Host paths that are to be bound and are not there.
+    no_target : tuple of str or None
+        Places that binds need and the image lacks.
+    shadowed : tuple of str or None
+        Sonames of the image's own accelerator libraries that an injected library takes the place of.
+    host_glibc : bool or None
+        Whether the host's C library is among what is injected.
+    """
+
+    unresolved: Texts | None = None
+    absent: Texts | None = None
+    no_target: Texts | None = None
+    shadowed: Texts | None = None
+    host_glibc: bool | None = None
+
+
+class RuntimeFacts(Model):
+    """The container runtime, its limits, and what the image asks of it.
+
+    Attributes
+    ----------
+    overlay, user_namespaces : bool or None
+        Whether it allows them.
+    layered : bool or None
+        Whether the image is layered, and so needs an overlay.
+    library_path : str or None
+        ``LD_LIBRARY_PATH`` that a user sets in the container; empty where it is not set.
+    """
+
+    name: Text | None = None
+    version: Text | None = None
+    overlay: bool | None = None
+    user_namespaces: bool | None = None
+    layered: bool | None = None
+    library_path: Text | None = None

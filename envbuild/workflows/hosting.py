@@ -1,0 +1,40 @@
+"""What a host lends to an image: the site that says so, and the plan of one start."""
+
+from __future__ import annotations
+
+from envbuild.check.hosted import image_side
+from envbuild.check.run import Subject
+from envbuild.errors import RequestError
+from envbuild.site.files import HostTree
+from envbuild.site.inject import Injection, lent_names, plan_mpi
+from envbuild.spec.site import Site
+from envbuild.workflows.inputs import read_site
+from envbuild.workflows.settings import Settings
+
+_ASK_S = 120.0
+
+
+def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
+    """Return the site and what its host lends to an image, so that it runs on the host's MPI.
+
+    Raises
+    ------
+    RequestError
+        No site was named, it names no MPI, or image and host do not fit together.
+    MachineError
+        The image cannot be started.
+    """
+    loaded = read_site(settings.site)
+    if loaded is None:
+        raise RequestError(
+            "the host's MPI was asked for, and no site says what it is",
+            hint="name the site's file with --site FILE",
+        )
+    if not subject.manifest.mpi_family:
+        label = f"{subject.manifest.name}/{subject.manifest.version}"
+        raise RequestError(
+            f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
+        )
+    site, tree = loaded.value, HostTree()
+    names = lent_names(site, tree=tree)
+    return site, plan_mpi(site, image_side(subject, names, limit_s=_ASK_S), tree=tree)

@@ -1,0 +1,1 @@
+../../mpich/verify/collectives.py

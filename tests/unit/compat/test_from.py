@@ -1,0 +1,202 @@
+"""Facts of locks and sites: what is known, where it stands, and what stays unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envbuild.compat.derive import on_host_mpi
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_lock import facts_of_lock
+from envbuild.compat.from_site import facts_of_site, merge, plugin_file
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
+
+
+def wheel(name: str, version: str, *requires: str) -> PythonPin:
+    return PythonPin(
+        name=name,
+        version=version,
+        origin="pypi",
+        file=f"{name}.whl",
+        size_bytes=1,
+        sha256="0" * 64,
+        layer="python",
+        requires=requires,
+    )
+
+
+def lock(
+    *python: PythonPin,
+    recipes: tuple[tuple[str, str, str], ...] = (),
+    accelerator: str = "cpu",
+    architecture: str = "amd64",
+    debs: tuple[DebPin, ...] = (),
+) -> Lock:
+    return Lock(
+        name="x",
+        version="1",
+        accelerator=accelerator,
+        base=BasePin(
+            name="debian-12",
+            digest="sha256:0",
+            architecture=architecture,
+            python="3.11",
+            abi="cp311",
+            glibc="2.36",
+        ),
+        recipes=tuple(
+            RecipePin(name=name, kind=kind, version=version, variant="cpu", digest="sha256:0")
+            for name, kind, version in recipes
+        ),
+        requests=(),
+        system_requests=(),
+        base_debs=(),
+        system_debs=debs,
+        python=python,
+        tools=(),
+    )
+
+
+RUNTIME = wheel("nvidia-cuda-runtime", "13.0.96")
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "pins", "build"),
+    [
+        ("pytorch", "2.13.0", [wheel("torch", "2.13.0+cpu")], ("cpu", None)),
+        ("pytorch", "2.13.0", [wheel("torch", "2.13.0+cu126")], ("cuda", "12.6")),
+        ("pytorch", "2.8.0", [wheel("torch", "2.8.0+rocm6.4")], ("rocm", "6.4")),
+        ("pytorch", "2.13.0", [wheel("torch", "2.13.0", "cuda-toolkit"), RUNTIME], ("cuda", "13.0")),
+        ("pytorch", "2.9.0", [wheel("torch", "2.9.0"), RUNTIME], ("cpu", None)),
+        ("tensorflow", "2.21.0", [wheel("tensorflow-cpu", "2.21.0")], ("cpu", None)),
+        ("tensorflow", "2.21.0", [wheel("tensorflow", "2.21.0")], ("cpu", None)),
+        (
+            "tensorflow",
+            "2.21.0",
+            [wheel("tensorflow", "2.21.0"), wheel("nvidia-cuda-runtime-cu12", "12.9.79")],
+            ("cuda", "12.9"),
+        ),
+        ("jax", "0.10.2", [wheel("jax", "0.10.2"), wheel("jaxlib", "0.10.2")], ("cpu", None)),
+        (
+            "jax",
+            "0.10.2",
+            [wheel("jax", "0.10.2"), wheel("jax-cuda13-plugin", "0.10.2"), RUNTIME],
+            ("cuda", "13.0"),
+        ),
+        ("jax", "0.10.2", [wheel("jax", "0.10.2"), wheel("jax-rocm7-plugin", "0.10.2")], ("rocm", None)),
+        ("keras", "3.15.0", [wheel("keras", "3.15.0")], (None, None)),
+    ],
+)
+def test_a_build_is_told_by_what_was_locked(
+    framework: str, version: str, pins: list[PythonPin], build: tuple[str | None, str | None]
+) -> None:
+    facts = facts_of_lock(
+        lock(*pins, recipes=((framework, "framework", version),), accelerator="cuda@==13.0.*")
+    )
+    found = (facts.frameworks or {})[framework]
+    assert (found.version, found.accelerator, found.toolkit) == (version, *build)
+    assert facts.asked.accelerator == "cuda"
+
+
+def test_cuda_of_a_lock() -> None:
+    pins = (
+        RUNTIME,
+        wheel("nvidia-cudnn-cu13", "9.20.0.48"),
+        wheel("nvidia-nccl-cu13", "2.29.7"),
+        # Its version is not CUDA's.
+        wheel("nvidia-cufft", "12.0.0.61"),
+        wheel("torch", "2.13.0", "nvidia-nccl-cu13"),
+    )
+    facts = facts_of_lock(lock(*pins, recipes=(("pytorch", "framework", "2.13.0"),)))
+    assert (facts.cuda.toolkit, facts.cuda.majors, facts.cuda.forward_compat) == ("13.0", ("13",), False)
+    assert (facts.nccl.version, facts.cudnn.built) == ("2.29.7", "9.20.0.48")
+    assert "sm_90" in (facts.at("frameworks.pytorch.architectures") or ())
+    assert facts.origin("cuda.majors") == "lock"
+    assert facts.origin("frameworks.pytorch.architectures") == "table:code-of-framework"
+    mixed = facts_of_lock(lock(*pins, wheel("nvidia-nccl-cu12", "2.20.5")))
+    assert mixed.cuda.majors == ("12", "13")
+    assert facts_of_lock(lock()).cuda.majors == ()
+
+
+def test_jax_of_several_releases() -> None:
+    pins = (wheel("jax", "0.10.2"), wheel("jaxlib", "0.10.2"), wheel("jax-cuda13-plugin", "0.10.1"))
+    assert facts_of_lock(lock(*pins)).jax.releases == ("0.10.1", "0.10.2")
+    assert facts_of_lock(lock()).jax.releases is None
+
+
+def test_the_mpi_of_a_lock() -> None:
+    facts = facts_of_lock(lock(recipes=(("mpich", "mpi", "5.0.2"),)))
+    assert (facts.mpi.abis, facts.mpi.source) == (("mpich", "standard"), "image")
+    assert facts.pmi.spoken == ("pmi2", "cray_shasta")
+    deb = DebPin(
+        name="libopenmpi3",
+        version="4.1.4-3+b1",
+        architecture="amd64",
+        origin="debian:bookworm",
+        file="pool/x.deb",
+        size_bytes=1,
+        sha256="0" * 64,
+    )
+    debian = facts_of_lock(lock(recipes=(("openmpi-debian", "mpi", "4.1"),), debs=(deb,)))
+    assert (debian.mpi.family, debian.mpi.version, debian.mpi.abis) == ("openmpi", "4.1.4", ("openmpi-40",))
+
+
+SITE = Site(
+    name="here",
+    architecture="amd64",
+    glibc="2.31",
+    gpus=SiteGpus(vendor="amd", architectures=("gfx90a",)),
+    scheduler=SiteScheduler(name="slurm", mpi_types=("none", "pmi2")),
+    mpi=SiteMpi(
+        implementation="cray-mpich",
+        version="8.1.28",
+        abis=("mpich",),
+        libraries=("/opt/cray/lib/libmpi.so.12",),
+        environment={"MPICH_GPU_SUPPORT_ENABLED": "1"},
+    ),
+    fabric=SiteFabric(name="slingshot-11", provider="cxi", environment={"FI_PROVIDER": "cxi"}),
+    runtimes=(SiteRuntime(name="sarus"), SiteRuntime(name="apptainer", version="1.4.5", overlay=False)),
+)
+
+
+def test_facts_of_a_site() -> None:
+    facts = facts_of_site(SITE, places={"glibc.host": "site.yaml:3:8"})
+    expected: dict[str, Any] = {
+        "architecture.host": "amd64",
+        "glibc.host": "2.31",
+        "gpus.architectures": ("gfx90a",),
+        "pmi.offered": ("none", "pmi2"),
+        "pmi.default": None,
+        "host_mpi.sonames": ("libmpi.so.12",),
+        "host_mpi.gpu_support": True,
+        "host_mpi.base_version": None,
+        "fabric.ofi_provider": "cxi",
+        "fabric.nccl_net": "",
+        "fabric.plugin_files": None,
+        "runtime.name": "apptainer",
+        "runtime.overlay": False,
+        "driver.version": None,
+    }
+    assert {path: facts.at(path) for path in expected} == expected
+    assert (facts.origin("glibc.host"), facts.origin("gpus.vendor")) == ("site.yaml:3:8", "site:here")
+
+
+def test_a_site_that_says_nothing_claims_nothing() -> None:
+    assert facts_of_site(Site(name="x")) == Facts()
+
+
+def test_which_pmi_is_spoken_follows_the_mpi_that_programs_run_on() -> None:
+    facts = merge(facts_of_lock(lock(recipes=(("openmpi", "mpi", "5.0.11"),))), facts_of_site(SITE))
+    assert "pmix" in (facts.pmi.spoken or ())
+    swapped = on_host_mpi(facts)
+    assert (swapped.mpi.source, swapped.pmi.spoken) == ("host", ("pmi2", "cray_shasta"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "file"),
+    [("", ""), ("ofi", "libnccl-net-ofi.so"), ("/opt/x/libnccl-net.so", "libnccl-net.so")],
+)
+def test_what_nccl_net_plugin_stands_for(setting: str, file: str) -> None:
+    assert plugin_file(setting) == file

@@ -1,0 +1,78 @@
+"""The sites that come with the program, and how a site is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from envbuild.compat.engine import judge
+from envbuild.compat.from_site import facts_of_site
+from envbuild.errors import RequestError
+from envbuild.spec.load import load_site
+from envbuild.workflows.inputs import read_site
+
+SITES = Path(__file__).parents[3] / "sites"
+PUBLISHED = sorted(path.stem for path in SITES.glob("*.yaml") if path.stem not in ("example", "local"))
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("ENVBUILD_SITE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_dozen_machines_are_described() -> None:
+    assert len(PUBLISHED) >= 14
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_published_has_its_source(name: str) -> None:
+    path = SITES / f"{name}.yaml"
+    site = load_site(path.read_bytes(), path)
+    assert site.name == name
+    assert site.sources
+    assert site.architecture
+    assert re.fullmatch(r"|[0-9]{4}(-[0-9]{2}-[0-9]{2})?", site.seen)
+    # It claims nothing that clashes with itself.
+    assert [one for one in judge(facts_of_site(site)) if one.outcome == "incompatible"] == []
+
+
+def test_local_claims_nothing() -> None:
+    path = SITES / "local.yaml"
+    assert facts_of_site(load_site(path.read_bytes(), path)).origins == {}
+
+
+def test_a_site_is_named_or_a_file(tmp_path: Path) -> None:
+    loaded = read_site(Path("lumi-g"))
+    assert loaded is not None
+    assert loaded.value.name == "lumi-g"
+    (tmp_path / "mine.yaml").write_text("name: other\n")
+    mine = read_site(Path("mine.yaml"))
+    assert mine is not None
+    assert mine.value.name == "other"
+    # A directory that happens to have a site's name is not meant.
+    (tmp_path / "lumi-c").mkdir()
+    assert read_site(Path("lumi-c")) is not None
+    (tmp_path / "plain").write_text("name: plain\n")
+    assert read_site(Path("plain")) is not None
+
+
+def test_the_users_sites_come_first(tmp_path: Path) -> None:
+    own = tmp_path / "config" / "envbuild" / "sites" / "lumi-g.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: lumi-g\nsummary: ours\n")
+    loaded = read_site(Path("lumi-g"))
+    assert loaded is not None
+    assert loaded.value.summary == "ours"
+
+
+def test_a_site_that_nobody_knows() -> None:
+    with pytest.raises(RequestError, match="unknown site `lumi-h`") as caught:
+        read_site(Path("lumi-h"))
+    assert str(caught.value.hint).startswith("did you mean `lumi-g`? known: alps-daint, ")
+    with pytest.raises(RequestError, match=r"there is no file `lumi-h\.yaml`"):
+        read_site(Path("lumi-h.yaml"))
+    assert read_site(None) is None
