@@ -7,6 +7,8 @@ from pathlib import Path
 
 from envbuild.image import sif
 from envbuild.image.model import Manifest, Part
+from envbuild.lock.model import BasePin, Lock, RecipePin
+from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from envbuild.system.files import sha256
 from tests.support import trees
@@ -59,7 +61,7 @@ def small_image(directory: Path, *layers: Layer, name: str = "small.sif", **mani
     path = directory / name
     made = _manifest([part for part, _ in parts], manifest)
     data = [
-        sif.DataObject(name=sif.LOCK, content=b"{}\n"),
+        sif.DataObject(name=sif.LOCK, content=dump(_lock(made)).encode()),
         sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
     ]
     sif.write_sif(path, architecture=made.architecture, manifest=made, parts=parts, data=data)
@@ -68,6 +70,39 @@ def small_image(directory: Path, *layers: Layer, name: str = "small.sif", **mani
 
 def _manifest(parts: Sequence[Part], changes: Mapping[str, object]) -> Manifest:
     return trees.manifest(parts, **{"architecture": "amd64", **changes})
+
+
+def _lock(manifest: Manifest) -> Lock:
+    """Return a lock of the manifest's recipes and nothing else."""
+    return Lock(
+        name=manifest.name,
+        version=manifest.version,
+        accelerator="cpu",
+        base=BasePin(
+            name=manifest.base,
+            digest="sha256:" + "0" * 64,
+            architecture=manifest.architecture,
+            python=manifest.python,
+            abi="cp311",
+            glibc=manifest.glibc,
+        ),
+        recipes=tuple(
+            RecipePin(
+                name=name,
+                kind="mpi" if name == manifest.mpi else "framework",
+                version=version,
+                variant="cpu",
+                digest="sha256:" + "0" * 64,
+            )
+            for name, version in sorted(manifest.recipes.items())
+        ),
+        requests=(),
+        system_requests=(),
+        base_debs=(),
+        system_debs=(),
+        python=(),
+        tools=(),
+    )
 
 
 def _fill(tree: Path, layer: Layer) -> None:

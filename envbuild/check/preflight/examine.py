@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from envbuild.check.findings import Finding, counts
+from envbuild.check.preflight.facts import Seen
 from envbuild.check.preflight.rules import LIBRARIES, OBJECTS, RULES, Problem, judge
 from envbuild.check.preflight.simulate import Simulation, name_of
 from envbuild.check.probe import DRIVER_LIBRARIES, HOST_LIBRARIES
@@ -28,12 +29,19 @@ class Preflight:
         the recipes say is lacking.
     objects, processes : int
         ELF files, and programs and modules that were simulated (count).
+    facts : dict of str to object
+        What the files tell, as `envbuild.compat.facts.Facts` has it: path → value.
+    provides : dict of str to tuple of str
+        Of the names that were asked for: those that the image's loader finds → symbol versions
+        that they define.
     """
 
     problems: tuple[Problem, ...]
     excused: tuple[str, ...]
     objects: int
     processes: int
+    facts: Mapping[str, object] = field(default_factory=dict)
+    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -78,14 +86,17 @@ class Preflight:
         }
 
 
-def examine(simulation: Simulation, *, lacks: Collection[str] = ()) -> Preflight:
+def examine(simulation: Simulation, *, lacks: Collection[str] = (), names: Collection[str] = ()) -> Preflight:
     """Look at every process of an image.
 
     Parameters
     ----------
     lacks : collection of str
         Libraries that recipes say nothing brings.
+    names : collection of str
+        Libraries to tell of whether the image has them.
     """
+    seen = Seen(simulation)
     problems: set[Problem] = set()
     missing: dict[str, set[str]] = {}
     count = 0
@@ -94,17 +105,22 @@ def examine(simulation: Simulation, *, lacks: Collection[str] = ()) -> Preflight
         for one in process.closure.missing:
             missing.setdefault(simulation.tree.real(one.path) or one.path, set()).add(one.name)
         problems |= set(judge(process, simulation))
+        seen.add(process)
     told, excused = _unexcused(missing, simulation, frozenset(lacks))
     problems |= set(told)
     problems |= {
         Problem(rule=OBJECTS, file=path, need="a whole ELF file", winner=why, hint="it is damaged")
         for path, why in simulation.tree.unreadable.items()
     }
+    every = tuple(_once(sorted(problems)))
+    found = {name: simulation.find(name) for name in sorted(names)}
     return Preflight(
-        problems=tuple(_once(sorted(problems))),
+        problems=every,
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=count,
+        facts=seen.facts(every),
+        provides={name: elf.versions_defined for name, elf in found.items() if elf is not None},
     )
 
 

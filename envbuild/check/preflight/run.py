@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,7 @@ def preflight(
     *,
     injected: Mapping[str, Path] | None = None,
     intact: bool | None = None,
+    names: Collection[str] = (),
 ) -> tuple[Manifest, Preflight]:
     """Look at an image.
 
@@ -63,6 +64,8 @@ def preflight(
         Soname → file of the host, in a directory that the loader searches first.
     intact : bool, optional
         Whether the file systems are known to be those of the manifest; compared here if absent.
+    names : collection of str, optional
+        Libraries to tell of whether the image has them.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def preflight(
         library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
         injected=bool(lent),
     )
-    return manifest, examine(simulation, lacks=manifest.lacks)
+    return manifest, examine(simulation, lacks=manifest.lacks, names=names)
 
 
 def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | None) -> list[LayerScan]:

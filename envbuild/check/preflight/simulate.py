@@ -117,6 +117,13 @@ class Simulation:
             )
         return Process(path=path, closure=closure(path, self.tree, search, opens=self._opens))
 
+    def find(self, name: str) -> ElfObject | None:
+        """Return the library that a program without search paths of its own gets; None for nothing."""
+        search = self.search
+        places = (*search.library_path, *search.cache, *search.default)
+        hits = (self.tree.lookup(f"{place}/{name}") for place in places if place)
+        return next((found for found in hits if found is not None), None)
+
     def _index(self) -> Mapping[str, Mapping[str, str]]:
         """Return, for each directory whose packages load their own libraries, name → path."""
         index: dict[str, dict[str, str]] = {}

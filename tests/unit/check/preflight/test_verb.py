@@ -31,7 +31,8 @@ def test_a_good_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr()
     assert said.out == ""
     lines = said.err.splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("PASS")] == [["PASS", one] for one in RULES]
+    told = [line.split()[1] for line in lines if line.startswith("PASS")]
+    assert told[: len(RULES)] == list(RULES)
     assert "demo/2026.11" in lines[-1]
     assert "passed; 3 ELF files, 2 processes" in lines[-1]
 
@@ -55,19 +56,6 @@ def test_a_broken_image_ends_with_4_and_is_data_too(
     ]
     (line,) = [line for line in said.err.splitlines() if line.startswith("FAIL")]
     assert line.startswith('FAIL P1.libraries expected=libgone.so.1 observed="/opt/tool gets nothing" hint=')
-
-
-def test_the_libraries_of_a_site_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mpi = Elf(soname="libmpi.so.12", defined=("MPI_Init", "ompi_mpi_comm_world"))
-    user = Elf(needed=("libmpi.so.12",), undefined=("MPI_Init", "MPI_Send"), interpreter="/lib/ld.so")
-    own = Elf(soname="libmpi.so.12", defined=("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED"))
-    image = small_image(tmp_path, BASE, {"/opt/mpi/lib/libmpi.so.12": own, "/opt/solve": user})
-    (tmp_path / "libmpi.so.12").write_bytes(mpi.bytes())
-    site = tmp_path / "site.yaml"
-    site.write_text(f"name: here\nmpi: {{implementation: openmpi, libraries: [{tmp_path}/libmpi.so.12]}}\n")
-    assert envbuild("check", image, "--store", tmp_path / "store") == 0
-    assert envbuild("check", image, "--store", tmp_path / "store", "--site", site) == 4
-    assert "of the openmpi-12 ABI" in capsys.readouterr().err
 
 
 def test_what_is_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
