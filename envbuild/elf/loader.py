@@ -164,19 +164,15 @@ def resolve(
     asking: Loaded,
     tree: Tree,
     search: Search,
-    *,
-    program: Loaded | None = None,
 ) -> tuple[str, ElfObject, str] | None:
     """Return the path, object and rule by which the loader finds a name that is not loaded yet.
 
     Parameters
     ----------
     asking : Loaded
-        What needs it; its chain of parents lends its DT_RPATH.
-    program : Loaded, optional
-        The program that runs, whose DT_RPATH counts for what it opens later.
+        What needs it; its parents, up to the program, lend their DT_RPATH.
     """
-    for path, rule in _candidates(name, asking, search, program):
+    for path, rule in _candidates(name, asking, search):
         found = tree.lookup(path)
         if found is not None and found.machine == asking.found.machine:
             return path, found, rule
@@ -207,7 +203,7 @@ class _Process:
 
     def _find(self, name: str, asking: Loaded, *, optional: bool) -> Loaded | None:
         search = replace(self.search, preset={}) if optional else self.search
-        hit = resolve(name, asking, self.tree, search, program=self.first)
+        hit = resolve(name, asking, self.tree, search)
         if hit is None:
             return None
         path, found, rule = hit
@@ -227,20 +223,16 @@ class _Process:
         return loaded
 
 
-def _candidates(
-    name: str, asking: Loaded, search: Search, program: Loaded | None
-) -> Iterator[tuple[str, str]]:
+def _candidates(name: str, asking: Loaded, search: Search) -> Iterator[tuple[str, str]]:
     if "/" in name:
         yield _expanded(name, asking), "path"
         return
+    chain = list(_chain(asking))
     if not asking.found.runpath:
-        chain = list(_chain(asking))
-        if program is not None and program not in chain:
-            chain.append(program)
         for above in chain:
             if not above.found.runpath:
                 yield from _in(above.found.rpath, name, above, "DT_RPATH")
-    yield from _in(search.library_path, name, program or asking, "LD_LIBRARY_PATH")
+    yield from _in(search.library_path, name, chain[-1], "LD_LIBRARY_PATH")
     yield from _in(asking.found.runpath, name, asking, "DT_RUNPATH")
     if asking.found.default_directories:
         yield from _in(search.cache, name, asking, "cache")

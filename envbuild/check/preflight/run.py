@@ -72,6 +72,18 @@ def preflight(
     RequestError
         It is no image of ours, a file system of it is damaged, or a library of the host cannot be read.
     """
+    manifest, simulation = simulate(image, store, injected=injected, intact=intact)
+    return manifest, examine(simulation, lacks=manifest.lacks, names=names)
+
+
+def simulate(
+    image: Path,
+    store: Store,
+    *,
+    injected: Mapping[str, Path] | None = None,
+    intact: bool | None = None,
+) -> tuple[Manifest, Simulation]:
+    """Return an image's processes; parameters and errors are those of `preflight`."""
     manifest = read_manifest(image)
     lent = _lent(injected or {})
     partitions = read_sif(image).partitions
@@ -88,7 +100,7 @@ def preflight(
         library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
         injected=bool(lent),
     )
-    return manifest, examine(simulation, lacks=manifest.lacks, names=names)
+    return manifest, simulation
 
 
 def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | None) -> list[LayerScan]:

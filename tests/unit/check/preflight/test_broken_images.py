@@ -280,6 +280,13 @@ GOOD = {
             "/opt/env/bin/solve": program("libmpifort.so.12"),
         },
     ),
+    "open-mpis-components-take-symbols-of-its-other-libraries": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4, needed=("libopen-pal.so.40",)),
+            "/opt/mpi/lib/libopen-pal.so.40": lib("libopen-pal.so.40", "ompi_sync_wait_mt"),
+            "/opt/mpi/lib/openmpi/mca_pml_cm.so": user("libmpi.so.40", wants=("ompi_sync_wait_mt",)),
+        },
+    ),
     "cntks-links-to-a-later-open-mpi": Case(
         layer={
             "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4),
