@@ -28,7 +28,7 @@ class HostMpi:
     def site(self, *, launcher: bool = True) -> str:
         """Return the text of a site file."""
         prefix = str(self.prefix)
-        more: dict[str, dict[str, object]] = {
+        further: dict[str, dict[str, object]] = {
             "mpich": {"companions": [], "environment": {}},
             "intel-mpi": {
                 "companions": [f"{prefix}/lib", f"{prefix}/opt"],
@@ -38,13 +38,13 @@ class HostMpi:
                 "companions": [prefix],
                 "environment": {"OPAL_PREFIX": prefix, "PMIX_PREFIX": prefix},
             },
-        }[self.implementation]
+        }
         mpi: dict[str, object] = {
             "implementation": self.implementation,
             "version": self.version,
             "libraries": [f"{prefix}/lib/{name}" for name in LIBRARIES[self.implementation]],
             **({"launcher": f"{prefix}/bin/mpiexec"} if launcher else {}),
-            **more,
+            **further[self.implementation],
         }
         return yaml.safe_dump({"name": f"host-{self.implementation}", "mpi": mpi})
 
