@@ -61,7 +61,9 @@ def command(
             sources=tuple(sources or ()),
         )
     if json:
-        put(json_text.dumps({"lock": str(locked.path), "changed": list(locked.changes)}))
+        judged = [verdict.to_data() for verdict in locked.verdicts]
+        data = {"lock": str(locked.path), "changed": list(locked.changes), "compatibility": judged}
+        put(json_text.dumps(data))
     for change in locked.changes:
         say(f"  {change}")
     lock = locked.lock

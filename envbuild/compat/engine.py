@@ -166,7 +166,8 @@ class _Stack:
             path = found[1]
             if path == LIMIT:
                 return self.limit or "unknown"
-            value, _ = self.look(path)
+            # What a sentence names has met, too; a framework's name is no fact of it.
+            value = self.name if path == f"{ITEM}.name" else self.at(path)
             return "unknown" if value is None else _text(value)
 
         return PLACEHOLDER.sub(shown, template)
@@ -179,19 +180,19 @@ def _judge(rule: Rule, stack: _Stack) -> Verdict | None:
     asked = dict(stack.met)
     stack.limit = ""
     holds = _all(rule.check, stack) if applies else None
-    told = dict(stack.met)
     outcome: Outcome = "compatible" if holds else "unknown" if holds is None else rule.failing
-    # Why it applies is shown where nothing else met: a check names its own facts first.
-    met = {**{path: fact for path, fact in told.items() if path not in asked}, **asked}
+    missing = tuple(stack.missing) if holds is None else ()
     reason = _unsettled(stack) if holds is None else rule.title if holds else stack.fill(rule.reason)
+    # A check names its own facts first; why the rule applies comes after them.
+    met = {**{path: fact for path, fact in stack.met.items() if path not in asked}, **asked}
     return Verdict(
         rule=rule.id,
         title=rule.title,
         outcome=outcome,
         facts=tuple(met.values()),
-        missing=() if holds is not None else tuple(stack.missing),
+        missing=missing,
         reason=reason,
-        hint="" if holds else stack.fill(rule.hint),
+        hint=stack.fill(rule.hint) if holds is False else "",
         source=f"{'; '.join(rule.source)} (seen {rule.seen})",
         subject=stack.name,
         tell=rule.tell_unknown and holds is False and outcome == "unknown",

@@ -16,9 +16,16 @@ _MAX_CONF_BYTES = 1 << 16
 
 
 class HostTree:
-    """The libraries of this machine: what is at a path, each file read once."""
+    """The libraries of this machine: what is at a path, each file read once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    root : Path
+        Where the file system begins.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
         self._known: dict[str, ElfObject | None] = {}
 
     def lookup(self, path: str) -> ElfObject | None:
@@ -26,7 +33,7 @@ class HostTree:
 
         A damaged or unreadable file is none that the loader could take.
         """
-        real = os.path.realpath(path)
+        real = os.path.realpath(self._root / path.lstrip("/"))
         if real not in self._known:
             self._known[real] = _read(real)
         return self._known[real]
@@ -49,7 +56,7 @@ def abi_of(path: str, found: ElfObject) -> MpiAbi | None:
         return None
 
 
-def host_search(directories: tuple[str, ...], machine: str) -> Search:
+def host_search(directories: tuple[str, ...], machine: str, root: Path = Path("/")) -> Search:
     """Return where this machine's loader looks.
 
     Parameters
@@ -58,21 +65,22 @@ def host_search(directories: tuple[str, ...], machine: str) -> Search:
         What comes before its cache (a module's LD_LIBRARY_PATH).
     machine : str
         ``amd64`` or ``arm64``.
+    root : Path
+        Where the file system begins.
     """
     return Search(
         library_path=directories,
-        cache=cache_directories(_loader_settings()),
+        cache=cache_directories(_loader_settings(root)),
         default=default_directories(machine),
     )
 
 
-def _loader_settings() -> dict[str, str]:
-    below = Path(f"{_CONF}.d")
-    paths = [Path(_CONF), *(below / name for name in sorted(list_directory(below)))]
+def _loader_settings(root: Path) -> dict[str, str]:
+    names = [f"{_CONF}.d/{name}" for name in list_directory(root / f"{_CONF}.d".lstrip("/"))]
     texts = {}
-    for path in paths:
+    for name in (_CONF, *sorted(names)):
         try:
-            texts[str(path)] = path.read_text(errors="replace")[:_MAX_CONF_BYTES]
+            texts[name] = (root / name.lstrip("/")).read_text(errors="replace")[:_MAX_CONF_BYTES]
         except OSError:
             continue
     return texts

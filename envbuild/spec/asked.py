@@ -81,8 +81,8 @@ class Asked:
         Source path in the spec → content.
     architecture : str
         In Debian's words.
-    site_places : mapping of tuple to Location
-        Steps to a value of the site's file → where it stands.
+    spec_places, site_places : mapping of tuple to Location
+        Steps to a value of the spec, and of the site's file → where it stands.
     system_places : mapping of str to Location
         Where the spec names each Debian package.
     """
@@ -95,6 +95,7 @@ class Asked:
     site: Site | None
     files: dict[str, bytes]
     architecture: str
+    spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     system_places: Mapping[str, Location] = field(default_factory=dict)
 

@@ -146,6 +146,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
         site=parts.site.value if parts.site is not None else None,
+        spec_places=parts.spec.places,
         site_places=parts.site.places if parts.site is not None else {},
         files=parts.files,
         architecture=parts.architecture,

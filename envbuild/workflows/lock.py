@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envbuild.compat.engine import Verdict
 from envbuild.errors import RequestError
 from envbuild.events import Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
+from envbuild.resolve.fit import judge_lock, tell
 from envbuild.resolve.lock import make_lock
 from envbuild.spec.asked import Asked
 from envbuild.system import tools
@@ -32,12 +34,15 @@ class Locked:
         The lock's file.
     changes : tuple of str
         Sentences: what differed from the lock that was there; empty if nothing.
+    verdicts : tuple of Verdict
+        What the rules say of it and of its site; none of them is *incompatible*.
     """
 
     asked: Asked
     lock: Lock
     path: Path
     changes: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def lock_path(spec: Path) -> Path:
@@ -70,7 +75,8 @@ def lock_spec(
     Raises
     ------
     RequestError
-        The spec is wrong, cannot be met, or the lock was to stay as it is.
+        The spec is wrong, cannot be met, the lock was to stay as it is, or
+        what was locked does not fit together or its site.
     """
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
@@ -80,7 +86,9 @@ def lock_spec(
     if refuse_change:
         refuse(spec, changes)
     if previous is not None and not changes and upgrade is None:
-        return Locked(asked=asked, lock=previous, path=path, changes=())
+        return Locked(
+            asked=asked, lock=previous, path=path, changes=(), verdicts=_fit(asked, previous, settings)
+        )
     if previous is not None and upgrade is None and not differences(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
         for difference in tool_differences(previous, pins):
@@ -97,11 +105,20 @@ def lock_spec(
             offline=offline,
             emit=settings.emit,
         )
+    verdicts = _fit(asked, lock, settings)
     if lock == previous:
-        return Locked(asked=asked, lock=lock, path=path, changes=())
+        return Locked(asked=asked, lock=lock, path=path, changes=(), verdicts=verdicts)
     if write:
         write_atomically(path, dump(lock).encode())
-    return Locked(asked=asked, lock=lock, path=path, changes=changes or _version_changes(previous, lock))
+    changes = changes or _version_changes(previous, lock)
+    return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
+
+
+def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
+    """Judge a lock before anything is written or built; refuse what is incompatible."""
+    verdicts = judge_lock(asked, lock)
+    tell(verdicts, asked, settings.emit)
+    return verdicts
 
 
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.build.run import missing_layers
+from envbuild.compat.engine import Verdict
 from envbuild.plan.reasons import reasons
 from envbuild.workflows.build import plan_record
 from envbuild.workflows.design import design
@@ -44,12 +45,15 @@ class ShownPlan:
         The layer that becomes the root partition.
     overlays : tuple of str
         The layers that become overlays, from bottom to top.
+    verdicts : tuple of Verdict
+        What the rules say of the lock and of its site.
     """
 
     rows: tuple[PlanRow, ...]
     lock_changes: tuple[str, ...]
     root: str
     overlays: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Return it as JSON data."""
@@ -61,6 +65,7 @@ class ShownPlan:
             ],
             "root": self.root,
             "overlays": list(self.overlays),
+            "compatibility": [verdict.to_data() for verdict in self.verdicts],
         }
 
 
@@ -87,4 +92,10 @@ def show_plan(spec: Path, settings: Settings, *, flat: bool = False, offline: bo
             rows.append(
                 PlanRow(name=layer.name, key=layer.key, state="cached" if cached else "skip", reason="")
             )
-    return ShownPlan(rows=tuple(rows), lock_changes=state.changes, root=plan.root, overlays=plan.overlays)
+    return ShownPlan(
+        rows=tuple(rows),
+        lock_changes=state.changes,
+        root=plan.root,
+        overlays=plan.overlays,
+        verdicts=state.verdicts,
+    )

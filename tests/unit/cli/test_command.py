@@ -43,6 +43,11 @@ HELP = {
     "recipes": ["recipes"],
     "recipes-ls": ["recipes", "ls"],
     "recipes-show": ["recipes", "show"],
+    "site": ["site"],
+    "site-ls": ["site", "ls"],
+    "site-show": ["site", "show"],
+    "site-probe": ["site", "probe"],
+    "site-check": ["site", "check"],
 }
 
 

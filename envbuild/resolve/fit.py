@@ -1,0 +1,85 @@
+"""Does what was locked fit together, and fit its site: the rules' verdicts, and where each fact stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from envbuild.compat.engine import Verdict, judge
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_lock import facts_of_lock
+from envbuild.compat.from_site import PLACES, facts_of_site, merge
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.events import Emit, Warned
+from envbuild.lock.model import Lock
+from envbuild.spec.asked import Asked
+
+
+def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:
+    """Return what the rules say of a lock, and of the site where one is known."""
+    return judge(stack_of(asked, lock))
+
+
+def stack_of(asked: Asked, lock: Lock) -> Facts:
+    """Return the facts of a lock and its site; places in the spec and the site file are their origins."""
+    image = facts_of_lock(lock)
+    image = image.model_copy(update={"origins": {**image.origins, **dict(_spec_origins(asked))}})
+    if asked.site is None:
+        return image
+    site = asked.site_places
+    places = {path: str(at) for path, loc in PLACES.items() if (at := _nearest(site, loc)) is not None}
+    return merge(image, facts_of_site(asked.site, places=places))
+
+
+def tell(verdicts: tuple[Verdict, ...], asked: Asked, emit: Emit) -> None:
+    """Refuse what is incompatible, all of it at once, and warn of what people should know.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        With the rule, the facts that clash and where each stands.
+    """
+    errors: list[EnvbuildError] = []
+    for verdict in verdicts:
+        if verdict.outcome == "incompatible":
+            problem = "\n".join((_sentence(verdict), *(f"  {met}" for met in verdict.facts)))
+            errors.append(RequestError(problem, at=_place(verdict, asked), hint=verdict.hint))
+        elif verdict.tell:
+            emit(Warned(text=_sentence(verdict), hint=verdict.hint))
+    raise_all(errors)
+
+
+def _sentence(verdict: Verdict) -> str:
+    return f"{verdict.rule}: {verdict.reason}"
+
+
+def _spec_origins(asked: Asked) -> Iterator[tuple[str, str]]:
+    """Yield the facts that the spec decides, and where it does so."""
+    for path, loc in _spec_locs(asked):
+        at = _nearest(asked.spec_places, loc)
+        if at is not None:
+            yield path, str(at)
+
+
+def _spec_locs(asked: Asked) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    yield "asked.accelerator", ("accelerator",)
+    yield "mpi.family", ("mpi",)
+    yield "mpi.version", ("mpi",)
+    yield "python.version", ("base",)
+    for index, choice in enumerate(asked.spec.frameworks):
+        yield f"frameworks.{choice.name}.version", ("frameworks", index)
+
+
+def _nearest(places: Mapping[tuple[str | int, ...], Location], loc: tuple[str | int, ...]) -> Location | None:
+    """Return where a value stands, or the one around it; never the whole file."""
+    depths = range(len(loc), 0, -1)
+    return next((places[loc[:depth]] for depth in depths if loc[:depth] in places), None)
+
+
+def _place(verdict: Verdict, asked: Asked) -> Location | None:
+    """Return where to mend it: in the spec where that decides one of the facts, else in the site's file."""
+    origins = {met.origin for met in verdict.facts}
+    for places in (asked.spec_places, asked.site_places):
+        found = sorted(at for at in places.values() if str(at) in origins)
+        if found:
+            return found[0]
+    return Location(path=asked.path)

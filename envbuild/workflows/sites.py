@@ -1,0 +1,176 @@
+"""Sites: which are known, what one says, a draft for this machine, and a file against the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuild.compat.from_site import facts_of_site
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.site.compare import Difference, compare
+from envbuild.site.draft import draft
+from envbuild.site.probe import Probed, probe
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import NAME
+from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.site import Site
+from envbuild.system.files import is_directory, read_input, write_atomically
+from envbuild.system.survey import Survey
+from envbuild.workflows.inputs import find_catalog, read_site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteListing:
+    """All sites that can be named.
+
+    Attributes
+    ----------
+    sites : tuple of Loaded
+        Those that can be read, by name.
+    mistakes : tuple of EnvbuildError
+        What is wrong with the others.
+    """
+
+    sites: tuple[Loaded[Site], ...]
+    mistakes: tuple[EnvbuildError, ...] = ()
+
+    def to_json(self) -> str:
+        """Return name, summary and file, as a JSON list."""
+        rows = [
+            {"name": one.value.name, "summary": one.value.summary, "file": str(one.path)}
+            for one in self.sites
+        ]
+        return json.dumps(rows, indent=2)
+
+    def to_text(self) -> str:
+        """Return a line for each; empty where there are none."""
+        width = max((len(one.value.name) for one in self.sites), default=0)
+        return "\n".join(f"{one.value.name:<{width}}  {one.value.summary}".rstrip() for one in self.sites)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSite:
+    """A site file against this machine.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    differences : tuple of Difference
+        In the order of the file's keys.
+    """
+
+    path: Path
+    differences: tuple[Difference, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that can be seen here differs."""
+        return all(one.kind == "unseen" for one in self.differences)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        rows = [one.to_data() for one in self.differences]
+        return {"file": str(self.path), "holds": self.holds, "differences": rows}
+
+    def to_lines(self) -> tuple[str, ...]:
+        """Return a line for each difference."""
+        return tuple(_line(one) for one in self.differences)
+
+
+def list_sites() -> SiteListing:
+    """Return all sites that `--site` and a spec can name."""
+    sites: list[Loaded[Site]] = []
+    mistakes: list[EnvbuildError] = []
+    for name in find_catalog().site_names():
+        try:
+            loaded = read_site(Path(name))
+        except EnvbuildError as error:
+            mistakes += error.each()
+            continue
+        if loaded is not None:
+            sites.append(loaded)
+    return SiteListing(sites=tuple(sites), mistakes=tuple(mistakes))
+
+
+def show_site(given: Path) -> tuple[str, dict[str, Any]]:
+    """Return a site's file as it is written, and as data with the facts that rules read.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        There is none, or all mistakes of its file.
+    """
+    loaded = _loaded(given)
+    text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
+    facts = facts_of_site(loaded.value).model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude_none=True
+    )
+    site = loaded.value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return text, {"file": str(loaded.path), "site": site, "facts": facts}
+
+
+def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey | None = None) -> str:
+    """Return the draft of a site file for this machine, and write it where one is named.
+
+    Parameters
+    ----------
+    output : Path or None
+        The file; its stem becomes the site's name.
+    mpi : tuple of Path
+        Directories where an MPI is installed.
+
+    Raises
+    ------
+    RequestError
+        A directory is not there, or the file cannot be written.
+    """
+    for path in mpi:
+        if not is_directory(path):
+            raise RequestError(
+                f"there is no directory `{path}`", hint="--mpi takes where an MPI is installed"
+            )
+    stem = "here" if output is None else output.stem
+    if not re.fullmatch(NAME, stem):
+        hint = "its stem becomes the site's name: lower-case letters, digits, `.`, `_` and `-`"
+        raise RequestError(f"`{output}` cannot be a site's file", hint=hint)
+    probed: Probed = probe(machine or Survey(), name=stem, mpi=tuple(str(path.absolute()) for path in mpi))
+    text = draft(probed)
+    if output is not None:
+        write_atomically(output, text.encode())
+    return text
+
+
+def check_site(given: Path | None, machine: Survey | None = None) -> CheckedSite:
+    """Compare a site file with this machine.
+
+    Parameters
+    ----------
+    given : Path or None
+        A name or a file; the user's or the machine's own if absent.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        There is none, or all mistakes of its file.
+    """
+    loaded = _loaded(given)
+    return CheckedSite(path=loaded.path, differences=compare(loaded.value, machine or Survey()))
+
+
+def _loaded(given: Path | None) -> Loaded[Site]:
+    loaded = read_site(given)
+    if loaded is None:
+        hint = "name one, or draft it: `envbuild site probe -o ~/.config/envbuild/site.yaml`"
+        raise RequestError("no site file of yours or of this machine is here", hint=hint)
+    return loaded
+
+
+def _line(one: Difference) -> str:
+    if one.kind == "unseen":
+        return f"unseen      {one.key}: {one.said}: {one.found}"
+    verb = "the machine has" if one.kind == "changed" else "but"
+    return f"{one.kind:<10}  {one.key}: {one.said}: {verb} {one.found}"

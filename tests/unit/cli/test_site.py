@@ -1,0 +1,119 @@
+"""`envbuild site`: what is listed, shown, drafted and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.system import files
+
+GOOD = "name: good\nsummary: A machine\narchitecture: amd64\nmpi: {implementation: mpich, abis: [mpich]}\n"
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the directory of the only sites that there are."""
+    monkeypatch.delenv("ENVBUILD_SITE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(files, "_own_data", lambda: tmp_path / "own")
+    monkeypatch.chdir(tmp_path)
+    sites = tmp_path / "own/sites"
+    sites.mkdir(parents=True)
+    (sites / "good.yaml").write_text(GOOD)
+    (sites / "a-first.yaml").write_text("name: a-first\n")
+    return sites
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["site", *words])
+    return int(ended.value.code or 0)
+
+
+def test_sites_are_listed_by_name(capsys: pytest.CaptureFixture[str], ours: Path) -> None:
+    assert run("ls") == 0
+    assert capsys.readouterr().out == "a-first\ngood     A machine\n"
+    assert run("ls", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed[1] == {"name": "good", "summary": "A machine", "file": str(ours / "good.yaml")}
+
+
+def test_what_can_be_read_is_listed_all_the_same(capsys: pytest.CaptureFixture[str], ours: Path) -> None:
+    (ours / "bad.yaml").write_text("name: bad\nglibc: old\n")
+    assert run("ls") == 2
+    said = capsys.readouterr()
+    assert said.out == "a-first\ngood     A machine\n"
+    assert "`glibc`: `old` is not a glibc version" in said.err
+    assert "bad.yaml:2:8\n" in said.err
+
+
+def test_a_site_is_shown_as_it_is_written_or_with_its_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "good") == 0
+    assert capsys.readouterr().out == GOOD
+    assert run("show", "good", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["site"]["mpi"] == {"implementation": "mpich", "abis": ["mpich"]}
+    assert data["facts"]["host_mpi"] == {"implementation": "mpich", "abis": ["mpich"]}
+    assert data["facts"]["origins"]["host_mpi.abis"] == "site:good"
+
+
+def test_a_site_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "goood") == 2
+    assert capsys.readouterr().err == (
+        "error: unknown site `goood`\n\nhint: did you mean `good`? known: a-first, good\n"
+    )
+
+
+def test_a_draft_goes_to_a_file_or_to_standard_output(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run("probe") == 0
+    drafted = capsys.readouterr().out
+    assert "\nname: here\n" in drafted
+    assert run("probe", "-o", "mine.yaml") == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "mine.yaml").read_text() == drafted.replace("name: here", "name: mine")
+    assert run("check", "mine.yaml") == 0
+    assert capsys.readouterr() == ("", "mine.yaml: holds\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("-o", "My Site.yaml"), "`My Site.yaml` cannot be a site's file"),
+        (("--mpi", "nowhere"), "there is no directory `nowhere`"),
+        (("-o", "no/such/x.yaml"), "`no/such/x.yaml` cannot be written"),
+    ],
+)
+def test_a_draft_that_cannot_be_made(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], problem: str
+) -> None:
+    assert run("probe", *words) == 2
+    assert f"error: {problem}" in capsys.readouterr().err
+
+
+def test_a_machine_that_differs_is_exit_code_four(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        'name: x\nglibc: "2.1"\nmpi: {implementation: a, launcher: /no/mpiexec}\n'
+    )
+    assert run("check", "x.yaml") == 4
+    said = capsys.readouterr()
+    assert said.out.startswith("changed     glibc: 2.1: the machine has 2.")
+    assert "missing     mpi.launcher: /no/mpiexec: but it is not there\n" in said.out
+    assert said.err == "x.yaml: the machine differs\n"
+    assert run("check", "x.yaml", "--json") == 4
+    data = json.loads(capsys.readouterr().out)
+    assert (data["holds"], data["differences"][0]["key"]) == (False, "glibc")
+
+
+def test_without_a_site_there_is_nothing_to_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("check") == 2
+    assert "hint: name one, or draft it: `envbuild site probe" in capsys.readouterr().err
+    own = tmp_path / "config/envbuild/site.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: mine\n")
+    assert run("check") == 0

@@ -1,0 +1,167 @@
+"""What was locked is judged for its site: refused with rule, facts and places, or warned of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import EnvbuildError, render
+from envbuild.events import Event, Warned
+from envbuild.lock.model import BasePin, Lock, PythonPin, RecipePin
+from envbuild.resolve.fit import judge_lock, tell
+from envbuild.spec.asked import Asked
+from envbuild.workflows.inputs import read_asked
+
+SPEC = """\
+name: x
+version: "1"
+base: debian-12
+mpi: openmpi
+frameworks: [pytorch]
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("ENVBUILD_SITE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(extra: str = "", site: str = "") -> Asked:
+    Path("spec.yaml").write_text(SPEC + extra)
+    if site:
+        Path("here.yaml").write_text(f"name: here\n{site}")
+    return read_asked(Path("spec.yaml"), site=Path("here.yaml") if site else None)
+
+
+def wheel(name: str, version: str) -> PythonPin:
+    return PythonPin(
+        name=name,
+        version=version,
+        origin="pypi",
+        file=f"{name}.whl",
+        size_bytes=1,
+        sha256="0" * 64,
+        layer="python",
+    )
+
+
+def locked(asked: Asked, *python: PythonPin) -> Lock:
+    return Lock(
+        name="x",
+        version="1",
+        accelerator=str(asked.spec.accelerator),
+        base=BasePin(
+            name="debian-12",
+            digest="sha256:0",
+            architecture="amd64",
+            python="3.11",
+            abi="cp311",
+            glibc="2.36",
+        ),
+        recipes=tuple(
+            RecipePin(
+                name=one.recipe.name,
+                kind=one.recipe.kind,
+                version=one.version,
+                variant=one.variant_name,
+                digest="sha256:0",
+            )
+            for one in asked.recipes
+        ),
+        requests=(),
+        system_requests=(),
+        base_debs=(),
+        system_debs=(),
+        python=python,
+        tools=(),
+    )
+
+
+def refusal(asked: Asked, lock: Lock) -> str:
+    with pytest.raises(EnvbuildError) as caught:
+        tell(judge_lock(asked, lock), asked, lambda event: None)
+    assert caught.value.exit_code == 2
+    return render(caught.value)
+
+
+def test_what_clashes_is_refused_with_both_facts_and_their_places() -> None:
+    asked = ask(site="scheduler:\n  name: slurm\n  mpi_types: [none, pmi2]\n")
+    text = refusal(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    version = asked.recipes[0].version
+    assert text == (
+        f"error: PMI.intersection: openmpi {version} speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi`"
+        " offers none, pmi2: every rank would be alone\n"
+        "  pmi.spoken = pmix, pmix_v3, pmix_v4, pmix_v5 (table:pmi-of-mpi)\n"
+        "  pmi.offered = none, pmi2 (here.yaml:4:14)\n"
+        "  pmi.optional = none (table:optional-pmi-of-mpi)\n"
+        "  mpi.family = openmpi (spec.yaml:4:6)\n"
+        f"  mpi.version = {version} (spec.yaml:4:6)\n"
+        "  --> spec.yaml:4:6\n"
+        "\n"
+        "hint: ask the site for one of these types, or choose another MPI\n"
+    )
+
+
+def test_a_spec_for_gpus_that_locks_a_build_for_cpu() -> None:
+    asked = ask("accelerator: cuda@13.0\n")
+    text = refusal(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    assert text == (
+        "error: CUDA.gpu-spec-locks-gpu-build: the spec asks for cuda,"
+        " and pytorch 2.13.0 is a build for cpu\n"
+        "  frameworks.pytorch.accelerator = cpu (lock)\n"
+        "  frameworks.pytorch.version = 2.13.0 (spec.yaml:5:14)\n"
+        "  asked.accelerator = cuda (spec.yaml:6:14)\n"
+        "  --> spec.yaml:5:14\n"
+        "\n"
+        "hint: an origin has only the build for CPU, or serves it first: see the origins in the site file\n"
+    )
+
+
+def test_all_that_clashes_is_told_at_once() -> None:
+    site = (
+        'architecture: arm64\ngpus: {vendor: nvidia, driver: "535.104.05", architectures: [sm_70]}\n'
+        "scheduler: {name: slurm, mpi_types: [pmix]}\n"
+    )
+    asked = ask("accelerator: cuda@13.0\n", site=site)
+    pins = (wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
+    text = refusal(asked, locked(asked, *pins))
+    for rule in ("ARCH.same", "CUDA.driver-floor", "GPU.dropped-by-cuda", "GPU.arch-in-build"):
+        assert f"error: {rule}: " in text
+    assert "PMI" not in text
+
+
+def test_what_may_go_wrong_is_warned_of() -> None:
+    asked = ask(site="fabric: {name: slingshot-11, provider: cxi}\n")
+    told: list[Event] = []
+    lock = locked(asked, wheel("torch", "2.13.0+cpu"))
+    lock = replace(lock, recipes=(replace(lock.recipes[0], name="mpich", version="5.0.2"), *lock.recipes[1:]))
+    tell(judge_lock(asked, lock), asked, told.append)
+    (warning,) = told
+    assert isinstance(warning, Warned)
+    assert warning.text.startswith("FABRIC.image-mpi-on-slingshot: the image's mpich 5.0.2 drives efa, psm2,")
+
+
+def test_what_is_not_known_is_not_told_but_shown() -> None:
+    asked = ask()
+    told: list[Event] = []
+    verdicts = judge_lock(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    tell(verdicts, asked, told.append)
+    assert told == []
+    unknown = {verdict.rule: verdict.missing for verdict in verdicts if verdict.outcome == "unknown"}
+    assert unknown["PMI.intersection"] == ("pmi.offered",)
+    shown = next(verdict.to_data() for verdict in verdicts if verdict.rule == "PMI.intersection")
+    assert (shown["outcome"], shown["missing"]) == ("unknown", ["pmi.offered"])
+
+
+@pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])
+def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
+    Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))
+    asked = read_asked(Path("spec.yaml"), site=Path(site))
+    assert asked.site is not None
+    verdicts = judge_lock(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    refused = [verdict.rule for verdict in verdicts if verdict.outcome == "incompatible"]
+    assert refused == (["ARCH.same"] if asked.site.architecture == "arm64" else [])

@@ -1,0 +1,264 @@
+"""What is told of made-up machines, and what is said of what cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.site.draft import draft
+from envbuild.site.probe import Probed, mpi_types, probe
+from envbuild.spec.load import load_site
+from envbuild.spec.site import SiteFabric, SiteGpus, SiteRuntime, SiteScheduler
+from tests.support.elves import Elf
+from tests.unit.site.machines import LIB, MPICH, OPENMPI, STANDARD, Machine
+
+NVIDIA = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    one = Machine(tmp_path / "root")
+    one.libc()
+    return one
+
+
+def seen(machine: Machine, *mpi: str) -> Probed:
+    return probe(machine.survey, name="here", mpi=mpi)
+
+
+def test_a_bare_machine_claims_little_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    probed = seen(Machine(tmp_path / "root"))
+    assert probed.site.model_dump(exclude_defaults=True) == {"name": "here", "architecture": "amd64"}
+    assert set(probed.unknown) == {
+        "glibc",
+        "libstdcxx",
+        "gpus",
+        "scheduler",
+        "mpi",
+        "fabric",
+        "runtimes",
+        "modules",
+    }
+    text = draft(probed)
+    assert "# glibc: unknown: the loader's cache (`ldconfig -p`) has no libc.so.6\n" in text
+    assert load_site(text.encode(), Path("here.yaml")) == probed.site
+
+
+def test_c_libraries_by_the_versions_that_they_define(machine: Machine) -> None:
+    site = seen(machine).site
+    assert (site.glibc, site.libstdcxx) == ("2.36", "3.4.30")
+
+
+def test_nvidia(machine: Machine) -> None:
+    machine.file("/proc/driver/nvidia/version", NVIDIA)
+    for number in range(4):
+        machine.file(f"/proc/driver/nvidia/gpus/0000:0{number}:00.0/information")
+    machine.program("/usr/bin/nvidia-smi", "9.0\n9.0\n9.0\n9.0")
+    gpus = seen(machine).site.gpus
+    assert gpus == SiteGpus(vendor="nvidia", count=4, architectures=("sm_90",), driver="535.104.05")
+
+
+def test_a_driver_whose_tools_are_not_there(machine: Machine) -> None:
+    machine.file("/proc/driver/nvidia/version", NVIDIA)
+    machine.program("/usr/bin/nvidia-smi", "Failed to initialize NVML", code=9)
+    probed = seen(machine)
+    assert probed.site.gpus == SiteGpus(vendor="nvidia", driver="535.104.05")
+    assert set(probed.unknown) >= {"gpus.architectures", "gpus.count"}
+
+
+def test_amd(machine: Machine) -> None:
+    for number, target in enumerate((0, 90010, 90010, 90402)):
+        nodes = "/sys/class/kfd/kfd/topology/nodes"
+        machine.file(f"{nodes}/{number}/properties", f"cpu_cores_count 0\ngfx_target_version {target}\n")
+    probed = seen(machine)
+    assert probed.site.gpus == SiteGpus(vendor="amd", count=3, architectures=("gfx90a", "gfx942"))
+    assert "gpus.driver" in probed.unknown
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "gpus"),
+    [
+        ("0x10de", "0x030200", SiteGpus(vendor="nvidia")),
+        ("0x1002", "0x120000", SiteGpus(vendor="amd")),
+        ("0x10de", "0x020000", SiteGpus(vendor="none", count=0)),
+        ("0x1a03", "0x030000", SiteGpus(vendor="none", count=0)),
+    ],
+)
+def test_without_a_driver_the_bus_tells(machine: Machine, vendor: str, kind: str, gpus: SiteGpus) -> None:
+    machine.file("/sys/bus/pci/devices/0000:01:00.0/vendor", f"{vendor}\n")
+    machine.file("/sys/bus/pci/devices/0000:01:00.0/class", f"{kind}\n")
+    assert seen(machine).site.gpus == gpus
+
+
+def test_slurm(machine: Machine) -> None:
+    machine.program("/usr/bin/srun", "slurm-wlm 22.05.8")
+    probed = seen(machine)
+    assert probed.site.scheduler == SiteScheduler(name="slurm", version="22.05.8")
+    assert set(probed.unknown) >= {"scheduler.mpi_types", "scheduler.default_mpi_type"}
+    said = "\\nslurm 24.05.1\\nMPI plugin types are...\\n\\tnone\\n\\tpmi2\\n"
+    machine.file("/usr/bin/srun", f"#!/bin/sh\nprintf '{said}'\n")
+    machine.program(
+        "/usr/bin/scontrol", "Configuration data\nMpiDefault              = pmi2\nMpiParams = (null)"
+    )
+    assert seen(machine).site.scheduler == SiteScheduler(
+        name="slurm", version="24.05.1", mpi_types=("none", "pmi2"), default_mpi_type="pmi2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "types"),
+    [
+        ("srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: cray_shasta\n", "cray_shasta none pmi2"),
+        (
+            "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\n"
+            "specific pmix plugin versions available: pmix_v4,pmix_v5\n",
+            "cray_shasta none pmi2 pmix pmix_v4 pmix_v5",
+        ),
+        ("srun: error: Unable to contact slurm controller\n", ""),
+    ],
+)
+def test_what_srun_lists(listed: str, types: str) -> None:
+    assert mpi_types(listed) == tuple(types.split())
+
+
+def test_an_mpi_that_is_named_comes_first(machine: Machine) -> None:
+    machine.mpi("/opt/impi", "libmpi.so.12", MPICH, "libfabric.so.1")
+    machine.mpi("/opt/impi", "libmpi_abi.so.1", STANDARD)
+    machine.library("/opt/impi/lib/libfabric.so.1", Elf(soname="libfabric.so.1"))
+    machine.library("/opt/impi/lib/libtcp-fi.so", Elf())
+    machine.file("/opt/impi/opt/tuning.dat")
+    said = "Intel(R) MPI Library for Linux* OS, Version 2021.19 Build 20260101"
+    machine.program("/opt/impi/bin/mpiexec", said)
+    machine.mpi("/sw/mpich", "libmpi.so.12", MPICH)
+    machine.program("/sw/mpich/bin/mpichversion", "MPICH Version:      5.0.2\nMPICH Release date: unreleased")
+    machine.variables["PATH"] = "/sw/mpich/bin:/usr/bin"
+    probed = seen(machine, "/opt/impi")
+    mpi = probed.site.mpi
+    assert mpi is not None
+    assert (mpi.implementation, mpi.version, mpi.base_version) == ("intel-mpi", "2021.19", None)
+    assert mpi.abis == ("mpich", "standard")
+    assert mpi.libraries == ("/opt/impi/lib/libmpi.so.12", "/opt/impi/lib/libmpi_abi.so.1")
+    assert (mpi.search, mpi.launcher) == (("/opt/impi/lib",), "/opt/impi/bin/mpiexec")
+    assert mpi.environment == {"I_MPI_ROOT": "/opt/impi", "FI_PROVIDER_PATH": "/opt/impi/lib"}
+    assert probed.remarks["mpi"] == ["Also here: mpich 5.0.2 (mpich), /sw/mpich/lib/libmpi.so.12."]
+    assert seen(machine).site.mpi != mpi
+    machine.variables["I_MPI_ROOT"] = "/opt/impi"
+    assert seen(machine).site.mpi == mpi
+
+
+def test_two_of_one_name_are_told_apart_by_their_symbols(machine: Machine) -> None:
+    machine.mpi("/opt/old", "libmpi.so.12", OPENMPI)
+    machine.mpi("/opt/new", "libmpi.so.12", MPICH)
+    old, new = seen(machine, "/opt/old").site.mpi, seen(machine, "/opt/new").site.mpi
+    assert old is not None
+    assert new is not None
+    assert (old.implementation, old.abis) == ("openmpi", ("openmpi-12",))
+    assert (new.implementation, new.abis) == ("mpich", ("mpich",))
+
+
+def test_an_mpi_whose_programs_say_nothing_is_told_by_its_abi_alone(machine: Machine) -> None:
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI, "libopen-pal.so.80")
+    probed = seen(machine, "/opt/x")
+    assert probed.remarks["mpi"] == [
+        "Only its ABI is told by its libraries: write who made it, and which version.",
+        "/opt/x/lib/libmpi.so.40 needs libopen-pal.so.80, which is not found: add its directory to `search`.",
+    ]
+    assert probed.unknown["mpi.version"] == "no program of it tells its version"
+
+
+def test_an_mpi_of_the_loaders_cache(machine: Machine) -> None:
+    elf = Elf(soname="libmpi.so.40", defined=OPENMPI)
+    machine.library(f"{LIB}/libmpi.so.40", elf, cached=True)
+    machine.library(f"{LIB}/libnothing_mpi.so.1", Elf(soname="other"), cached=True)
+    machine.program("/usr/bin/ompi_info", "Open MPI v4.1.4\n\nhttps://www.open-mpi.org/community/help/")
+    machine.program("/usr/bin/mpiexec", "mpiexec (OpenRTE) 4.1.4")
+    mpi = seen(machine).site.mpi
+    assert mpi is not None
+    assert (mpi.implementation, mpi.version, mpi.base_version) == ("openmpi", "4.1.4", "4.1.4")
+    assert (mpi.libraries, mpi.search) == ((f"{LIB}/libmpi.so.40",), ())
+    assert mpi.launcher == "/usr/bin/mpiexec"
+
+
+def test_a_damaged_library_is_none(machine: Machine) -> None:
+    machine.file("/opt/x/lib/libmpi.so.12", "\x7fELF broken")
+    assert seen(machine, "/opt/x").site.mpi is None
+
+
+def test_fabrics(machine: Machine) -> None:
+    machine.program(
+        "/usr/bin/fi_info",
+        "fi_info: 1.20.1\nlibfabric: 1.20.1\nlibfabric api: 1.20\ncxi:\n    version: 120.1\ntcp:\n",
+    )
+    machine.library("/opt/cray/libfabric.so.1", Elf(soname="libfabric.so.1"), cached=True)
+    probed = seen(machine)
+    assert probed.site.fabric is None
+    assert probed.remarks["fabric"] == ["Here: libfabric 1.20.1 (cxi, tcp), no ucx_info on PATH."]
+    machine.file("/sys/class/cxi/cxi0/device/fw_version", "1.5.41")
+    for name in ("cxi0", "cxi1", "null"):
+        machine.file(f"/dev/{name}")
+    assert seen(machine).site.fabric == SiteFabric(
+        name="slingshot-11",
+        provider="cxi",
+        libfabric="1.20.1",
+        libraries=("/opt/cray/libfabric.so.1",),
+        devices=("/dev/cxi0", "/dev/cxi1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("card", "layer", "name"),
+    [
+        ("mlx5_0", "InfiniBand", "infiniband"),
+        ("mlx5_0", "Ethernet", "roce"),
+        ("hfi1_0", "InfiniBand", "omni-path"),
+        ("efa_0", "Unspecified", "efa"),
+    ],
+)
+def test_a_fabric_by_its_cards(machine: Machine, card: str, layer: str, name: str) -> None:
+    machine.file(f"/sys/class/infiniband/{card}/ports/1/link_layer", f"{layer}\n")
+    fabric = seen(machine).site.fabric
+    assert fabric is not None
+    assert (fabric.name, fabric.provider) == (name, None)
+    machine.program("/usr/bin/ucx_info", "# Library version: 1.17.0\n# UCT version=1.17.0 revision 7bb2722")
+    fabric = seen(machine).site.fabric
+    assert fabric is not None
+    assert fabric.provider == ("ucx" if name in ("infiniband", "roce") else None)
+
+
+@pytest.mark.parametrize(
+    ("most", "clone", "restricted", "allowed"),
+    [("63000", "1", "", True), ("0", "1", "", False), ("63000", "0", "", False), ("63000", "", "1", False)],
+)
+def test_apptainer(machine: Machine, most: str, clone: str, restricted: str, allowed: bool) -> None:
+    said = (
+        "case $1 in --version) echo apptainer version 1.4.5;; *) echo APPTAINER_CONF_FILE=/etc/a.conf;; esac"
+    )
+    machine.file("/usr/bin/apptainer", f"#!/bin/sh\n{said}\n")
+    (machine.root / "usr/bin/apptainer").chmod(0o755)
+    assert seen(machine).site.runtimes == (SiteRuntime(name="apptainer", version="1.4.5"),)
+    machine.file("/etc/a.conf", "# enable overlay = try\nenable overlay = no\n")
+    machine.file("/proc/sys/user/max_user_namespaces", most)
+    machine.file("/proc/sys/kernel/unprivileged_userns_clone", clone)
+    machine.file("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", restricted)
+    assert seen(machine).site.runtimes == (
+        SiteRuntime(name="apptainer", version="1.4.5", overlay=False, user_namespaces=allowed),
+    )
+
+
+def test_module_systems(machine: Machine) -> None:
+    machine.variables["MODULESHOME"] = "/usr/share/modules"
+    assert seen(machine).site.modules == "environment-modules"
+    machine.variables["LMOD_CMD"] = "/usr/share/lmod/lmod/libexec/lmod"
+    assert seen(machine).site.modules == "lmod"
+
+
+def test_a_draft_is_the_same_twice_and_loads_back(machine: Machine) -> None:
+    machine.file("/proc/driver/nvidia/version", NVIDIA)
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI, "libopen-pal.so.80")
+    probed = seen(machine, "/opt/x")
+    text = draft(probed)
+    assert text == draft(seen(machine, "/opt/x"))
+    assert load_site(text.encode(), Path("here.yaml")) == probed.site
+    assert [line for line in text.splitlines() if len(line) > 100] == []
