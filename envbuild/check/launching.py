@@ -1,4 +1,4 @@
-"""Which launcher starts an image's ranks: chosen from what the image, the site and the scheduler say. Pure."""
+"""Which launcher starts an image's ranks: from what image, site and scheduler say. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def launcher_for(situation: Situation) -> Launcher:
     if not situation.family:
         raise RequestError(
             f"`{situation.label}` holds no MPI, whose mpiexec would start the ranks",
-            hint="add `mpi: mpich` to its spec, or start the command with `envbuild-exec` or `apptainer exec`",
+            hint="add `mpi: mpich` to its spec, or start the command with `apptainer exec`",
         )
     return Mpiexec(family=situation.family, root=situation.root, crowded=False)
 
@@ -118,21 +118,6 @@ def _running_mpi(situation: Situation) -> tuple[str, str]:
 def _words(implementation: str) -> str:
     """Return whose words a launcher of an implementation takes."""
     return "mpich" if implementation == "cray-mpich" else implementation
-
-
-def offered_types(text: str) -> tuple[str, ...]:
-    """Read what ``srun --mpi=list`` writes: the types, in its order.
-
-    Slurm writes them one a line or after a colon, the plug-ins' versions of
-    PMIx on a line of their own.
-    """
-    names: list[str] = []
-    for line in text.splitlines():
-        _, colon, rest = line.rpartition(":")
-        for word in re.split(r"[,\s]+", (rest if colon else line).strip()):
-            if re.fullmatch(r"[a-z][a-z0-9_]*", word):
-                names.append(word)
-    return tuple(dict.fromkeys(names))
 
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:

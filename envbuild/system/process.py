@@ -159,7 +159,7 @@ def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(words[0], words, dict(env))
+        os.execvpe(words[0], words, dict(env))  # noqa: S606  # a list of words, and no shell
     except OSError as error:
         raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
 
