@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from envbuild.check.hosted import image_side
+from envbuild.check.hosted import family_of, image_side
+from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError
 from envbuild.site.files import HostTree
@@ -42,6 +44,13 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
     site, tree = loaded.value, HostTree()
     names = lent_names(site, tree=tree)
     return site, plan_mpi(site, image_side(subject, names, limit_s=_ASK_S), tree=tree)
+
+
+def for_containers_apart(site: Site, injection: Injection) -> Injection:
+    """Return an injection for ranks that something outside starts, one container each."""
+    implementation = site.mpi.implementation if site.mpi else ""
+    apart = apart_variables(family_of(implementation, injection))
+    return replace(injection, environment={**apart, **injection.environment})
 
 
 def lasting_stage(injection: Injection, settings: Settings) -> Path:
