@@ -22,7 +22,7 @@ def test_ranks_of_a_module_run_on_the_host_s_mpi(
     commands = root / "envs/on-mpich/1/bin"
     # The host's own mpiexec is the one that is found.
     assert not (commands / "mpiexec").exists()
-    line = [intel.prefix / "bin/mpiexec", "-n", "2", commands / "python", "program.py", "0"]
+    line: list[str | Path] = [intel.prefix / "bin/mpiexec", "-n", "2", commands / "python", "program.py", "0"]
     assert desk.run(line).stdout.split() == ["2", "3", "Intel(R)"]
 
     library = intel.prefix / "lib/libfabric.so.1"
