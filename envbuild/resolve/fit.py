@@ -14,14 +14,22 @@ from envbuild.lock.model import Lock
 from envbuild.spec.asked import Asked
 
 
-def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:
-    """Return what the rules say of a lock, and of the site where one is known."""
-    return judge(stack_of(asked, lock))
+def judge_lock(asked: Asked, lock: Lock, *, layered: bool | None = None) -> tuple[Verdict, ...]:
+    """Return what the rules say of a lock, and of the site where one is known.
+
+    Parameters
+    ----------
+    layered : bool or None
+        Whether the image is to be layered; None where that is not decided.
+    """
+    return judge(stack_of(asked, lock, layered=layered))
 
 
-def stack_of(asked: Asked, lock: Lock) -> Facts:
+def stack_of(asked: Asked, lock: Lock, *, layered: bool | None = None) -> Facts:
     """Return the facts of a lock and its site; places in the spec and the site file are their origins."""
     image = facts_of_lock(lock)
+    runtime = image.runtime.model_copy(update={"layered": layered})
+    image = image.model_copy(update={"runtime": runtime})
     image = image.model_copy(update={"origins": {**image.origins, **dict(_spec_origins(asked))}})
     if asked.site is None:
         return image
@@ -75,11 +83,11 @@ def _nearest(places: Mapping[tuple[str | int, ...], Location], loc: tuple[str | 
     return next((places[loc[:depth]] for depth in depths if loc[:depth] in places), None)
 
 
-def _place(verdict: Verdict, asked: Asked) -> Location | None:
+def _place(verdict: Verdict, asked: Asked) -> Location:
     """Return where to mend it: in the spec where that decides one of the facts, else in the site's file."""
-    origins = {met.origin for met in verdict.facts}
     for places in (asked.spec_places, asked.site_places):
-        found = sorted(at for at in places.values() if str(at) in origins)
-        if found:
-            return found[0]
+        known = {str(at): at for at in places.values()}
+        for met in verdict.facts:
+            if met.origin in known:
+                return known[met.origin]
     return Location(path=asked.path)
