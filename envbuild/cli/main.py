@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from envbuild.cli import build, fetch, inspect, lock, module, plan, recipes, site, test
+from envbuild.cli import build, fetch, inspect, launch, lock, module, plan, recipes, site, test
 from envbuild.cli.sinks import neutral
 from envbuild.errors import EnvbuildError, render
 
@@ -31,6 +31,7 @@ app.command("lock")(lock.command)
 app.command("fetch")(fetch.command)
 app.command("plan")(plan.command)
 app.command("test")(test.command)
+app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")
 app.command("inspect")(inspect.command)
 app.add_typer(recipes.app, name="recipes")

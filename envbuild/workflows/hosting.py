@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
+
 from envbuild.check.hosted import image_side
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError
@@ -38,3 +42,25 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
     site, tree = loaded.value, HostTree()
     names = lent_names(site, tree=tree)
     return site, plan_mpi(site, image_side(subject, names, limit_s=_ASK_S), tree=tree)
+
+
+def lasting_stage(injection: Injection, settings: Settings) -> Path:
+    """Return the staging directory of an injection, made below the store where it is not there yet.
+
+    It lasts: jobs on several nodes start from it, where the store is shared.
+
+    Raises
+    ------
+    RequestError
+        The store cannot be written.
+    """
+    content = json.dumps([sorted(injection.files), sorted(injection.links.items())])
+    stage = settings.store.root / "stages" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    try:
+        injection.fill_stage(stage)
+    except OSError as error:
+        raise RequestError(
+            f"`{stage}` cannot be made: {error.strerror}",
+            hint="name a store that you can write with --store DIR",
+        ) from error
+    return stage

@@ -37,6 +37,7 @@ HELP = {
     "fetch": ["fetch"],
     "plan": ["plan"],
     "test": ["test"],
+    "launch": ["launch"],
     "inspect": ["inspect"],
     "module": ["module"],
     "module-install": ["module", "install"],
