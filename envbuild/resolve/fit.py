@@ -49,15 +49,11 @@ def tell(verdicts: tuple[Verdict, ...], asked: Asked, emit: Emit) -> None:
     errors: list[EnvbuildError] = []
     for verdict in verdicts:
         if verdict.outcome == "incompatible":
-            problem = "\n".join((_sentence(verdict), *(f"  {met}" for met in verdict.facts)))
-            errors.append(RequestError(problem, at=_place(verdict, asked), hint=verdict.hint))
+            at = _place(verdict, asked)
+            errors.append(RequestError(verdict.explained, at=at, hint=verdict.hint))
         elif verdict.tell:
-            emit(Warned(text=_sentence(verdict), hint=verdict.hint))
+            emit(Warned(text=verdict.sentence, hint=verdict.hint))
     raise_all(errors)
-
-
-def _sentence(verdict: Verdict) -> str:
-    return f"{verdict.rule}: {verdict.reason}"
 
 
 def _spec_origins(asked: Asked) -> Iterator[tuple[str, str]]:
