@@ -10,9 +10,11 @@ from pathlib import Path
 from envbuild.check.hosted import family_of, image_side
 from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.run import Subject
+from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import RequestError
 from envbuild.site.files import HostTree
 from envbuild.site.inject import Injection, lent_names, plan_mpi
+from envbuild.site.swap import judge_swap, tell_swap
 from envbuild.spec.site import Site
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
@@ -43,7 +45,12 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
         )
     site, tree = loaded.value, HostTree()
     names = lent_names(site, tree=tree)
-    return site, plan_mpi(site, image_side(subject, names, limit_s=_ASK_S), tree=tree)
+    side = image_side(subject, names, limit_s=_ASK_S)
+    # What files tell of this host comes first; the rules then judge what is known of both besides.
+    injection = plan_mpi(site, side, tree=tree)
+    image = facts_of_image(subject.manifest, needed_abis=side.abis, rpath_files=side.bound_hard)
+    tell_swap(judge_swap(image, site), settings.emit)
+    return site, injection
 
 
 def for_containers_apart(site: Site, injection: Injection) -> Injection:
