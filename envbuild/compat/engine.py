@@ -77,6 +77,16 @@ class Verdict:
     subject: str = ""
     tell: bool = False
 
+    @property
+    def sentence(self) -> str:
+        """What it says, with the rule's id."""
+        return f"{self.rule}: {self.reason}"
+
+    @property
+    def explained(self) -> str:
+        """What it says, and a line for each fact that met, with where it stands."""
+        return "\n".join((self.sentence, *(f"  {met}" for met in self.facts)))
+
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         facts = [{"path": met.path, "value": met.value, "origin": met.origin} for met in self.facts]

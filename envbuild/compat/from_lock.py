@@ -111,21 +111,31 @@ def facts_of_lock(lock: Locked) -> Facts:
     pins = {pin.name: pin for pin in lock.python}
     versions = {name: pin.version for name, pin in pins.items()}
     debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
-    toolkit = _cuda_toolkit(versions)
+    frameworks = {
+        pin.name: _framework(pin, pins, _cuda_toolkit(versions))
+        for pin in lock.recipes
+        if pin.kind == "framework"
+    }
+    asked = lock.accelerator.partition("@")[0]
+    # The libraries of a build for CUDA may be within its wheel.
+    toolkits = [
+        one["toolkit"] for one in frameworks.values() if one.get("accelerator") == "cuda" and "toolkit" in one
+    ]
+    toolkit = _cuda_toolkit(versions) or next(iter(sorted(toolkits)), None)
+    # A spec for CPU whose lock has no CUDA is known to have none; otherwise what nobody names is unknown.
+    nothing = "" if asked == "cpu" and toolkit is None else None
     values: dict[str, Any] = {
         "architecture.image": lock.base.architecture,
-        "asked.accelerator": lock.accelerator.partition("@")[0],
+        "asked.accelerator": asked,
         "python.version": lock.base.python,
         "python.abi": lock.base.abi,
         "glibc.image": lock.base.glibc,
-        "frameworks": {
-            pin.name: _framework(pin, pins, toolkit) for pin in lock.recipes if pin.kind == "framework"
-        },
-        "cuda.toolkit": toolkit,
-        "cuda.majors": _cuda_majors(versions),
+        "frameworks": frameworks,
+        "cuda.toolkit": nothing if toolkit is None else toolkit,
+        "cuda.majors": _cuda_majors(versions, toolkits),
         "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
-        "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?"),
-        "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?"),
+        "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
+        "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
         "jax.releases": _jax_releases(versions),
         "numpy.version": versions.get("numpy"),
         **_mpi(lock, debs),
@@ -186,8 +196,8 @@ def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:
     return ".".join(map(str, max(releases))) if releases else None
 
 
-def _cuda_majors(versions: Mapping[str, str]) -> tuple[str, ...]:
-    majors = set()
+def _cuda_majors(versions: Mapping[str, str], toolkits: Sequence[str]) -> tuple[str, ...]:
+    majors = {toolkit.partition(".")[0] for toolkit in toolkits}
     for name, version in versions.items():
         named = _OF_A_MAJOR.fullmatch(name)
         if named:
@@ -202,9 +212,9 @@ def _release(versions: Mapping[str, str], name: str) -> str | None:
     return found[0] if found else None
 
 
-def _jax_releases(versions: Mapping[str, str]) -> tuple[str, ...] | None:
+def _jax_releases(versions: Mapping[str, str]) -> tuple[str, ...]:
     found = {version.partition("+")[0] for name, version in versions.items() if _JAX.fullmatch(name)}
-    return tuple(sorted(found)) or None
+    return tuple(sorted(found))
 
 
 def _mpi(lock: Locked, debs: Mapping[str, str]) -> dict[str, str | None]:

@@ -77,7 +77,7 @@ class CudaFacts(Model):
     Attributes
     ----------
     toolkit : str or None
-        Version of its run-time library (``13.0``).
+        Version of its run-time library (``13.0``); empty where there is known to be none.
     majors : tuple of str or None
         Majors of all its ``nvidia-*`` distributions and CUDA libraries.
     required : str or None

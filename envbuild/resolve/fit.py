@@ -14,14 +14,22 @@ from envbuild.lock.model import Lock
 from envbuild.spec.asked import Asked
 
 
-def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:
-    """Return what the rules say of a lock, and of the site where one is known."""
-    return judge(stack_of(asked, lock))
+def judge_lock(asked: Asked, lock: Lock, *, layered: bool | None = None) -> tuple[Verdict, ...]:
+    """Return what the rules say of a lock, and of the site where one is known.
+
+    Parameters
+    ----------
+    layered : bool or None
+        Whether the image is to be layered; None where that is not decided.
+    """
+    return judge(stack_of(asked, lock, layered=layered))
 
 
-def stack_of(asked: Asked, lock: Lock) -> Facts:
+def stack_of(asked: Asked, lock: Lock, *, layered: bool | None = None) -> Facts:
     """Return the facts of a lock and its site; places in the spec and the site file are their origins."""
     image = facts_of_lock(lock)
+    runtime = image.runtime.model_copy(update={"layered": layered})
+    image = image.model_copy(update={"runtime": runtime})
     image = image.model_copy(update={"origins": {**image.origins, **dict(_spec_origins(asked))}})
     if asked.site is None:
         return image
@@ -41,15 +49,11 @@ def tell(verdicts: tuple[Verdict, ...], asked: Asked, emit: Emit) -> None:
     errors: list[EnvbuildError] = []
     for verdict in verdicts:
         if verdict.outcome == "incompatible":
-            problem = "\n".join((_sentence(verdict), *(f"  {met}" for met in verdict.facts)))
-            errors.append(RequestError(problem, at=_place(verdict, asked), hint=verdict.hint))
+            at = _place(verdict, asked)
+            errors.append(RequestError(verdict.explained, at=at, hint=verdict.hint))
         elif verdict.tell:
-            emit(Warned(text=_sentence(verdict), hint=verdict.hint))
+            emit(Warned(text=verdict.sentence, hint=verdict.hint))
     raise_all(errors)
-
-
-def _sentence(verdict: Verdict) -> str:
-    return f"{verdict.rule}: {verdict.reason}"
 
 
 def _spec_origins(asked: Asked) -> Iterator[tuple[str, str]]:
@@ -75,11 +79,11 @@ def _nearest(places: Mapping[tuple[str | int, ...], Location], loc: tuple[str | 
     return next((places[loc[:depth]] for depth in depths if loc[:depth] in places), None)
 
 
-def _place(verdict: Verdict, asked: Asked) -> Location | None:
+def _place(verdict: Verdict, asked: Asked) -> Location:
     """Return where to mend it: in the spec where that decides one of the facts, else in the site's file."""
-    origins = {met.origin for met in verdict.facts}
     for places in (asked.spec_places, asked.site_places):
-        found = sorted(at for at in places.values() if str(at) in origins)
-        if found:
-            return found[0]
+        known = {str(at): at for at in places.values()}
+        for met in verdict.facts:
+            if met.origin in known:
+                return known[met.origin]
     return Location(path=asked.path)

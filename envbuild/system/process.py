@@ -8,13 +8,14 @@ import selectors
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
 
@@ -144,6 +145,23 @@ def run(
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
+
+
+def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
+    """Become another program: its streams, signals and exit code are then ours.
+
+    Raises
+    ------
+    MachineError
+        The program does not exist or cannot be started.
+    """
+    words = [str(word) for word in argv]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(words[0], words, dict(env))  # noqa: S606  # a list of words, and no shell
+    except OSError as error:
+        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
 
 
 def end_all() -> None:

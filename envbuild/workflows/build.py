@@ -115,7 +115,9 @@ def build_image(
             raise RequestError(
                 f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
             )
-    state = lock_spec(spec, settings, refuse_change=locked, offline=offline, sources=sources)
+    state = lock_spec(
+        spec, settings, refuse_change=locked, offline=offline, sources=sources, layered=not flat
+    )
     for change in state.changes:
         settings.emit(Note(text=f"lock: {change}"))
     for name, why in state.asked.frozen().items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,14 +155,22 @@ class _Reader:
         return tuple(base for base in found if base is not None)
 
     def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+        own = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
         listed = environment_paths("ENVBUILD_SITE")
-        chosen = given if given is not None else next(iter(listed), None)
-        if chosen is not None:
-            return self.site_given(chosen)
-        if spec is not None and spec.value.site is not None:
-            return self.site_named(spec.value.site, spec.at("site"))
-        path = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
-        return None if path is None else self.model(Site, path)
+        if given is not None or listed:
+            chosen = self.site_given(given if given is not None else listed[0])
+        elif spec is not None and spec.value.site is not None:
+            chosen = self.site_named(spec.value.site, spec.at("site"))
+        else:
+            return None if own is None else self.model(Site, own)
+        if chosen is None or chosen.value.origins or chosen.value.find_links or own is None:
+            return chosen
+        # An image for another machine is built from the packages that this one reaches.
+        here = self.model(Site, own)
+        if here is None:
+            return None
+        addresses = {"origins": here.value.origins, "find_links": here.value.find_links}
+        return replace(chosen, value=chosen.value.model_copy(update=addresses))
 
     def site_given(self, given: Path) -> Loaded[Site] | None:
         """Read what `--site` or ENVBUILD_SITE names: a site that is known, or a file."""

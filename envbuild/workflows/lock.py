@@ -59,6 +59,7 @@ def lock_spec(
     offline: bool = False,
     sources: Sequence[Path] = (),
     write: bool = True,
+    layered: bool | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -71,6 +72,8 @@ def lock_spec(
         but what the spec demands.
     write : bool
         Whether a new lock is written beside the spec.
+    layered : bool or None
+        Whether a layered image is to be made of it, which not every site can start.
 
     Raises
     ------
@@ -87,7 +90,11 @@ def lock_spec(
         refuse(spec, changes)
     if previous is not None and not changes and upgrade is None:
         return Locked(
-            asked=asked, lock=previous, path=path, changes=(), verdicts=_fit(asked, previous, settings)
+            asked=asked,
+            lock=previous,
+            path=path,
+            changes=(),
+            verdicts=_fit(asked, previous, settings, layered),
         )
     if previous is not None and upgrade is None and not differences(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
@@ -105,7 +112,7 @@ def lock_spec(
             offline=offline,
             emit=settings.emit,
         )
-    verdicts = _fit(asked, lock, settings)
+    verdicts = _fit(asked, lock, settings, layered)
     if lock == previous:
         return Locked(asked=asked, lock=lock, path=path, changes=(), verdicts=verdicts)
     if write:
@@ -114,9 +121,9 @@ def lock_spec(
     return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
 
 
-def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
+def _fit(asked: Asked, lock: Lock, settings: Settings, layered: bool | None) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
-    verdicts = judge_lock(asked, lock)
+    verdicts = judge_lock(asked, lock, layered=layered)
     tell(verdicts, asked, settings.emit)
     return verdicts
 

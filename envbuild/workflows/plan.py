@@ -71,7 +71,7 @@ class ShownPlan:
 
 def show_plan(spec: Path, settings: Settings, *, flat: bool = False, offline: bool = False) -> ShownPlan:
     """Return what a build would do; no file beside the spec or in the store's layers changes."""
-    state = lock_spec(spec, settings, offline=offline, write=False)
+    state = lock_spec(spec, settings, offline=offline, write=False, layered=not flat)
     plan = design(state, flat=flat)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}
     record = plan_record(state, settings)

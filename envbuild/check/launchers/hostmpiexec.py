@@ -30,13 +30,14 @@ class HostMpiexec:
         Its path.
     family : str
         Whose it is (``mpich``, ``openmpi``, ``intel-mpi``).
-    root : bool
-        Whether the ranks run as root, which Open MPI refuses unless told.
+    root, crowded : bool
+        As those of `Mpiexec`.
     """
 
     program: str
     family: str
     root: bool = False
+    crowded: bool = True
 
     def command(self, runtime: Sequence[str], job: Sequence[str], ranks: int) -> list[str]:
         """Return the command line: mpiexec, then what enters the image, then the job.
@@ -50,9 +51,20 @@ class HostMpiexec:
         ranks : int
             Processes to start (count).
         """
-        inside = Mpiexec(family=self.family, root=self.root).command([], [], ranks)
+        inside = Mpiexec(family=self.family, root=self.root, crowded=self.crowded).command([], [], ranks)
         return [self.program, *inside[1:], *runtime, *job]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that ranks in containers of their own want."""
-        return dict(_APART.get(self.family, {}))
+        return apart(self.family)
+
+
+def apart(family: str) -> dict[str, str]:
+    """Return the variables for ranks of one node in containers of their own.
+
+    Parameters
+    ----------
+    family : str
+        Of the MPI that they run on.
+    """
+    return dict(_APART.get(family, {}))

@@ -24,10 +24,13 @@ class Mpiexec:
         Whose launcher it is (``mpich``, ``openmpi``, ``intel-mpi``).
     root : bool
         Whether the ranks run as root, which Open MPI refuses unless told.
+    crowded : bool
+        Whether there may be more ranks than cores, which Open MPI refuses unless told.
     """
 
     family: str
     root: bool = False
+    crowded: bool = True
 
     def command(self, runtime: Sequence[str], job: Sequence[str], ranks: int) -> list[str]:
         """Return the command line: what enters the image, then mpiexec, then the job.
@@ -42,7 +45,8 @@ class Mpiexec:
             Processes to start (count).
         """
         root = _ROOT_FLAGS.get(self.family, ()) if self.root else ()
-        return [*runtime, "mpiexec", *root, *_FLAGS.get(self.family, ()), "-n", str(ranks), *job]
+        flags = _FLAGS.get(self.family, ()) if self.crowded else ()
+        return [*runtime, "mpiexec", *root, *flags, "-n", str(ranks), *job]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that it wants beside those of the job."""

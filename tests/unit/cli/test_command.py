@@ -38,6 +38,7 @@ HELP = {
     "plan": ["plan"],
     "check": ["check"],
     "test": ["test"],
+    "launch": ["launch"],
     "inspect": ["inspect"],
     "module": ["module"],
     "module-install": ["module", "install"],

@@ -120,10 +120,24 @@ def test_cuda_of_a_lock() -> None:
     assert facts_of_lock(lock()).cuda.majors == ()
 
 
+def test_a_build_that_brings_cuda_in_its_wheel_counts() -> None:
+    recipes = (("pytorch", "framework", "2.6.0"),)
+    pins = (wheel("torch", "2.6.0+cu118"), wheel("nvidia-nccl-cu12", "2.21.5"))
+    facts = facts_of_lock(lock(*pins, recipes=recipes, accelerator="cuda@==11.8.*"))
+    assert (facts.cuda.toolkit, facts.cuda.majors) == ("11.8", ("11", "12"))
+
+
+def test_a_lock_for_cpu_is_known_to_have_no_cuda() -> None:
+    facts = facts_of_lock(lock())
+    assert (facts.cuda.toolkit, facts.cuda.majors, facts.nccl.version) == ("", (), "")
+    facts = facts_of_lock(lock(accelerator="cuda@==13.0.*"))
+    assert (facts.cuda.toolkit, facts.nccl.version) == (None, None), "it should have: unknown"
+
+
 def test_jax_of_several_releases() -> None:
     pins = (wheel("jax", "0.10.2"), wheel("jaxlib", "0.10.2"), wheel("jax-cuda13-plugin", "0.10.1"))
     assert facts_of_lock(lock(*pins)).jax.releases == ("0.10.1", "0.10.2")
-    assert facts_of_lock(lock()).jax.releases is None
+    assert facts_of_lock(lock()).jax.releases == ()
 
 
 def test_the_mpi_of_a_lock() -> None:

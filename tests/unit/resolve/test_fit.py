@@ -157,6 +157,17 @@ def test_what_is_not_known_is_not_told_but_shown() -> None:
     assert (shown["outcome"], shown["missing"]) == ("unknown", ["pmi.offered"])
 
 
+def test_a_layered_image_is_refused_where_overlay_is_disabled() -> None:
+    asked = ask(site='runtimes: [{name: apptainer, version: "1.4.5", overlay: false}]\n')
+    lock = locked(asked, wheel("torch", "2.13.0+cpu"))
+
+    def outcomes(layered: bool | None) -> list[str]:
+        verdicts = judge_lock(asked, lock, layered=layered)
+        return [verdict.outcome for verdict in verdicts if verdict.rule == "RUNTIME.overlay"]
+
+    assert (outcomes(True), outcomes(False), outcomes(None)) == (["incompatible"], [], ["unknown"])
+
+
 @pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])
 def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
     Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))

@@ -76,3 +76,18 @@ def test_a_site_that_nobody_knows() -> None:
     with pytest.raises(RequestError, match=r"there is no file `lumi-h\.yaml`"):
         read_site(Path("lumi-h.yaml"))
     assert read_site(None) is None
+
+
+def test_packages_come_from_where_this_machine_gets_them(tmp_path: Path) -> None:
+    own = tmp_path / "config" / "envbuild" / "site.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text('name: desk\nglibc: "2.36"\norigins: {pypi: ["https://mirror.example.org/simple"]}\n')
+    loaded = read_site(Path("lumi-g"))
+    assert loaded is not None
+    assert loaded.value.name == "lumi-g"
+    assert loaded.value.origins == {"pypi": ("https://mirror.example.org/simple",)}
+    assert loaded.value.glibc is None, "a fact of another machine"
+    (tmp_path / "mine.yaml").write_text("name: mine\nfind_links: [/wheels]\n")
+    mine = read_site(Path("mine.yaml"))
+    assert mine is not None
+    assert mine.value.origins == {}, "a file that names its own is not added to"

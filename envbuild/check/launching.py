@@ -1,0 +1,131 @@
+"""Which launcher starts an image's ranks: from what image, site and scheduler say. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envbuild.check.launchers.base import Launcher
+from envbuild.check.launchers.hostmpiexec import HostMpiexec
+from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.launchers.srun import Srun
+from envbuild.compat.derive import look_up
+from envbuild.errors import RequestError
+from envbuild.spec.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What decides how ranks are started.
+
+    Attributes
+    ----------
+    label : str
+        The image, for messages.
+    family, version : str
+        Of the image's MPI; empty for none.
+    site : Site or None
+        None for a machine that nobody described.
+    on_host_mpi : bool
+        Whether ranks run on the site's MPI in place of the image's.
+    allocation : bool
+        Whether this is inside a job of Slurm.
+    offered : tuple of str
+        What srun itself names as its types; empty where it was not asked.
+    root : bool
+        Whether ranks run as root.
+    """
+
+    label: str
+    family: str
+    version: str
+    site: Site | None = None
+    on_host_mpi: bool = False
+    allocation: bool = False
+    offered: tuple[str, ...] = ()
+    root: bool = False
+
+    @property
+    def by_scheduler(self) -> bool:
+        """Whether srun starts the ranks."""
+        scheduler = self.site.scheduler if self.site else None
+        return self.allocation or (scheduler is not None and scheduler.name == "slurm")
+
+    @property
+    def known_types(self) -> tuple[str, ...]:
+        """What ``srun --mpi`` is known to take, by its own word or else by the site's."""
+        scheduler = self.site.scheduler if self.site else None
+        return self.offered or (scheduler.mpi_types if scheduler else ())
+
+
+def launcher_for(situation: Situation) -> Launcher:
+    """Return what starts the ranks: srun, the host's mpiexec, or the image's own inside it.
+
+    Raises
+    ------
+    RequestError
+        Nothing fits: the scheduler offers no PMI that the MPI speaks, or the image holds no launcher.
+    """
+    if situation.by_scheduler:
+        family, _ = _running_mpi(situation)
+        return Srun(mpi_type=pmi_type(situation) if family else "", family=_words(family))
+    mpi = situation.site.mpi if situation.site else None
+    if situation.on_host_mpi and mpi is not None and mpi.launcher is not None:
+        family = _words(mpi.implementation)
+        return HostMpiexec(program=mpi.launcher, family=family, root=situation.root, crowded=False)
+    if not situation.family:
+        raise RequestError(
+            f"`{situation.label}` holds no MPI, whose mpiexec would start the ranks",
+            hint="add `mpi: mpich` to its spec, or start the command with `apptainer exec`",
+        )
+    return Mpiexec(family=situation.family, root=situation.root, crowded=False)
+
+
+def pmi_type(situation: Situation) -> str:
+    """Return the type for ``srun --mpi`` that both the MPI and the scheduler know.
+
+    What the MPI surely speaks comes before what it may have been built to speak.
+
+    Raises
+    ------
+    RequestError
+        There is none: every rank would be alone.
+    """
+    family, version = _running_mpi(situation)
+    spoken = look_up("pmi-of-mpi", family, version) or ()
+    optional = look_up("optional-pmi-of-mpi", family, version) or ()
+    known = situation.known_types
+    for each in (*spoken, *optional):
+        if each in known:
+            return each
+    told = ", ".join(known) or "nothing that is known"
+    speaks = " or ".join(spoken or optional) or "a PMI that is not known"
+    raise RequestError(
+        f"PMI.intersection: {family} {version} speaks {speaks}, and `srun --mpi` offers {told}: every rank "
+        "would be alone".replace("  ", " "),
+        hint="ask the site for one of these types, choose another MPI, or name the types in the site file",
+    )
+
+
+def _running_mpi(situation: Situation) -> tuple[str, str]:
+    mpi = situation.site.mpi if situation.site else None
+    if situation.on_host_mpi and mpi is not None:
+        return mpi.implementation, mpi.version or mpi.base_version or ""
+    return situation.family, situation.version
+
+
+def _words(implementation: str) -> str:
+    """Return whose words a launcher of an implementation takes."""
+    return "mpich" if implementation == "cray-mpich" else implementation
+
+
+def visible_variables(names: Sequence[str]) -> tuple[str, ...]:
+    """Return which variables of a user's environment an image may see: not those that mislead its loader."""
+    return tuple(name for name in names if not _MISLEADING.fullmatch(name))
+
+
+# As the module's launcher takes them away (activate/launcher.sh).
+_MISLEADING = re.compile(
+    r"LD_[A-Z_]+|PYTHONPATH|PYTHONHOME|BASH_ENV|ENV|OPAL_PREFIX|(CUDA|ROCM|HIP)_(HOME|PATH|ROOT)|BASH_FUNC_.*"
+)

@@ -1,0 +1,131 @@
+"""Images on another MPI than their own: one that is installed on the host, outside of every image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.check.hosted import FROM_HOST, judge_from_host, launch_inside
+from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.run import Subject
+from envbuild.check.trial import try_job
+from envbuild.site.inject import PRIVATE, Injection
+from envbuild.workflows.hosting import host_mpi as plan_of
+from envbuild.workflows.settings import Settings
+from tests.integration.conftest import Desk
+from tests.support.elves import Elf
+from tests.support.hostmpi import HostMpi
+from tests.support.spoiled import subject_of
+
+Images = Callable[[str], Path]
+Hosts = Callable[[str], HostMpi]
+
+
+def run_on(desk: Desk, image: Path, site: str, *, code: int = 0) -> Any:
+    """Test an image on the MPI of a site and return the report, or what was said where it was refused."""
+    path = desk.write("site.yaml", site)
+    done = desk.envbuild("test", image, "--site", path, "--mpi", "host", "--json", code=code)
+    return done.stderr if code == 2 else json.loads(done.stdout)
+
+
+def from_host(report: Any) -> Any:
+    (finding,) = (finding for finding in report["findings"] if finding["id"] == FROM_HOST)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("inside", "host", "says"),
+    [
+        ("mpich", "intel-mpi", "Intel(R) MPI Library"),
+        ("mpi4py-abi", "intel-mpi", "Intel(R) MPI Library"),
+        ("mpi4py-abi", "mpich", "MPICH Version"),
+        # Open MPI 4.1 in the image, 5 on the host.
+        ("openmpi-debian", "openmpi", "Open MPI v5."),
+    ],
+)
+def test_an_image_runs_its_jobs_on_the_host_s_mpi(
+    desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str, says: str
+) -> None:
+    report = run_on(desk, image_on(inside), host_mpi(host).site())
+    assert report["passed"] is True
+    assert report["counts"]["SKIP"] == 0
+    finding = from_host(report)
+    assert finding["status"] == "PASS"
+    assert says in finding["observed"]
+    # Bound to a host that is used so, and not to the image on its own MPI.
+    assert report["host"]["facts"]["mpi"].startswith(f"{host} ")
+
+
+@pytest.mark.parametrize(("inside", "host"), [("mpich", "intel-mpi"), ("openmpi-debian", "openmpi")])
+def test_the_image_s_own_launcher_starts_them_where_the_host_names_none(
+    desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str
+) -> None:
+    image_on(inside)
+    flat = desk.place / f"flat-{inside}.sif"
+    desk.envbuild("build", f"on-{inside}.yaml", "--flat", "-o", flat)
+    report = run_on(desk, flat, host_mpi(host).site(launcher=False))
+    assert report["passed"] is True
+    assert from_host(report)["status"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("inside", "host"), [("openmpi-debian", "intel-mpi"), ("mpi4py-abi", "openmpi"), ("mpich", "openmpi")]
+)
+def test_another_abi_is_refused_before_anything_starts(
+    desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str
+) -> None:
+    said = run_on(desk, image_on(inside), host_mpi(host).site(), code=2)
+    assert said.startswith("error: MPI.abi-family: ")
+
+
+def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images) -> None:
+    library = desk.place / "old/libmpi.so.12"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(Elf(soname="libmpi.so.12", defined=("MPI_Init", "ompi_mpi_comm_world")).bytes())
+    site = f"name: old\nmpi: {{implementation: openmpi, libraries: [{library}]}}\n"
+    said = run_on(desk, image_on("mpich"), site, code=2)
+    assert said.startswith("error: MPI.openmpi-1.10-is-not-mpich: ")
+
+
+@pytest.fixture
+def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Subject, Injection]:
+    """The image on MPICH, and what Intel MPI lends it."""
+    subject = subject_of(image_on("mpich"))
+    site = desk.write("site.yaml", host_mpi("intel-mpi").site())
+    settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
+    return subject, plan_of(subject, settings)[1]
+
+
+def finding_of(subject: Subject, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
+    injection.fill_stage(stage)
+    (job,) = subject.jobs()
+    launch = launch_inside(subject, Mpiexec(family="mpich"), injection, stage)
+    trial = try_job(job, ranks=2, limit_s=120.0, launch=launch)
+    # The ranks talk all the same, which is why talking proves nothing here.
+    assert {finding.status for finding in trial.findings} == {"PASS"}
+    return judge_from_host(trial.reports, judged_by).status
+
+
+def test_the_proof_fails_where_the_image_s_own_library_was_loaded(
+    planned: tuple[Subject, Injection], tmp_path: Path
+) -> None:
+    subject, injection = planned
+    own = injection.environment["LD_LIBRARY_PATH"].removeprefix(f"{PRIVATE}:")
+    without = replace(injection, environment={**injection.environment, "LD_LIBRARY_PATH": own})
+    assert finding_of(subject, injection, tmp_path / "a", judged_by=injection) == "PASS"
+    assert finding_of(subject, without, tmp_path / "b", judged_by=injection) == "FAIL"
+
+
+def test_the_proof_fails_for_a_copy_that_is_another_file(
+    planned: tuple[Subject, Injection], tmp_path: Path
+) -> None:
+    subject, injection = planned
+    changed = tmp_path / "libmpi.so.12"
+    changed.write_bytes(Path(injection.files["libmpi.so.12"]).read_bytes() + b"\0")
+    other = replace(injection, files={**injection.files, "libmpi.so.12": str(changed)})
+    assert finding_of(subject, other, tmp_path / "stage", judged_by=injection) == "FAIL"
