@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envbuild.check.hosted import FROM_HOST, judge_from_host, launch_inside
+from envbuild.check.hosted import FROM_HOST, judge_from_host, launch_inside, launch_outside
+from envbuild.check.judge import Ended
+from envbuild.check.launchers.hostmpiexec import HostMpiexec
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.run import Subject
 from envbuild.check.trial import try_job
@@ -92,6 +96,29 @@ def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images
     assert said.startswith("error: MPI.openmpi-1.10-is-not-mpich: ")
 
 
+def test_nothing_is_left_of_ranks_whose_time_is_up(
+    planned: tuple[Subject, Injection], host_mpi: Hosts, tmp_path: Path
+) -> None:
+    subject, injection = planned
+    injection.fill_stage(tmp_path / "stage")
+    launcher = HostMpiexec(program=f"{host_mpi('intel-mpi').prefix}/bin/mpiexec", family="intel-mpi")
+    inner = launch_outside(subject, launcher, injection, tmp_path / "stage")
+    mark = "604801.5"
+
+    def hang(command: Sequence[str], *rest: Any) -> Ended:
+        return inner(["sleep", mark], *rest)
+
+    (job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
+    trial = try_job(job, ranks=2, limit_s=6.0, launch=hang)
+    assert [finding.status for finding in trial.findings[:2]] == ["FAIL", "FAIL"]
+    for _ in range(50):
+        listed = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
+        if f"sleep {mark}" not in listed:
+            break
+        time.sleep(0.1)
+    assert f"sleep {mark}" not in listed
+
+
 @pytest.fixture
 def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Subject, Injection]:
     """The image on MPICH, and what Intel MPI lends it."""
@@ -103,7 +130,7 @@ def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Subject, Inj
 
 def finding_of(subject: Subject, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
     injection.fill_stage(stage)
-    (job,) = subject.jobs()
+    (job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
     launch = launch_inside(subject, Mpiexec(family="mpich"), injection, stage)
     trial = try_job(job, ranks=2, limit_s=120.0, launch=launch)
     # The ranks talk all the same, which is why talking proves nothing here.
