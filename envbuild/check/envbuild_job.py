@@ -42,7 +42,7 @@ LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("RANK", "WORLD_SIZE"),  # torchrun
 )
-_LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart)[-.\d]*\.so")
+_LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart|fabric|ucp|ibverbs|cxi)[-.\d]*\.so")
 _MPI = re.compile(r"libmpi(_abi)?\.so")
 _MAX_VERSION_BYTES = 1 << 16
 
@@ -120,7 +120,7 @@ def await_published(name, timeout_s=60.0):
 
 def mapped_libraries():
     # type: () -> list[str]
-    """Return the MPI, NCCL and CUDA runtime libraries that this process has mapped, sorted."""
+    """Return the MPI, NCCL, CUDA runtime and fabric libraries that this process has mapped, sorted."""
     with io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         # The path is the sixth field, and the only one that may hold a slash.
         paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}

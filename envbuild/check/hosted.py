@@ -16,13 +16,15 @@ from envbuild.check.trial import Launch
 from envbuild.errors import MachineError
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.site.inject import PRIVATE, ImageSide, Injection
+from envbuild.site.inject import PRIVATE, Injection
+from envbuild.site.lent import ImageSide
 from envbuild.spec.site import MpiAbi, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import sha256
 
 FROM_HOST = "S4.mpi-from-host"
+LENT = "S4.fabric-from-host"
 _ABIS: Mapping[str, MpiAbi] = {
     "libmpi_abi.so.1": "standard",
     "libmpi.so.12": "mpich",
@@ -140,11 +142,9 @@ def launch_inside(subject: Subject, launcher: Launcher, injection: Injection, st
             env={**variables, **launcher.environment(), "ENVBUILD_RESULTS": RESULTS},
             cwd=RESULTS,
         )
-        hosted = [
-            "env",
-            *(f"{name}={value}" for name, value in sorted(injection.environment.items())),
-            *command,
-        ]
+        # What a job chooses on purpose stays as it is.
+        lent = {**injection.environment, **{name: variables[name] for name in _chosen(variables, injection)}}
+        hosted = ["env", *(f"{name}={value}" for name, value in sorted(lent.items())), *command]
         return _run(launcher.command(runtime, hosted, ranks), directory, limit_s)
 
     return launch
@@ -165,9 +165,10 @@ def launch_outside(subject: Subject, launcher: HostMpiexec, injection: Injection
             [],
             binds=[Bind(source=directory, target=str(directory), writable=True), *injection.binds(stage)],
             env={
-                **variables,
                 **launcher.environment(),
                 **injection.environment,
+                **variables,
+                "LD_LIBRARY_PATH": injection.environment["LD_LIBRARY_PATH"],
                 "ENVBUILD_RESULTS": str(directory),
             },
             cwd=str(directory),
@@ -178,6 +179,10 @@ def launch_outside(subject: Subject, launcher: HostMpiexec, injection: Injection
         return _run(launcher.command(runtime, command, ranks), directory, limit_s)
 
     return launch
+
+
+def _chosen(variables: Mapping[str, str], injection: Injection) -> list[str]:
+    return [name for name in variables if name in injection.environment and name != "LD_LIBRARY_PATH"]
 
 
 def _run(argv: Sequence[str], directory: Path, limit_s: float) -> Ended:
@@ -218,6 +223,25 @@ def judge_from_host(reports: Iterable[Reports], injection: Injection) -> Finding
         hint = "the image's own MPI was found first: an RPATH, or a variable that names it"
         return Finding("FAIL", FROM_HOST, expected, ", ".join(sorted(wrong)[:4]), hint)
     return Finding("PASS", FROM_HOST, expected, f"{', '.join(sorted(versions))} in {count} processes")
+
+
+def judge_lent(reports: Iterable[Reports], injection: Injection) -> Finding:
+    """S4: every process that loaded a library which the host lends loaded the host's file."""
+    lent = {f"{PRIVATE}/{name}" for name in injection.files}
+    seen = {
+        path
+        for run in reports
+        for report in run.good
+        for path in report["libraries"]  # type: ignore[attr-defined]  # a sound report's
+        if isinstance(path, str) and path.rpartition("/")[2] in injection.files
+    }
+    expected = f"{', '.join(injection.files) or 'nothing'} from {PRIVATE}"
+    if wrong := sorted(seen - lent):
+        hint = "the image's own was found first: an RPATH, or a variable that names it"
+        return Finding("FAIL", LENT, expected, ", ".join(wrong[:4]), hint)
+    if not seen:
+        return Finding("SKIP", LENT, expected, "no process loaded any", "no job of the image uses them")
+    return Finding("PASS", LENT, expected, ", ".join(sorted(seen)))
 
 
 def _real(path: str, injection: Injection) -> str:

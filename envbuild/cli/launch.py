@@ -10,6 +10,7 @@ import typer
 
 from envbuild.cli.options import (
     ApptainerOption,
+    FabricOption,
     ImageArgument,
     JsonOption,
     Mpi,
@@ -39,6 +40,7 @@ def command(
         ),
     ] = None,
     mpi: MpiOption = Mpi.IMAGE,
+    fabric: FabricOption = Mpi.IMAGE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")] = False,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
@@ -46,6 +48,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
+    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.launch import launch, launch_line  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
@@ -54,7 +57,14 @@ def command(
             "there is no command to start", hint="envbuild launch IMAGE.sif -- python train.py"
         )
     settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site)
-    line = launch_line(image, words, ranks=ranks, on_host_mpi=mpi is Mpi.HOST, settings=settings)
+    lend = Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
+    line = launch_line(
+        image,
+        words,
+        ranks=ranks,
+        lend=lend,
+        settings=settings,
+    )
     if dry_run:
         put(json_text.dumps(line) if json else shlex.join(line))
     else:

@@ -11,6 +11,7 @@ import typer
 
 from envbuild.cli.options import (
     ApptainerOption,
+    FabricOption,
     ImageArgument,
     JsonOption,
     Mpi,
@@ -38,6 +39,7 @@ def install(
         bool, typer.Option("--thin", help="Start from the store's layers instead of a copy.")
     ] = False,
     mpi: MpiOption = Mpi.IMAGE,
+    fabric: FabricOption = Mpi.IMAGE,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
     site: SiteOption = None,
@@ -45,15 +47,21 @@ def install(
 ) -> None:
     """Install an image, wrappers for its commands, and an Lmod modulefile."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.module import install_module  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     if not root:
         raise RequestError("the root for modules is empty", hint="name a directory with --root DIR")
+    lend = Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
         installed = install_module(
-            image, root=Path(root), thin=thin, settings=settings, on_host_mpi=mpi is Mpi.HOST
+            image,
+            root=Path(root),
+            thin=thin,
+            settings=settings,
+            lend=lend,
         )
     if json:
         put(json_text.dumps(installed.to_data()))

@@ -14,7 +14,7 @@ from envbuild.errors import MachineError, RequestError
 
 
 class Mpi(enum.Enum):
-    """Whose MPI an image runs on."""
+    """Whose MPI or fabric an image runs on."""
 
     IMAGE = "image"
     HOST = "host"
@@ -22,6 +22,10 @@ class Mpi(enum.Enum):
 
 MpiOption = Annotated[
     Mpi, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
+]
+FabricOption = Annotated[
+    Mpi,
+    typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 SpecArgument = Annotated[
     Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)

@@ -9,6 +9,7 @@ import typer
 
 from envbuild.cli.options import (
     ApptainerOption,
+    FabricOption,
     ImageArgument,
     JsonOption,
     Mpi,
@@ -40,6 +41,7 @@ def command(
         typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
     ] = None,
     mpi: MpiOption = Mpi.IMAGE,
+    fabric: FabricOption = Mpi.IMAGE,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
     site: SiteOption = None,
@@ -48,6 +50,7 @@ def command(
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
     from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.cli.listen import listening  # noqa: PLC0415
+    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
     from envbuild.workflows.test import test_image, write_report  # noqa: PLC0415
 
@@ -60,7 +63,7 @@ def command(
             timeout_s=timeout_s,
             settings=settings,
             report=report,
-            on_host_mpi=mpi is Mpi.HOST,
+            lend=Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST),
         )
     if json:
         put(to_json(result))

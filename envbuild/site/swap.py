@@ -20,6 +20,12 @@ def judge_swap(image: Facts, site: Site) -> tuple[Verdict, ...]:
     return tuple(verdict for verdict in judge(facts) if verdict.rule.startswith(_ABOUT))
 
 
+def judge_fabric(image: Facts, site: Site) -> tuple[Verdict, ...]:
+    """Return what the rules on fabrics say of an image that uses the site's."""
+    verdicts = judge(merge(image, facts_of_site(site)))
+    return tuple(verdict for verdict in verdicts if verdict.rule.startswith("FABRIC."))
+
+
 def tell_swap(verdicts: tuple[Verdict, ...], emit: Emit) -> None:
     """Refuse what is incompatible, all of it at once, and warn of what people should know.
 

@@ -21,7 +21,8 @@ from envbuild.image.sif import read_data
 from envbuild.image.sifwriter import LOCK
 from envbuild.lock.text import load
 from envbuild.site.files import HostTree
-from envbuild.site.inject import ImageSide, Injection, lent_names, plan_mpi
+from envbuild.site.inject import Injection, lent_names, plan_mpi
+from envbuild.site.lent import ImageSide
 from envbuild.spec.site import Site
 from envbuild.system import clock
 from envbuild.workflows.inputs import read_site

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 from envbuild.check.hosted import family_of, image_side
@@ -12,9 +14,10 @@ from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.run import Subject
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import RequestError
+from envbuild.site.fabric import fabric_names, plan_fabric
 from envbuild.site.files import HostTree
 from envbuild.site.inject import Injection, lent_names, plan_mpi
-from envbuild.site.swap import judge_swap, tell_swap
+from envbuild.site.swap import judge_fabric, judge_swap, tell_swap
 from envbuild.spec.site import Site
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
@@ -22,35 +25,60 @@ from envbuild.workflows.settings import Settings
 _ASK_S = 120.0
 
 
-def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
-    """Return the site and what its host lends to an image, so that it runs on the host's MPI.
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """What a site's host is asked to lend: its MPI, its fabric's libraries."""
+
+    mpi: bool = False
+    fabric: bool = False
+
+    def __bool__(self) -> bool:
+        return self.mpi or self.fabric
+
+
+NOTHING = Lend()
+
+
+def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:
+    """Return the site and what its host lends to an image.
 
     Raises
     ------
     RequestError
-        No site was named, it names no MPI, or image and host do not fit together.
+        No site was named, it does not say what was asked for, or image and host do not fit together.
     MachineError
         The image cannot be started.
     """
+    what = "MPI" if wanted.mpi else "fabric"
     loaded = read_site(settings.site)
     if loaded is None:
         raise RequestError(
-            "the host's MPI was asked for, and no site says what it is",
-            hint="name the site's file with --site FILE",
+            f"the host's {what} was asked for, and no site says what it is",
+            hint="name the site with --site SITE",
         )
-    if not subject.manifest.mpi_family:
-        label = f"{subject.manifest.name}/{subject.manifest.version}"
+    label = f"{subject.manifest.name}/{subject.manifest.version}"
+    if wanted.mpi and not subject.manifest.mpi_family:
         raise RequestError(
             f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
         )
     site, tree = loaded.value, HostTree()
-    names = lent_names(site, tree=tree)
-    side = image_side(subject, names, limit_s=_ASK_S)
+    names = lent_names(site, tree=tree) if wanted.mpi else ()
+    names += fabric_names(site, tree=tree) if wanted.fabric else ()
+    side = image_side(subject, tuple(dict.fromkeys(names)), limit_s=_ASK_S)
     # What files tell of this host comes first; the rules then judge what is known of both besides.
-    injection = plan_mpi(site, side, tree=tree)
+    plans = [plan(site, side, tree=tree) for plan in _plans(wanted)]
     image = facts_of_image(subject.manifest, needed_abis=side.abis, rpath_files=side.bound_hard)
-    tell_swap(judge_swap(image, site), settings.emit)
-    return site, injection
+    told = judge_swap(image, site) if wanted.mpi else ()
+    told += judge_fabric(image, site) if wanted.fabric else ()
+    tell_swap(told, settings.emit)
+    return site, reduce(Injection.joined, plans)
+
+
+def _plans(wanted: Lend) -> Iterator[Callable[..., Injection]]:
+    if wanted.mpi:
+        yield plan_mpi
+    if wanted.fabric:
+        yield plan_fabric
 
 
 def for_containers_apart(site: Site, injection: Injection) -> Injection:

@@ -19,7 +19,7 @@ from envbuild.site.probe import mpi_types
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
-from envbuild.workflows.hosting import host_mpi, lasting_stage
+from envbuild.workflows.hosting import Lend, lasting_stage, lent
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
@@ -27,7 +27,7 @@ _ASK_S = 30.0
 
 
 def launch_line(
-    image: Path, command: Sequence[str], *, ranks: int | None, on_host_mpi: bool, settings: Settings
+    image: Path, command: Sequence[str], *, ranks: int | None, lend: Lend, settings: Settings
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
@@ -38,6 +38,8 @@ def launch_line(
     ----------
     ranks : int, optional
         Processes to start (count); absent, what the allocation says, else 1.
+    lend : Lend
+        What of the site's host they use in place of the image's own.
 
     Raises
     ------
@@ -51,8 +53,8 @@ def launch_line(
     )
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
-    injection = host_mpi(subject, settings)[1] if on_host_mpi else None
-    launcher = launcher_for(_situation(subject, site, on_host_mpi=on_host_mpi))
+    injection = lent(subject, settings, lend)[1] if lend else None
+    launcher = launcher_for(_situation(subject, site, on_host_mpi=lend.mpi))
     count = ranks or (0 if "SLURM_NTASKS" in os.environ else 1)
     return _line(subject, launcher, command, count, site, injection, settings)
 

@@ -16,7 +16,7 @@ from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarte
 from envbuild.image.sif import read_manifest
 from envbuild.system import clock
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.hosting import for_containers_apart, host_mpi
+from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
@@ -24,7 +24,7 @@ _TASK = "module"
 
 
 def install_module(
-    image: Path, *, root: Path, thin: bool, settings: Settings, on_host_mpi: bool = False
+    image: Path, *, root: Path, thin: bool, settings: Settings, lend: Lend = NOTHING
 ) -> Installed:
     """Install an image, wrappers for its commands, and a modulefile.
 
@@ -34,8 +34,8 @@ def install_module(
         Where modules and images are installed; made if absent.
     thin : bool
         Start from the store's parts instead of a copy of the image.
-    on_host_mpi : bool
-        Whether commands run on the site's MPI in place of the image's.
+    lend : Lend
+        What of the site's host commands use in place of the image's own.
 
     Raises
     ------
@@ -51,11 +51,12 @@ def install_module(
     site = read_site(settings.site)
     here = fingerprint(apptainer)
     injection = None
-    if on_host_mpi:
+    if lend:
         subject = Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        hosted = host_mpi(subject, settings)
+        hosted = lent(subject, settings, lend)
         injection = for_containers_apart(*hosted)
-        here = here.with_fact("mpi", injection.identity)
+        for fact, identity in injection.identities.items():
+            here = here.with_fact(fact, identity)
     verdict = _verdict(manifest.digest, here, settings)
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.

@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuild.check import report as reports
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
-from envbuild.check.hosted import host_launcher, judge_from_host, launch_inside, launch_outside
+from envbuild.check.hosted import host_launcher, judge_from_host, judge_lent, launch_inside, launch_outside
 from envbuild.check.judge import Job, judge_mapped, no_jobs
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.preflight.run import preflight
@@ -25,7 +25,7 @@ from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
 from envbuild.system.fingerprint import fingerprint
-from envbuild.workflows.hosting import host_mpi
+from envbuild.workflows.hosting import NOTHING, Lend, lent
 from envbuild.workflows.settings import Settings
 
 Starter = Callable[[Job], Launch | None]
@@ -38,7 +38,7 @@ def test_image(
     timeout_s: float | None = None,
     settings: Settings,
     report: Path | None = None,
-    on_host_mpi: bool = False,
+    lend: Lend = NOTHING,
 ) -> Report:
     """Test an image from the image alone, and record the verdict.
 
@@ -50,8 +50,8 @@ def test_image(
         Wall-clock limit of each mini job in seconds; what the job or the image says if absent.
     report : Path, optional
         Where `write_report` will write; looked at before the jobs run.
-    on_host_mpi : bool
-        Whether jobs that MPI starts run on the site's MPI in place of the image's.
+    lend : Lend
+        What of the site's host takes the place of the image's own.
 
     Returns
     -------
@@ -73,12 +73,13 @@ def test_image(
     subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
     wanted = ranks or manifest.ranks
     # Before anything else: what does not fit is refused, not tried.
-    hosted = host_mpi(subject, settings) if on_host_mpi else None
+    hosted = lent(subject, settings, lend) if lend else None
     here = fingerprint(apptainer)
     if hosted is not None:
-        here = here.with_fact("mpi", hosted[1].identity)
+        for fact, identity in hosted[1].identities.items():
+            here = here.with_fact(fact, identity)
     findings = _static(subject, settings, limit_s=timeout_s or manifest.timeout_s)
-    # A job about the image's own MPI says nothing of the one that takes its place.
+    # A job about the image's own MPI, and what it brings, says nothing of what takes its place.
     jobs = [job for job in subject.jobs() if not (hosted and job.own_mpi)]
     with _starter(subject, hosted) as start:
         trials = _dynamic(subject, jobs, wanted, timeout_s, settings.emit, start)
@@ -86,8 +87,10 @@ def test_image(
         findings += trial.findings
     seen = [each for trial in trials.values() for each in trial.reports]
     findings.append(judge_mapped(seen) if trials else no_jobs())
-    if hosted is not None:
+    if lend.mpi and hosted is not None:
         findings.append(judge_from_host(seen, hosted[1]))
+    if lend.fabric and hosted is not None:
+        findings.append(judge_lent(seen, hosted[1]))
     result = Report(
         name=manifest.name,
         version=manifest.version,
@@ -169,7 +172,7 @@ def _hosted_launch(
     launcher = run.launcher_of(subject, job.launcher)
     if launcher is None or not isinstance(launcher, Mpiexec):
         return _launch_of(subject, job)
-    outer = host_launcher(site.mpi, injection) if site.mpi else None
+    outer = host_launcher(site.mpi, injection) if site.mpi and injection.mpi else None
     if outer is None:
         return launch_inside(subject, launcher, injection, stage)
     return launch_outside(subject, outer, injection, stage)

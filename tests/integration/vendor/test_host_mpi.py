@@ -19,7 +19,7 @@ from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.run import Subject
 from envbuild.check.trial import try_job
 from envbuild.site.inject import PRIVATE, Injection
-from envbuild.workflows.hosting import host_mpi as plan_of
+from envbuild.workflows.hosting import Lend, lent
 from envbuild.workflows.settings import Settings
 from tests.integration.conftest import Desk
 from tests.support.elves import Elf
@@ -125,7 +125,7 @@ def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Subject, Inj
     subject = subject_of(image_on("mpich"))
     site = desk.write("site.yaml", host_mpi("intel-mpi").site())
     settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
-    return subject, plan_of(subject, settings)[1]
+    return subject, lent(subject, settings, Lend(mpi=True))[1]
 
 
 def finding_of(subject: Subject, injection: Injection, stage: Path, *, judged_by: Injection) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.site.inject import PRIVATE, ImageSide, lent_names, plan_mpi
+from envbuild.site.inject import PRIVATE, lent_names, plan_mpi
+from envbuild.site.lent import ImageSide
 from envbuild.spec.site import Site, SiteMpi
 from tests.support.elves import Elf
 
@@ -163,14 +164,14 @@ def test_refused_where_a_need_is_nowhere(host: Host) -> None:
     mpi = host.add("mpi/libmpi.so.12", needed=("libfabric.so.1",), defined=MPICH)
     fabric = host.add("lib/libfabric.so.1", needed=("libnowhere.so.5",))
     assert refusal(host.site(mpi), image()) == (
-        f"MPI.companion-libraries: {fabric} needs libnowhere.so.5, which is nowhere on this host"
+        f"HOST.injected-closure: {fabric} needs libnowhere.so.5, which is nowhere on this host"
     )
 
 
 def test_refused_where_a_file_of_the_site_is_gone(host: Host) -> None:
     mpi = host.add("mpi/libmpi.so.12", defined=MPICH)
     gone = f"{host.root}/mpi/libmpifort.so.12"
-    assert f"MPI.companion-libraries: {gone}, which the site names" in refusal(host.site(mpi, gone), image())
+    assert f"HOST.binds-exist: {gone}, which the site names" in refusal(host.site(mpi, gone), image())
     assert "the companion" in refusal(host.site(mpi, companions=(f"{host.root}/gone",)), image())
 
 

@@ -1,0 +1,41 @@
+"""An image on its host's libfabric, which is found before its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.conftest import Desk
+from tests.support.hostmpi import HostMpi
+
+SITE = """\
+name: here
+fabric:
+  name: ethernet
+  provider: tcp
+  libraries: [{library}]
+  environment: {{FI_PROVIDER: tcp}}
+"""
+
+
+def test_the_hosts_libfabric_carries_the_messages(
+    desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi]
+) -> None:
+    # A copy of the one that MPICH's wheel brings: where a process took it from tells them apart.
+    library = host_mpi("mpich").prefix / "lib/mpich/libfabric.so.1"
+    site = desk.write("fabric.yaml", SITE.format(library=library))
+    words = ("test", image_on("mpich"), "--site", site, "--json")
+    own = json.loads(desk.envbuild(*words).stdout)
+    lent = json.loads(desk.envbuild(*words, "--fabric", "host").stdout)
+    told = {finding["id"]: finding for finding in lent["findings"]}
+    assert "S4.fabric-from-host" not in {finding["id"] for finding in own["findings"]}
+    assert told["S4.fabric-from-host"]["status"] == "PASS"
+    assert told["S4.fabric-from-host"]["observed"] == "/media/envbuild/libfabric.so.1"
+    assert own["host"]["fingerprint"] != lent["host"]["fingerprint"]
+
+
+def test_the_hosts_fabric_wants_a_site_that_has_one(desk: Desk, image_on: Callable[[str], Path]) -> None:
+    site = desk.write("bare.yaml", "name: here\n")
+    said = desk.envbuild("test", image_on("mpich"), "--site", site, "--fabric", "host", code=2)
+    assert "lends nothing of its fabric" in said.stderr
