@@ -9,9 +9,14 @@ from envbuild.check.findings import Finding, counts
 from envbuild.check.preflight.facts import Seen
 from envbuild.check.preflight.rules import LIBRARIES, OBJECTS, RULES, Problem, judge
 from envbuild.check.preflight.simulate import Simulation, name_of
+from envbuild.check.preflight.tree import INJECTED
 from envbuild.check.probe import DRIVER_LIBRARIES, HOST_LIBRARIES
 
 SCHEMA = 1
+_OF_THE_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
+_OF_THE_HOST = (
+    "the host lends what needs it, and must lend it as well: name it in the site file's `libraries`"
+)
 # Of one rule so many are told one by one: the rest comes from the same cause.
 _TOLD = 20
 
@@ -143,7 +148,7 @@ def _unexcused(
             file=path,
             need=name,
             winner="nothing",
-            hint="add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH",
+            hint=_OF_THE_HOST if path.startswith(f"{INJECTED}/") else _OF_THE_IMAGE,
         )
         for path, names in left.items()
         for name in names

@@ -144,7 +144,7 @@ BROKEN = {
     "c07-injected-libfabric-misses-json-c": Case(
         layer={},
         lent={"libfabric.so.1": lib("libfabric.so.1", needed=("libjson-c.so.3",))},
-        tells={rules.LIBRARIES: f"libjson-c.so.3|{INJECTED}/libfabric.so.1 gets nothing"},
+        tells={rules.LIBRARIES: f"libjson-c.so.3|{INJECTED}/libfabric.so.1 gets nothing; the host lends"},
     ),
     "c02-tf-cuda11-with-cusolver-from-cuda12": Case(
         layer={
