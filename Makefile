@@ -9,7 +9,7 @@ SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test toolkits lint format bench clean
+.PHONY: help setup venv update-requirements demo test toolkits vendor lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -34,6 +34,9 @@ test: setup ## run all tests; ARGS="-k name" for some
 
 toolkits: setup ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
 	@$(BIN)/python benchmarks/toolkits.py $(ARGS)
+
+vendor: setup ## images on every MPI, their own and a host's, and write docs/vendor.md (an hour); ARGS="--only mpich"
+	@$(BIN)/python benchmarks/vendor.py $(ARGS)
 
 lint: setup ## what the code must satisfy besides its tests
 	$(BIN)/ruff check

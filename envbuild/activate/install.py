@@ -30,10 +30,14 @@ from envbuild.activate.placing import copy_file, link, sync, write_file
 from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
 from envbuild.errors import MachineError, RequestError
 from envbuild.image.model import Manifest
+from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import Apptainer
 
 IMAGE = "image.sif"
+STAGE = "host"
+# Of the image; ranks on the host's MPI are started by the host's.
+_LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 _READ_ALL = 0o644
 _EXECUTE_ALL = 0o755
 
@@ -89,11 +93,15 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """What a release holds: an image unless it is thin, texts with their modes, links to the launcher."""
+    """What a release holds: an image unless it is thin, texts with their modes, links to the launcher.
+
+    And the staging directory of what the host lends.
+    """
 
     image: Path | None
     texts: Mapping[str, tuple[str, int]]
     commands: tuple[str, ...]
+    injection: Injection | None = None
 
 
 def install(
@@ -104,6 +112,7 @@ def install(
     verdict: VerdictNote,
     thin_parts: Mapping[str, Path] | None = None,
     site: Site | None = None,
+    injection: Injection | None = None,
     apptainer: Apptainer,
     copied: Callable[[int], None] = lambda _: None,
 ) -> Installed:
@@ -125,6 +134,8 @@ def install(
         Part digest → squashfs file: start from these files instead of a copy.
     site : Site, optional
         Host paths that every start binds.
+    injection : Injection, optional
+        What the host lends of its MPI; then its own mpiexec starts ranks, and the image's has no wrapper.
     apptainer : Apptainer
         Its path is written into the launcher.
     copied : callable, optional
@@ -140,11 +151,11 @@ def install(
     check_names(manifest)
     root = _checked(root)
     parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
-    launch = _launch(manifest, root=root, parts=parts, site=site, apptainer=apptainer)
+    launch = _launch(manifest, root=root, parts=parts, site=site, injection=injection, apptainer=apptainer)
     own = None if parts else launch.image
     module = describe(manifest, commands_directory=launch.home / "bin", image=own, verdict=verdict)
-    release = _release(launch.home, manifest, thin=parts is not None)
-    content = _content(launch, image=None if parts else image)
+    release = _release(launch.home, manifest, thin=parts is not None, hosted=injection is not None)
+    content = _content(launch, image=None if parts else image, injection=injection)
     with _told(root):
         changed, replaced = _publish(root, module, launch.home, release, content, copied)
     return Installed(
@@ -181,12 +192,12 @@ def _modulefile(root: Path, module: Module) -> Path:
     return root / "modulefiles" / module.name / f"{module.version}{LUA.suffix}"
 
 
-def _content(launch: Launch, *, image: Path | None) -> _Content:
+def _content(launch: Launch, *, image: Path | None, injection: Injection | None) -> _Content:
     texts = {
         f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
         VENV_MAKER: (venv_maker_text(), _READ_ALL),
     }
-    return _Content(image=image, texts=texts, commands=launch.commands)
+    return _Content(image=image, texts=texts, commands=launch.commands, injection=injection)
 
 
 def _launch(
@@ -195,6 +206,7 @@ def _launch(
     root: Path,
     parts: tuple[Path, ...] | None,
     site: Site | None,
+    injection: Injection | None,
     apptainer: Apptainer,
 ) -> Launch:
     home = root / "envs" / manifest.name / manifest.version
@@ -204,16 +216,19 @@ def _launch(
         image=parts[0] if parts else home / IMAGE,
         overlays=parts[1:] if parts else (),
         digest=manifest.digest,
-        commands=command_names(manifest),
+        commands=tuple(name for name in command_names(manifest) if not (injection and name in _LAUNCHERS)),
         has_mpi=bool(manifest.mpi),
         apptainer=Path(os.path.abspath(apptainer.program)),  # noqa: PTH100
         binds=site.binds if site is not None else (),
+        lent=injection.binds(home / STAGE) if injection else (),
+        variables=tuple(sorted(injection.environment.items())) if injection else (),
     )
 
 
-def _release(home: Path, manifest: Manifest, *, thin: bool) -> Path:
+def _release(home: Path, manifest: Manifest, *, thin: bool, hosted: bool) -> Path:
     name = f".{manifest.version}-{manifest.digest.removeprefix('sha256:')[:16]}"
-    return home.with_name(f"{name}-thin" if thin else name)
+    # They differ in their commands: one must not find what another left.
+    return home.with_name(f"{name}{'-thin' if thin else ''}{'-host' if hosted else ''}")
 
 
 def _checked(root: Path) -> Path:
@@ -308,6 +323,8 @@ def _fill(directory: Path, content: _Content, copied: Callable[[int], None]) -> 
         changed = True
     for name, (text, mode) in content.texts.items():
         changed |= write_file(directory / name, text, mode=mode)
+    if content.injection is not None:
+        content.injection.fill_stage(directory / STAGE)
     for command in content.commands:
         changed |= link(commands / command, LAUNCHER)
     return changed

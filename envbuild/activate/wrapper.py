@@ -45,6 +45,10 @@ class Launch:
         Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both.
     binds : tuple of SiteBind
         Host paths to bind where they exist.
+    lent : tuple of Bind
+        What the host lends of its MPI, in the order of the mounts; without one of them nothing starts.
+    variables : tuple of (str, str)
+        Set in the image.
     """
 
     label: str
@@ -56,6 +60,8 @@ class Launch:
     has_mpi: bool
     apptainer: Path
     binds: tuple[SiteBind, ...]
+    lent: tuple[Bind, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 def launcher_text(launch: Launch) -> str:
@@ -86,11 +92,13 @@ def launcher_text(launch: Launch) -> str:
         "overlays": "\n".join(str(path) for path in reversed(launch.overlays)),
         "tab": _TAB,
         "binds": "\n".join(f"{bind.source}{_TAB}{mount_text(bind)}" for bind in reversed(launch.binds)),
+        "lent": "\n".join(f"{bind.source}{_TAB}{bind}" for bind in reversed(launch.lent)),
     }
     lines = [
         "#!/bin/sh",
         f"# The launcher of {launch.label}, made by envbuild: `envbuild module install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
+        *(f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in launch.variables),
     ]
     return "\n".join(lines) + "\n" + _data("launcher.sh")
 

@@ -112,7 +112,9 @@ def host_launcher(mpi: SiteMpi, injection: Injection) -> HostMpiexec | None:
 
 def family_of(implementation: str, injection: Injection) -> str:
     """Return whose words the host's launcher takes (``openmpi``, ``mpich``, or the implementation)."""
-    return "openmpi" if injection.abis and injection.abis[0].startswith("openmpi") else implementation
+    if any(abi.startswith("openmpi") for abi in injection.abis):
+        return "openmpi"
+    return "mpich" if implementation == "cray-mpich" else implementation
 
 
 def launch_inside(subject: Subject, launcher: Launcher, injection: Injection, stage: Path) -> Launch:

@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, SiteOption, StoreOption, put, say
+from envbuild.cli.options import (
+    ApptainerOption,
+    ImageArgument,
+    JsonOption,
+    Mpi,
+    MpiOption,
+    SiteOption,
+    StoreOption,
+    put,
+    say,
+)
 from envbuild.errors import RequestError
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,6 +37,7 @@ def install(
     thin: Annotated[
         bool, typer.Option("--thin", help="Start from the store's layers instead of a copy.")
     ] = False,
+    mpi: MpiOption = Mpi.IMAGE,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
     site: SiteOption = None,
@@ -41,7 +52,9 @@ def install(
         raise RequestError("the root for modules is empty", hint="name a directory with --root DIR")
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
-        installed = install_module(image, root=Path(root), thin=thin, settings=settings)
+        installed = install_module(
+            image, root=Path(root), thin=thin, settings=settings, on_host_mpi=mpi is Mpi.HOST
+        )
     if json:
         put(json_text.dumps(installed.to_data()))
     say(f"{installed.modulefile}: installed")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from envbuild.check.hosted import image_side
+from envbuild.check.hosted import family_of, image_side
+from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.run import Subject
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import RequestError
@@ -49,6 +51,13 @@ def host_mpi(subject: Subject, settings: Settings) -> tuple[Site, Injection]:
     image = facts_of_image(subject.manifest, needed_abis=side.abis, rpath_files=side.bound_hard)
     tell_swap(judge_swap(image, site), settings.emit)
     return site, injection
+
+
+def for_containers_apart(site: Site, injection: Injection) -> Injection:
+    """Return an injection for ranks that something outside starts, one container each."""
+    implementation = site.mpi.implementation if site.mpi else ""
+    apart = apart_variables(family_of(implementation, injection))
+    return replace(injection, environment={**apart, **injection.environment})
 
 
 def lasting_stage(injection: Injection, settings: Settings) -> Path:

@@ -11,18 +11,21 @@ from envbuild.activate.model import VerdictNote
 from envbuild.activate.overlay import overlay_warning
 from envbuild.activate.thin import provide_parts
 from envbuild.check import verdicts
+from envbuild.check.run import Subject
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
 from envbuild.system import clock
-from envbuild.system.apptainer import Apptainer
-from envbuild.system.fingerprint import fingerprint
+from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.workflows.hosting import for_containers_apart, host_mpi
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
 
 
-def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -> Installed:
+def install_module(
+    image: Path, *, root: Path, thin: bool, settings: Settings, on_host_mpi: bool = False
+) -> Installed:
     """Install an image, wrappers for its commands, and a modulefile.
 
     Parameters
@@ -31,12 +34,14 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
         Where modules and images are installed; made if absent.
     thin : bool
         Start from the store's parts instead of a copy of the image.
+    on_host_mpi : bool
+        Whether commands run on the site's MPI in place of the image's.
 
     Raises
     ------
     RequestError
-        It is no image of ours or a damaged one, its names cannot stand in a module, or the
-        root cannot be written.
+        It is no image of ours or a damaged one, its names cannot stand in a module, the
+        root cannot be written, or the host's MPI does not fit.
     MachineError
         There is no usable Apptainer, or no space.
     """
@@ -44,7 +49,14 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
     manifest = read_manifest(image)
     apptainer = settings.find_apptainer()
     site = read_site(settings.site)
-    verdict = _verdict(manifest.digest, apptainer, settings)
+    here = fingerprint(apptainer)
+    injection = None
+    if on_host_mpi:
+        subject = Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
+        hosted = host_mpi(subject, settings)
+        injection = for_containers_apart(*hosted)
+        here = here.with_fact("mpi", injection.identity)
+    verdict = _verdict(manifest.digest, here, settings)
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.
     total_bytes = sum(part.size_bytes for part in manifest.parts) + image.stat().st_size
@@ -63,6 +75,7 @@ def install_module(image: Path, *, root: Path, thin: bool, settings: Settings) -
             verdict=verdict,
             thin_parts=parts,
             site=site.value if site is not None else None,
+            injection=injection,
             apptainer=apptainer,
             copied=moved,
         )
@@ -88,8 +101,8 @@ def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> Non
         settings.emit(Note(text=kept))
 
 
-def _verdict(digest: str, apptainer: Apptainer, settings: Settings) -> VerdictNote:
-    known = verdicts.latest(settings.store.root, digest, here=fingerprint(apptainer))
+def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> VerdictNote:
+    known = verdicts.latest(settings.store.root, digest, here=here)
     if known is None:
         return VerdictNote(state="absent")
     if known.state == "stale":

@@ -22,7 +22,7 @@ sys.exit(int(sys.argv[1]))
 
 def test_the_image_s_own_mpiexec_starts_the_ranks(desk: Desk, image_on: Callable[[str], Path]) -> None:
     desk.write("program.py", PROGRAM)
-    line = ["launch", image_on("mpich"), "-n", "2", "--", "python", "program.py"]
+    line: list[str | Path] = ["launch", image_on("mpich"), "-n", "2", "--", "python", "program.py"]
     assert desk.envbuild(*line, "0").stdout.split() == ["2", "3", "MPICH"]
     # Its exit code is the program's.
     desk.envbuild(*line, "7", code=7)
@@ -34,7 +34,7 @@ def test_the_host_s_mpiexec_starts_them_on_the_host_s_mpi(
     desk.write("program.py", PROGRAM)
     intel = host_mpi("intel-mpi")
     site = desk.write("intel.yaml", intel.site())
-    options = ["-n", "2", "--site", site, "--mpi", "host"]
+    options: list[str | Path] = ["-n", "2", "--site", site, "--mpi", "host"]
     line = ["launch", image_on("mpich"), *options]
     done = desk.envbuild(*line, "--", "python", "program.py", "0")
     assert done.stdout.split() == ["2", "3", "Intel(R)"]

@@ -7,6 +7,7 @@ import pytest
 from envbuild.activate.wrapper import Launch, launcher_text, mount_text
 from envbuild.errors import RequestError
 from envbuild.spec.site import SiteBind
+from envbuild.system.apptainer import Bind
 
 LAUNCH = Launch(
     label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), overlays=(), digest="sha256:1",
@@ -23,7 +24,7 @@ def settings(launch: Launch) -> dict[str, str]:
     head = [
         line for line in launcher_text(launch).split("\n# Every command")[0].splitlines() if line[:1] != "#"
     ]
-    names = ("label", "home", "image", "alone", "overlays", "binds", "mpi")
+    names = ("label", "home", "image", "alone", "overlays", "binds", "mpi", "lent")
     show = "".join(f"printf '%s\\0' \"$_eb_{name}\"\n" for name in names)
     done = subprocess.run(
         ["/bin/sh", "-eu"], input="\n".join(head) + "\n" + show, capture_output=True, text=True, check=True
@@ -44,6 +45,16 @@ def test_binds_stand_one_a_line():
         '/data\t"type=bind","src=/data","dst=/data",ro',
         '/scratch/x y\t"type=bind","src=/scratch/x y","dst=/s"',
     ]
+
+
+def test_what_the_host_lends_stands_from_the_last_to_the_first():
+    lent = (Bind(source="/stage", target="/media"), Bind(source="/h/a b.so.1", target="/media/x/b.so.1"))
+    launch = replace(LAUNCH, lent=lent, variables=(("LD_LIBRARY_PATH", "/media/x:/opt $(y)"),))
+    assert settings(launch)["lent"].splitlines() == [
+        '/h/a b.so.1\t"type=bind","src=/h/a b.so.1","dst=/media/x/b.so.1",ro',
+        '/stage\t"type=bind","src=/stage","dst=/media",ro',
+    ]
+    assert "export APPTAINERENV_LD_LIBRARY_PATH='/media/x:/opt $(y)'\n" in launcher_text(launch)
 
 
 def test_a_mount_is_quoted_as_in_csv():

@@ -1,0 +1,39 @@
+"""A module whose commands run on the host's MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.conftest import Desk
+from tests.integration.vendor.test_launch import PROGRAM
+from tests.support.hostmpi import HostMpi
+
+
+def test_ranks_of_a_module_run_on_the_host_s_mpi(
+    desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi]
+) -> None:
+    desk.write("program.py", PROGRAM)
+    intel = host_mpi("intel-mpi")
+    site = desk.write("intel.yaml", intel.site())
+    root = desk.place / "modules"
+    image = image_on("mpich")
+    desk.envbuild("module", "install", image, "--root", root, "--site", site, "--mpi", "host")
+    commands = root / "envs/on-mpich/1/bin"
+    # The host's own mpiexec is the one that is found.
+    assert not (commands / "mpiexec").exists()
+    line: list[str | Path] = [intel.prefix / "bin/mpiexec", "-n", "2", commands / "python", "program.py", "0"]
+    assert desk.run(line).stdout.split() == ["2", "3", "Intel(R)"]
+
+    library = intel.prefix / "lib/libfabric.so.1"
+    gone = library.rename(library.with_name("gone"))
+    try:
+        said = desk.run([commands / "python", "-c", "pass"], code=124).stderr
+    finally:
+        gone.rename(library)
+    assert f"lacks {library}" in said
+
+    # On its own MPI it is another release, with its own mpiexec.
+    desk.envbuild("module", "install", image, "--root", root)
+    done = desk.run([commands / "mpiexec", "-n", "2", "python", "program.py", "0"])
+    assert done.stdout.split() == ["2", "3", "MPICH"]
