@@ -273,3 +273,22 @@ def test_a_draft_is_the_same_twice_and_loads_back(machine: Machine) -> None:
     assert text == draft(seen(machine, "/opt/x"))
     assert load_site(text.encode(), Path("here.yaml")) == probed.site
     assert [line for line in text.splitlines() if len(line) > 100] == []
+
+
+def test_programs_that_say_odd_things_are_no_traceback(machine: Machine) -> None:
+    machine.variables["MPI_HOME"] = "//opt/./x/../x/"
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI)
+    machine.program("/opt/x/bin/ompi_info", "Open MPI v5.0.10..rc1.")
+    machine.program("/usr/bin/srun", "slurm 24.05.1-0rc1.\nMPI plugin types are...\n\tnone\n\t../x\n")
+    machine.program("/usr/bin/scontrol", "MpiDefault = (null)")
+    machine.program("/usr/bin/apptainer", "apptainer version 1.4.5-1.el9..")
+    machine.program("/usr/bin/fi_info", "libfabric: 1.22.0amzn4.0")
+    machine.file("/sys/class/cxi/cxi0/x")
+    machine.file("/sys/module/amdgpu/version", "not a version\n")
+    site = seen(machine).site
+    assert site.mpi is not None
+    assert site.scheduler is not None
+    assert site.fabric is not None
+    assert (site.mpi.version, site.mpi.libraries) == ("5.0.10", ("/opt/x/lib/libmpi.so.40",))
+    assert (site.scheduler.version, site.scheduler.default_mpi_type) == ("24.05.1", None)
+    assert (site.runtimes[0].version, site.fabric.libfabric) == ("1.4.5", "1.22.0amzn4.0")
