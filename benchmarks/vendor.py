@@ -17,7 +17,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,6 +46,12 @@ TMP = "/tmp"  # noqa: S108  # the path inside the image
 ALONE = ("mpich", "openmpi", "intel-mpi")
 PARTS = ("horovod", "suite", "speed")
 
+# Tests of mpi4py's that fail for a reason that is not the image's; they run all the same, and are named.
+KNOWN = {
+    # Each type that the library calls supported and does not have, in a wheel without Fortran.
+    "test_mpiabi.testGetFortranInfo",
+}
+
 HEAD = """\
 # MPI: what runs on what
 
@@ -61,7 +66,9 @@ anything started.{left_out}
 SUITE = """
 ## mpi4py's own test suite
 
-From the source archive of mpi4py, on 2 ranks inside an image, without network. Nothing was left out.
+From the source archive of mpi4py, on 2 ranks inside an image, with the host's network. What failed is named.
+Known is `testGetFortranInfo`, which fails once for each type: MPICH's wheel names types of Fortran as
+supported that it does not have.
 
 | image | tests | failed | errors | skipped | which |
 |---|---|---|---|---|---|
@@ -181,16 +188,7 @@ def cell(yard: Yard, page: Page, label: str, site: Path | None) -> str:
 def suite(yard: Yard, page: Page, name: str) -> None:
     """Run mpi4py's own tests inside an image."""
     launcher = ["mpiexec", *(("--map-by", ":OVERSUBSCRIBE") if name == "openmpi" else ()), "-n", "2"]
-    isolated = [
-        "--containall",
-        "--net",
-        "--network",
-        "none",
-        "--bind",
-        f"{yard.place}/suite:{TMP}",
-        "--pwd",
-        TMP,
-    ]
+    isolated = ["--containall", "--bind", f"{yard.place}/suite:{TMP}", "--pwd", TMP]
     image = yard.place / f"{name}-mpi4py.sif"
     done = yard.run(["apptainer", "-s", "exec", *isolated, image, *launcher, "python", "-B", "main.py", "-q"])
     text = done.stdout + done.stderr
@@ -201,8 +199,11 @@ def suite(yard: Yard, page: Page, name: str) -> None:
         return
     ends = re.findall(r"^(?:FAILED|OK)(?: \((.*)\))?$", text, re.MULTILINE)
     told = dict(re.findall(r"([a-z]+)=([0-9]+)", ends[-1])) if ends else {}
-    named = sorted(set(re.findall(r"^(?:FAIL|ERROR): (\w+) \((\w+)\.", text, re.MULTILINE)))
-    which = ", ".join(f"{module}.{test}" for test, module in named) or "-"
+    found = re.findall(r"^(?:FAIL|ERROR): (\w+) \((\w+)\.", text, re.MULTILINE)
+    named = sorted({f"{module}.{test}" for test, module in found})
+    if strange := [each for each in named if each not in KNOWN]:
+        page.wrong.append(f"mpi4py's suite on {name}: {', '.join(strange)}")
+    which = ", ".join(named) or "-"
     numbers = [told.get(key, "0") for key in ("failures", "errors", "skipped")]
     page.suite.append("| " + " | ".join([name, count[-1], *numbers, which]) + " |")
     say(f"{name}: mpi4py's suite, {count[-1]} tests, {ends[-1] if ends else ''}")
@@ -252,12 +253,11 @@ def prepare(yard: Yard) -> None:
     if code:
         sys.exit("mpi4py's source archive could not be fetched")
     (archive,) = (yard.place / "kept-sources").rglob("mpi4py-*.tar.gz")
-    with tarfile.open(archive) as source:
-        source.extractall(yard.place / "unpacked", filter="data")
-    next((yard.place / "unpacked").glob("*/test")).rename(yard.place / "suite")
+    yard.run(["tar", "-xf", archive])
+    next(yard.place.glob("mpi4py-*/test")).rename(yard.place / "suite")
     (wheel,) = (yard.place / "kept-mpich").rglob("mpi4py-*.whl")
     with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(yard.place / "outside")  # noqa: S202  # its sha256 is in a lock
+        packed.extractall(yard.place / "outside")
     yard.run(["chmod", "-R", "a+rX", yard.place / "suite", yard.place / "outside"])
 
 
