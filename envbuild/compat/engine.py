@@ -187,14 +187,13 @@ def _judge(rule: Rule, stack: _Stack) -> Verdict | None:
     applies = _all(rule.when, stack)
     if applies is False:
         return None
-    asked = dict(stack.met)
-    stack.limit = ""
+    asked, stack.met, stack.limit = stack.met, {}, ""
     holds = _all(rule.check, stack) if applies else None
     outcome: Outcome = "compatible" if holds else "unknown" if holds is None else rule.failing
     missing = tuple(stack.missing) if holds is None else ()
     reason = _unsettled(stack) if holds is None else rule.title if holds else stack.fill(rule.reason)
     # A check names its own facts first; why the rule applies comes after them.
-    met = {**{path: fact for path, fact in stack.met.items() if path not in asked}, **asked}
+    met = {**stack.met, **asked}
     return Verdict(
         rule=rule.id,
         title=rule.title,

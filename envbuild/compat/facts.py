@@ -31,7 +31,7 @@ from envbuild.compat.sections import (
     RocmFacts,
     RuntimeFacts,
 )
-from envbuild.spec.model import Model, Text
+from envbuild.spec.model import Model
 
 # An item of `frameworks` that a rule is judged for, in the paths of that rule.
 ITEM = "it"
@@ -54,7 +54,7 @@ class Facts(Model):
     architecture: Architectures = Architectures()
     asked: AskedFacts = AskedFacts()
     python: PythonFacts = PythonFacts()
-    frameworks: dict[Text, FrameworkFacts] | None = None
+    frameworks: dict[str, FrameworkFacts] | None = None
     glibc: LibraryFacts = LibraryFacts()
     libstdcxx: LibraryFacts = LibraryFacts()
     cuda: CudaFacts = CudaFacts()
@@ -71,7 +71,7 @@ class Facts(Model):
     fabric: FabricFacts = FabricFacts()
     injected: InjectedFacts = InjectedFacts()
     runtime: RuntimeFacts = RuntimeFacts()
-    origins: dict[Text, Text] = {}
+    origins: dict[str, str] = {}
 
     def at(self, path: str) -> Any:  # noqa: ANN401  # text, truth, number or texts
         """Return the fact at a dotted path; None where it is unknown."""

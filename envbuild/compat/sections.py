@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from envbuild.spec.model import Model, Text
+from envbuild.spec.model import Model
 
-Texts = tuple[Text, ...]
+Texts = tuple[str, ...]
 AcceleratorName = Literal["cpu", "cuda", "rocm"]
 
 
 class Architectures(Model):
     """Processors, in Debian's words (``amd64``, ``arm64``): the image's and the host's."""
 
-    image: Text | None = None
-    host: Text | None = None
+    image: str | None = None
+    host: str | None = None
 
 
 class AskedFacts(Model):
@@ -31,8 +31,8 @@ class AskedFacts(Model):
 class PythonFacts(Model):
     """The interpreter: ``3.11`` and ``cp311``."""
 
-    version: Text | None = None
-    abi: Text | None = None
+    version: str | None = None
+    abi: str | None = None
 
 
 class FrameworkFacts(Model):
@@ -46,9 +46,9 @@ class FrameworkFacts(Model):
         GPU code that it carries: ``sm_90`` (binary), ``compute_90`` (PTX), ``gfx90a``.
     """
 
-    version: Text | None = None
+    version: str | None = None
     accelerator: AcceleratorName | None = None
-    toolkit: Text | None = None
+    toolkit: str | None = None
     architectures: Texts | None = None
 
 
@@ -65,10 +65,10 @@ class LibraryFacts(Model):
         The newest that the host's libraries ask for that are put into the image.
     """
 
-    image: Text | None = None
-    host: Text | None = None
-    needed: Text | None = None
-    injected: Text | None = None
+    image: str | None = None
+    host: str | None = None
+    needed: str | None = None
+    injected: str | None = None
 
 
 class CudaFacts(Model):
@@ -86,23 +86,23 @@ class CudaFacts(Model):
         Whether a ``cuda-compat`` package is in it.
     """
 
-    toolkit: Text | None = None
+    toolkit: str | None = None
     majors: Texts | None = None
-    required: Text | None = None
+    required: str | None = None
     forward_compat: bool | None = None
 
 
 class RocmFacts(Model):
     """ROCm in the image: version of its run-time libraries."""
 
-    toolkit: Text | None = None
+    toolkit: str | None = None
 
 
 class DriverFacts(Model):
     """The host's GPU driver; `rocm` is the ROCm release that an AMD driver belongs to."""
 
-    version: Text | None = None
-    rocm: Text | None = None
+    version: str | None = None
+    rocm: str | None = None
 
 
 class GpuFacts(Model):
@@ -116,15 +116,15 @@ class GpuFacts(Model):
 class NcclFacts(Model):
     """NCCL or RCCL in the image; `copies` are the versions of all that one process could load."""
 
-    version: Text | None = None
+    version: str | None = None
     copies: Texts | None = None
 
 
 class CudnnFacts(Model):
     """cuDNN: what the framework was built with, what the loader picks, all that one process could load."""
 
-    built: Text | None = None
-    loaded: Text | None = None
+    built: str | None = None
+    loaded: str | None = None
     copies: Texts | None = None
 
 
@@ -137,8 +137,8 @@ class JaxFacts(Model):
 class NumpyFacts(Model):
     """NumPy: the version that is there, and the one that an extension was built with."""
 
-    version: Text | None = None
-    built: Text | None = None
+    version: str | None = None
+    built: str | None = None
 
 
 class MpiFacts(Model):
@@ -168,13 +168,13 @@ class MpiFacts(Model):
         What starts ranks: ``image`` (its mpiexec), ``host`` (the host's) or ``scheduler``.
     """
 
-    family: Text | None = None
-    version: Text | None = None
+    family: str | None = None
+    version: str | None = None
     abis: Texts | None = None
     sonames: Texts | None = None
     needed_abis: Texts | None = None
     needed_sonames: Texts | None = None
-    built_with: Text | None = None
+    built_with: str | None = None
     rpath_files: Texts | None = None
     providers: Texts | None = None
     gtl: bool | None = None
@@ -195,9 +195,9 @@ class HostMpiFacts(Model):
         Whether its environment asks for MPI on GPU memory.
     """
 
-    implementation: Text | None = None
-    version: Text | None = None
-    base_version: Text | None = None
+    implementation: str | None = None
+    version: str | None = None
+    base_version: str | None = None
     abis: Texts | None = None
     sonames: Texts | None = None
     gpu_support: bool | None = None
@@ -222,8 +222,8 @@ class PmiFacts(Model):
     spoken: Texts | None = None
     optional: Texts | None = None
     offered: Texts | None = None
-    default: Text | None = None
-    security: Text | None = None
+    default: str | None = None
+    security: str | None = None
     image_security: Texts | None = None
 
 
@@ -246,16 +246,16 @@ class FabricFacts(Model):
         Version of Amazon's EFA installer.
     """
 
-    name: Text | None = None
-    provider: Text | None = None
-    libfabric: Text | None = None
-    plugin_version: Text | None = None
+    name: str | None = None
+    provider: str | None = None
+    libfabric: str | None = None
+    plugin_version: str | None = None
     plugin_files: Texts | None = None
     plugin_majors: Texts | None = None
-    nccl_net: Text | None = None
-    nccl_net_plugin: Text | None = None
-    ofi_provider: Text | None = None
-    efa_installer: Text | None = None
+    nccl_net: str | None = None
+    nccl_net_plugin: str | None = None
+    ofi_provider: str | None = None
+    efa_installer: str | None = None
 
 
 class InjectedFacts(Model):
@@ -295,9 +295,9 @@ class RuntimeFacts(Model):
         ``LD_LIBRARY_PATH`` that a user sets in the container; empty where it is not set.
     """
 
-    name: Text | None = None
-    version: Text | None = None
+    name: str | None = None
+    version: str | None = None
     overlay: bool | None = None
     user_namespaces: bool | None = None
     layered: bool | None = None
-    library_path: Text | None = None
+    library_path: str | None = None

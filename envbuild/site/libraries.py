@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from envbuild.elf.read import ElfObject
 from envbuild.site.files import HostTree, abi_of, host_search
 from envbuild.spec.site import MpiAbi
 from envbuild.system.survey import Survey
+
+# As `envbuild.spec.site.HostVersion` takes it.
+VERSION = r"[0-9]+(?:\.[0-9A-Za-z]+)*"
 
 _CACHED = re.compile(r"^\s*(\S+) \((.*)\) => (/.+)$", re.MULTILINE)
 _LIBRARY = re.compile(r"lib[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
@@ -86,14 +90,19 @@ class Libraries:
         found = self.elf(path)
         return None if found is None else abi_of(str(self.machine.path(path)), found)
 
-    def newest(self, soname: str, prefix: str) -> str | None:
-        """Return the newest version that a library of the cache defines (``GLIBC_``): ``2.36``."""
+    def newest(self, soname: str, versions: str) -> str | None:
+        """Return the newest version that a library of the cache defines: ``2.36``.
+
+        Parameters
+        ----------
+        versions : str
+            Pattern of what it calls them, with one group for the numbers.
+        """
         path = self.cached().get(soname)
         found = None if path is None else self.elf(path)
         if found is None:
             return None
-        pattern = re.compile(rf"{re.escape(prefix)}([0-9]+(?:\.[0-9]+)*)")
-        numbers = (hit[1] for name in found.versions_defined if (hit := pattern.fullmatch(name)))
+        numbers = (hit[1] for name in found.versions_defined if (hit := re.fullmatch(versions, name)))
         return max(numbers, key=lambda text: tuple(map(int, text.split("."))), default=None)
 
     def missing(self, path: str, search: Sequence[str]) -> tuple[Missing, ...]:
@@ -124,15 +133,15 @@ class Libraries:
         return tuple(found.values())
 
     def _prefixes(self, named: Sequence[str]) -> Iterator[str]:
-        yield from (path.rstrip("/") for path in named)
-        for name in ("MPI_HOME", "I_MPI_ROOT"):
-            if (value := self.machine.variables.get(name, "")).startswith("/"):
-                yield value.rstrip("/")
+        variables = (self.machine.variables.get(name, "") for name in ("MPI_HOME", "I_MPI_ROOT"))
+        for path in (*named, *variables):
+            if path.startswith("/"):
+                yield _plain(path)
         for name in ("mpiexec", "mpichversion", "ompi_info"):
             program = self.machine.program(name)
             if program is not None:
                 yield self.machine.real(program).rpartition("/bin/")[0]
-                yield program.rpartition("/bin/")[0]
+                yield _plain(program.rpartition("/bin/")[0])
 
     def _at(self, prefix: str) -> FoundMpi | None:
         paths: dict[str, str] = {}
@@ -206,12 +215,17 @@ class Libraries:
 
 # Program, its arguments, what it says, and whose it then is; of several the first that is there.
 _TELLERS = (
-    ("ompi_info", ("--version",), r"Open MPI v?([0-9][0-9A-Za-z.]*)", "openmpi"),
-    ("mpichversion", (), r"MPICH Version:\s*([0-9][0-9A-Za-z.]*)", "mpich"),
-    ("mpiexec", ("--version",), r"Intel\(R\) MPI Library.*?Version ([0-9][0-9.]*)", "intel-mpi"),
-    ("mpiexec", ("--version",), r"\(Open MPI\) ([0-9][0-9A-Za-z.]*)", "openmpi"),
-    ("mpiexec", ("--version",), r"HYDRA build details:\s+Version:\s+([0-9][0-9A-Za-z.]*)", "mpich"),
+    ("ompi_info", ("--version",), rf"Open MPI v?({VERSION})", "openmpi"),
+    ("mpichversion", (), rf"MPICH Version:\s*({VERSION})", "mpich"),
+    ("mpiexec", ("--version",), rf"Intel\(R\) MPI Library.*?Version ({VERSION})", "intel-mpi"),
+    ("mpiexec", ("--version",), rf"\(Open MPI\) ({VERSION})", "openmpi"),
+    ("mpiexec", ("--version",), rf"HYDRA build details:\s+Version:\s+({VERSION})", "mpich"),
 )
+
+
+def _plain(path: str) -> str:
+    """Return a path without `.`, `..` and `//`, as a site file names it; empty for the root."""
+    return posixpath.normpath(f"/{path.lstrip('/')}").rstrip("/")
 
 
 def _fits(name: str, abis: set[MpiAbi]) -> bool:

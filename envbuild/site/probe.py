@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envbuild.site.libraries import FoundMpi, Libraries
+from envbuild.site.libraries import VERSION, FoundMpi, Libraries
 from envbuild.spec.site import (
     Site,
     SiteFabric,
@@ -20,7 +20,6 @@ from envbuild.system.survey import Survey
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _DISPLAY = ("0x03", "0x12")  # PCI classes: displays, and accelerators without one
-_LODGED = re.compile(r"[0-9]+(?:\.[0-9A-Za-z]+)*")
 # Fabric → the providers of libfabric that drive it, the preferred first.
 _PROVIDERS = {
     "slingshot-11": ("cxi",),
@@ -64,8 +63,8 @@ def probe(machine: Survey, *, name: str, mpi: Sequence[str] = ()) -> Probed:
     seen = _Seen(machine, mpi)
     values = {
         "architecture": machine.architecture if machine.architecture in ("amd64", "arm64") else None,
-        "glibc": seen.libraries.newest("libc.so.6", "GLIBC_"),
-        "libstdcxx": seen.libraries.newest("libstdc++.so.6", "GLIBCXX_"),
+        "glibc": seen.libraries.newest("libc.so.6", r"GLIBC_(2\.[0-9]+)"),
+        "libstdcxx": seen.libraries.newest("libstdc++.so.6", r"GLIBCXX_([0-9]+(?:\.[0-9]+)*)"),
         "gpus": seen.gpus(),
         "scheduler": seen.scheduler(),
         "mpi": seen.mpi(),
@@ -103,7 +102,7 @@ class _Seen:
             return self._nvidia(nvidia[1])
         nodes = self._amd_targets()
         if nodes:
-            driver = _LODGED.match(self.machine.text("/sys/module/amdgpu/version"))
+            driver = re.match(VERSION, self.machine.text("/sys/module/amdgpu/version"))
             if driver is None:
                 self.unknown["gpus.driver"] = "the kernel's own amdgpu tells no version"
             return SiteGpus(
@@ -154,14 +153,16 @@ class _Seen:
         return SiteGpus(vendor="none", count=0)
 
     def scheduler(self) -> SiteScheduler | None:
-        version = re.search(r"slurm(?:-wlm)? ([0-9][0-9A-Za-z.]*)", self.says("srun", "--version"))
+        version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.says("srun", "--version"))
         if version is None:
             self.unknown["scheduler"] = "there is no srun on PATH"
             return None
         types = mpi_types(self.says("srun", "--mpi=list"))
         if not types:
             self.unknown["scheduler.mpi_types"] = "`srun --mpi=list` names none"
-        default = re.search(r"^MpiDefault\s*=\s*(\S+)", self.says("scontrol", "show", "config"), re.MULTILINE)
+        default = re.search(
+            r"^MpiDefault\s*=\s*([a-z0-9_]+)", self.says("scontrol", "show", "config"), re.MULTILINE
+        )
         if default is None:
             self.unknown["scheduler.default_mpi_type"] = "`scontrol show config` does not tell MpiDefault"
         return SiteScheduler(
@@ -196,7 +197,7 @@ class _Seen:
             version=chosen.version,
             base_version=chosen.base_version,
             abis=chosen.abis,
-            libraries=chosen.libraries,
+            libraries=self._libraries(chosen),
             search=chosen.search,
             companions=companions,
             launcher=chosen.launcher,
@@ -205,19 +206,29 @@ class _Seen:
 
     def _own_ways(self, mpi: FoundMpi) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return what an implementation opens by itself, and what it wants in the environment."""
-        if mpi.implementation != "intel-mpi" or not mpi.prefix:
-            return (), {}
-        places = [f"{mpi.prefix}/{below}" for below in ("lib", "opt")]
-        companions = tuple(place for place in places if self.machine.exists(place))
-        environment = {"I_MPI_ROOT": mpi.prefix}
-        if any(name.endswith("-fi.so") for name in self.machine.names(f"{mpi.prefix}/lib")):
-            environment["FI_PROVIDER_PATH"] = f"{mpi.prefix}/lib"
-        return companions, environment
+        names = self.machine.names(f"{mpi.prefix}/lib") if mpi.prefix else ()
+        if mpi.implementation == "intel-mpi" and mpi.prefix:
+            places = [f"{mpi.prefix}/{below}" for below in ("lib", "opt")]
+            environment = {"I_MPI_ROOT": mpi.prefix}
+            if any(name.endswith("-fi.so") for name in names):
+                environment["FI_PROVIDER_PATH"] = f"{mpi.prefix}/lib"
+            return tuple(place for place in places if self.machine.exists(place)), environment
+        if mpi.implementation == "openmpi" and mpi.prefix:
+            # Its plug-ins and texts; a copy or a wheel is not where it was built for.
+            own = {"PMIX_PREFIX": mpi.prefix} if "libpmix.so.2" in names else {}
+            return (mpi.prefix,), {"OPAL_PREFIX": mpi.prefix, **own}
+        return (), {}
+
+    def _libraries(self, mpi: FoundMpi) -> tuple[str, ...]:
+        """Return what programs ask for; Intel's opens libfabric by its name, so that no need tells it."""
+        fabric = f"{mpi.prefix}/lib/libfabric.so.1"
+        opened = mpi.implementation == "intel-mpi" and mpi.prefix and self.machine.exists(fabric)
+        return (*mpi.libraries, *((fabric,) if opened else ()))
 
     def fabric(self) -> SiteFabric | None:
-        version = re.search(r"libfabric: ([0-9][0-9A-Za-z.]*)", self.says("fi_info", "--version"))
+        version = re.search(rf"libfabric: ({VERSION})", self.says("fi_info", "--version"))
         providers = re.findall(r"^(\S+):$", self.says("fi_info", "-l"), re.MULTILINE)
-        ucx = re.search(r"(?:Library version: |UCT version=)([0-9][0-9.]*)", self.says("ucx_info", "-v"))
+        ucx = re.search(rf"(?:Library version: |UCT version=)({VERSION})", self.says("ucx_info", "-v"))
         known = f"libfabric {version[1]} ({', '.join(providers)})" if version else "no fi_info on PATH"
         known += f", UCX {ucx[1]}" if ucx else ", no ucx_info on PATH"
         self.remark("fabric", f"Here: {known}.")
@@ -260,7 +271,7 @@ class _Seen:
         return tuple(f"{directory}/{name}" for name in names if re.fullmatch(pattern, name))
 
     def runtimes(self) -> tuple[SiteRuntime, ...]:
-        version = re.search(r"apptainer version ([0-9][0-9A-Za-z.]*)", self.says("apptainer", "--version"))
+        version = re.search(rf"apptainer version ({VERSION})", self.says("apptainer", "--version"))
         if version is None:
             self.unknown["runtimes"] = "there is no apptainer on PATH"
             return ()

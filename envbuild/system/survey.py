@@ -75,7 +75,8 @@ class Survey:
     def is_program(self, absolute: str) -> bool:
         """Return whether there is a file that may be started."""
         path = self.path(absolute)
-        return path.is_file() and os.access(path, os.X_OK)
+        # PATH may lead where we may not look, which `is_file` would raise.
+        return exists(path) and path.is_file() and os.access(path, os.X_OK)
 
     def says(self, program: str | None, *arguments: str) -> str:
         """Return what a program writes on both streams; empty where it is not there, fails or hangs.

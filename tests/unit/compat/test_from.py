@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envbuild.compat.derive import on_host_mpi
+from envbuild.compat.engine import judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
 from envbuild.compat.from_site import facts_of_site, merge, plugin_file
@@ -214,3 +215,12 @@ def test_which_pmi_is_spoken_follows_the_mpi_that_programs_run_on() -> None:
 )
 def test_what_nccl_net_plugin_stands_for(setting: str, file: str) -> None:
     assert plugin_file(setting) == file
+
+
+def test_facts_take_whatever_a_stranger_writes() -> None:
+    """They are shown neutralised, and never a traceback."""
+    name = "x\x1b[31m\n" + "y" * 5000
+    facts = facts_of_lock(lock(recipes=((name, "framework", "1\t2"),)))
+    assert facts.frameworks is not None
+    assert facts.frameworks[name].version == "1\t2"
+    assert all(verdict.outcome == "unknown" for verdict in judge(facts) if verdict.subject == name)

@@ -113,9 +113,9 @@ def test_a_spec_for_gpus_that_locks_a_build_for_cpu() -> None:
         "error: CUDA.gpu-spec-locks-gpu-build: the spec asks for cuda,"
         " and pytorch 2.13.0 is a build for cpu\n"
         "  frameworks.pytorch.accelerator = cpu (lock)\n"
-        "  frameworks.pytorch.version = 2.13.0 (spec.yaml:5:14)\n"
         "  asked.accelerator = cuda (spec.yaml:6:14)\n"
-        "  --> spec.yaml:5:14\n"
+        "  frameworks.pytorch.version = 2.13.0 (spec.yaml:5:14)\n"
+        "  --> spec.yaml:6:14\n"
         "\n"
         "hint: an origin has only the build for CPU, or serves it first: see the origins in the site file\n"
     )

@@ -139,7 +139,8 @@ def test_an_mpi_that_is_named_comes_first(machine: Machine) -> None:
     assert mpi is not None
     assert (mpi.implementation, mpi.version, mpi.base_version) == ("intel-mpi", "2021.19", None)
     assert mpi.abis == ("mpich", "standard")
-    assert mpi.libraries == ("/opt/impi/lib/libmpi.so.12", "/opt/impi/lib/libmpi_abi.so.1")
+    names = ("libmpi.so.12", "libmpi_abi.so.1", "libfabric.so.1")
+    assert mpi.libraries == tuple(f"/opt/impi/lib/{name}" for name in names)
     assert (mpi.search, mpi.launcher) == (("/opt/impi/lib",), "/opt/impi/bin/mpiexec")
     assert mpi.environment == {"I_MPI_ROOT": "/opt/impi", "FI_PROVIDER_PATH": "/opt/impi/lib"}
     assert probed.remarks["mpi"] == ["Also here: mpich 5.0.2 (mpich), /sw/mpich/lib/libmpi.so.12."]
@@ -156,6 +157,16 @@ def test_two_of_one_name_are_told_apart_by_their_symbols(machine: Machine) -> No
     assert new is not None
     assert (old.implementation, old.abis) == ("openmpi", ("openmpi-12",))
     assert (new.implementation, new.abis) == ("mpich", ("mpich",))
+
+
+def test_open_mpi_is_told_where_it_is(machine: Machine) -> None:
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI, "libpmix.so.2")
+    machine.library("/opt/x/lib/libpmix.so.2", Elf(soname="libpmix.so.2"))
+    machine.program("/opt/x/bin/ompi_info", "Open MPI v5.0.10")
+    mpi = seen(machine, "/opt/x").site.mpi
+    assert mpi is not None
+    assert (mpi.version, mpi.companions) == ("5.0.10", ("/opt/x",))
+    assert mpi.environment == {"OPAL_PREFIX": "/opt/x", "PMIX_PREFIX": "/opt/x"}
 
 
 def test_an_mpi_whose_programs_say_nothing_is_told_by_its_abi_alone(machine: Machine) -> None:
@@ -262,3 +273,22 @@ def test_a_draft_is_the_same_twice_and_loads_back(machine: Machine) -> None:
     assert text == draft(seen(machine, "/opt/x"))
     assert load_site(text.encode(), Path("here.yaml")) == probed.site
     assert [line for line in text.splitlines() if len(line) > 100] == []
+
+
+def test_programs_that_say_odd_things_are_no_traceback(machine: Machine) -> None:
+    machine.variables["MPI_HOME"] = "//opt/./x/../x/"
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI)
+    machine.program("/opt/x/bin/ompi_info", "Open MPI v5.0.10..rc1.")
+    machine.program("/usr/bin/srun", "slurm 24.05.1-0rc1.\nMPI plugin types are...\n\tnone\n\t../x\n")
+    machine.program("/usr/bin/scontrol", "MpiDefault = (null)")
+    machine.program("/usr/bin/apptainer", "apptainer version 1.4.5-1.el9..")
+    machine.program("/usr/bin/fi_info", "libfabric: 1.22.0amzn4.0")
+    machine.file("/sys/class/cxi/cxi0/x")
+    machine.file("/sys/module/amdgpu/version", "not a version\n")
+    site = seen(machine).site
+    assert site.mpi is not None
+    assert site.scheduler is not None
+    assert site.fabric is not None
+    assert (site.mpi.version, site.mpi.libraries) == ("5.0.10", ("/opt/x/lib/libmpi.so.40",))
+    assert (site.scheduler.version, site.scheduler.default_mpi_type) == ("24.05.1", None)
+    assert (site.runtimes[0].version, site.fabric.libfabric) == ("1.4.5", "1.22.0amzn4.0")
