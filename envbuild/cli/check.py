@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from envbuild.cli.options import (
+    FabricOption,
     ImageArgument,
     JsonOption,
     Mpi,
@@ -20,17 +21,19 @@ def command(
     image: ImageArgument,
     site: SiteOption = None,
     mpi: MpiOption = Mpi.IMAGE,
+    fabric: FabricOption = Mpi.IMAGE,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.check import check_image  # noqa: PLC0415
+    from envbuild.workflows.hosting import Lend  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=None, site=site, emit=emit)
-        checked = check_image(image, settings, on_host_mpi=mpi is Mpi.HOST)
+        checked = check_image(image, settings, lend=Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST))
     if json:
         put(checked.to_json())
     say(checked.to_text())

@@ -21,10 +21,11 @@ from envbuild.image.sif import read_data
 from envbuild.image.sifwriter import LOCK
 from envbuild.lock.text import load
 from envbuild.site.files import HostTree
-from envbuild.site.inject import Injection, lent_names, plan_mpi
+from envbuild.site.inject import Injection
 from envbuild.site.lent import ImageSide
 from envbuild.spec.site import Site
 from envbuild.system import clock
+from envbuild.workflows.hosting import NOTHING, Lend, names_lent, planned, site_that_lends
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
@@ -97,42 +98,35 @@ class Checked:
         return "\n".join([*(finding.line() for finding in told), summary])
 
 
-def check_image(image: Path, settings: Settings, *, on_host_mpi: bool = False) -> Checked:
+def check_image(image: Path, settings: Settings, *, lend: Lend = NOTHING) -> Checked:
     """Look at an image without running it.
 
     Parameters
     ----------
-    on_host_mpi : bool
-        Whether programs are to run on the site's MPI, whose libraries are then looked at as well.
+    lend : Lend
+        What of the site's host takes the place of the image's own, and is then looked at as well.
 
     Raises
     ------
     RequestError
-        It is no image of ours, or damaged; the site file cannot be used; or no
-        site was named for the host's MPI.
+        It is no image of ours, or damaged; the site file cannot be used, or
+        none was named for what the host is to lend.
     """
     started, task = clock.seconds(), "check"
-    loaded = read_site(settings.site) if settings.site or on_host_mpi else None
-    site = None if loaded is None else loaded.value
-    if on_host_mpi and (site is None or site.mpi is None):
-        raise RequestError(
-            "the host's MPI was asked for, and no site says what it is", hint="name the site with --site SITE"
-        )
+    site = _site(settings, lend)
     settings.emit(TaskStarted(task=task, title=f"what {image.name} would load"))
     tree = HostTree()
-    names = lent_names(site, tree=tree) if on_host_mpi and site else ()
-    manifest, found = preflight(image, settings.store, injected=_of_fabric(site), names=names)
+    names = names_lent(site, lend, tree) if site else ()
+    manifest, found = preflight(image, settings.store, names=names)
     lock = load(read_data(image, LOCK), image)
-    facts = stack_of(manifest, lock, found.facts, site, host_mpi=on_host_mpi)
-    verdicts = judge(facts)
+    verdicts = judge(stack_of(manifest, lock, found.facts, site, host_mpi=lend.mpi))
     refused: list[Finding] = []
-    if on_host_mpi and site and all(verdict.outcome != "incompatible" for verdict in verdicts):
-        plan = _planned(site, manifest, found, tree)
+    if lend and site and all(verdict.outcome != "incompatible" for verdict in verdicts):
+        plan = _planned(site, manifest, found, lend, tree)
         if isinstance(plan, Finding):
             refused.append(plan)
         else:
-            lent = {**_of_fabric(site), **_of_plan(plan)}
-            _, found = preflight(image, settings.store, injected=lent)
+            _, found = preflight(image, settings.store, injected=_of_plan(plan))
     checked = Checked(
         manifest=manifest,
         preflight=found,
@@ -144,7 +138,16 @@ def check_image(image: Path, settings: Settings, *, on_host_mpi: bool = False) -
     return checked
 
 
-def _planned(site: Site, manifest: Manifest, found: Preflight, tree: HostTree) -> Injection | Finding:
+def _site(settings: Settings, lend: Lend) -> Site | None:
+    if lend:
+        return site_that_lends(settings, lend)
+    loaded = read_site(settings.site) if settings.site else None
+    return None if loaded is None else loaded.value
+
+
+def _planned(
+    site: Site, manifest: Manifest, found: Preflight, lend: Lend, tree: HostTree
+) -> Injection | Finding:
     """Return what the host would lend; a finding where a rule forbids it."""
     abis = found.facts.get("mpi.needed_abis", ())
     tied = found.facts.get("mpi.rpath_files", ())
@@ -158,21 +161,14 @@ def _planned(site: Site, manifest: Manifest, found: Preflight, tree: HostTree) -
         bound_hard=tied,  # type: ignore[arg-type]  # paths
     )
     try:
-        return plan_mpi(site, side, tree=tree)
+        return planned(site, side, lend, tree)
     except RequestError as error:
         told = _RULE.fullmatch(error.problem)
         if told is None:
             raise
-        expected = "the host's MPI can take the place of the image's"
-        return Finding("FAIL", told[1], expected, told[2], error.hint or "")
+        return Finding("FAIL", told[1], "the host's libraries can come in", told[2], error.hint or "")
 
 
 def _of_plan(plan: Injection) -> Mapping[str, Path]:
     files = {name: Path(path) for name, path in plan.files.items()}
     return {**files, **{name: files[target] for name, target in plan.links.items()}}
-
-
-def _of_fabric(site: Site | None) -> dict[str, Path]:
-    """Return the fabric's libraries that a site lends, by name."""
-    libraries = site.fabric.libraries if site and site.fabric else ()
-    return {Path(path).name: Path(path) for path in libraries}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -17,6 +16,7 @@ from envbuild.errors import RequestError
 from envbuild.site.fabric import fabric_names, plan_fabric
 from envbuild.site.files import HostTree
 from envbuild.site.inject import Injection, lent_names, plan_mpi
+from envbuild.site.lent import ImageSide
 from envbuild.site.swap import judge_fabric, judge_swap, tell_swap
 from envbuild.spec.site import Site
 from envbuild.workflows.inputs import read_site
@@ -49,36 +49,57 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
     MachineError
         The image cannot be started.
     """
-    what = "MPI" if wanted.mpi else "fabric"
-    loaded = read_site(settings.site)
-    if loaded is None:
-        raise RequestError(
-            f"the host's {what} was asked for, and no site says what it is",
-            hint="name the site with --site SITE",
-        )
+    site, tree = site_that_lends(settings, wanted), HostTree()
     label = f"{subject.manifest.name}/{subject.manifest.version}"
     if wanted.mpi and not subject.manifest.mpi_family:
         raise RequestError(
             f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
         )
-    site, tree = loaded.value, HostTree()
-    names = lent_names(site, tree=tree) if wanted.mpi else ()
-    names += fabric_names(site, tree=tree) if wanted.fabric else ()
-    side = image_side(subject, tuple(dict.fromkeys(names)), limit_s=_ASK_S)
+    side = image_side(subject, names_lent(site, wanted, tree), limit_s=_ASK_S)
     # What files tell of this host comes first; the rules then judge what is known of both besides.
-    plans = [plan(site, side, tree=tree) for plan in _plans(wanted)]
+    injection = planned(site, side, wanted, tree)
     image = facts_of_image(subject.manifest, needed_abis=side.abis, rpath_files=side.bound_hard)
     told = judge_swap(image, site) if wanted.mpi else ()
     told += judge_fabric(image, site) if wanted.fabric else ()
     tell_swap(told, settings.emit)
-    return site, reduce(Injection.joined, plans)
+    return site, injection
 
 
-def _plans(wanted: Lend) -> Iterator[Callable[..., Injection]]:
-    if wanted.mpi:
-        yield plan_mpi
-    if wanted.fabric:
-        yield plan_fabric
+def site_that_lends(settings: Settings, wanted: Lend) -> Site:
+    """Return the site that a command line, its environment or the machine names.
+
+    Raises
+    ------
+    RequestError
+        There is none.
+    """
+    loaded = read_site(settings.site)
+    if loaded is None:
+        raise RequestError(
+            f"the host's {'MPI' if wanted.mpi else 'fabric'} was asked for, and no site says what it is",
+            hint="name the site with --site SITE",
+        )
+    return loaded.value
+
+
+def names_lent(site: Site, wanted: Lend, tree: HostTree) -> tuple[str, ...]:
+    """Return the names of what a host's libraries would load: what to ask an image for."""
+    names = lent_names(site, tree=tree) if wanted.mpi else ()
+    names += fabric_names(site, tree=tree) if wanted.fabric else ()
+    return tuple(dict.fromkeys(names))
+
+
+def planned(site: Site, side: ImageSide, wanted: Lend, tree: HostTree) -> Injection:
+    """Return what of a host comes into an image.
+
+    Raises
+    ------
+    RequestError
+        A rule forbids it, or a file is missing.
+    """
+    plans = [plan_mpi(site, side, tree=tree)] if wanted.mpi else []
+    plans += [plan_fabric(site, side, tree=tree)] if wanted.fabric else []
+    return reduce(Injection.joined, plans)
 
 
 def for_containers_apart(site: Site, injection: Injection) -> Injection:
