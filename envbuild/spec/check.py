@@ -337,8 +337,20 @@ def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:
     for demand in demands:
         if demand.choice.name not in named:
             problem = f"the recipe `{demand.by}` requires `{demand.choice}`, and the spec has none"
-            hint = f"name `{demand.choice.name}` beside it"
-            yield RequestError(problem, at=parts.spec.at(*demand.loc), hint=hint)
+            yield RequestError(problem, at=parts.spec.at(*demand.loc), hint=_missing_hint(parts, demand))
+    for wish in _wishes(parts.spec.value):
+        source = parts.recipes.get(wish.choice.name)
+        wanted = source.loaded.value.requires_one_of if source else ()
+        if wanted and not named & set(wanted):
+            told = ", ".join(f"`{name}`" for name in wanted)
+            problem = f"the recipe `{wish.choice.name}` requires one of {told}, and the spec has none"
+            yield RequestError(problem, at=parts.spec.at(*wish.loc), hint="name one beside it")
+
+
+def _missing_hint(parts: Parts, demand: _Demand) -> str:
+    beside, has = f"name `{demand.choice.name}` beside it", parts.spec.value.mpi
+    # What is not in the spec was not read, and may be an MPI, of which an image has one.
+    return beside if has is None else f"{beside}; an MPI takes the place of `mpi: {has.name}`"
 
 
 def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Mistakes:

@@ -186,6 +186,8 @@ class Recipe(Model):
     requires : tuple of Choice
         Other recipes that must be in the spec; a constraint takes part in
         choosing their version.
+    requires_one_of : tuple of str
+        Recipes of which at least one must be in the spec.
     python : tuple of str
         Requirements that come along and belong to the ``python`` layer.
     source : SourceBuild or None
@@ -223,6 +225,7 @@ class Recipe(Model):
     family: Name | None = None
     base: BaseRequirement = BaseRequirement()
     requires: tuple[Pick, ...] = ()
+    requires_one_of: tuple[Name, ...] = ()
     python: tuple[PythonRequirement, ...] = ()
     source: SourceBuild | None = None
     system: tuple[DebianPackage, ...] = ()

@@ -50,7 +50,8 @@ def accelerator_mistakes(spec: Loaded[EnvSpec], at: Location, recipe: Recipe) ->
             return  # the recipe's own mistake, told with it
         shown = f"`{wanted.name}` {wanted.constraint}".rstrip()
         problem = f"the recipe `{recipe.name}` has no variant for {shown}"
-        yield RequestError(problem, at=at, hint=f"it has: {', '.join(sorted(recipe.variants))}")
+        ways = (name.replace("-", "@", 1) for name in sorted(recipe.variants))
+        yield RequestError(problem, at=at, hint=f"write `accelerator:` as one of: {', '.join(ways)}")
     elif wanted.constraint and found[0] == wanted.name:
         problem = f"the recipe `{recipe.name}` does not say which version of `{wanted.name}` it is for"
         yield RequestError(problem, at=at, hint=f"write `accelerator: {wanted.name}`")

@@ -109,6 +109,7 @@ class ShownRecipe:
             yield "variant", f"{name}: {installed}{origins}{over}{only}"
         yield "owns", ", ".join(recipe.owns)
         yield "requires", ", ".join(map(str, recipe.requires))
+        yield "one of", ", ".join(recipe.requires_one_of)
         yield "needs", "an MPI in the spec" if recipe.needs_mpi else ""
         yield "base", _base(recipe.base)
         if recipe.source is not None:

@@ -20,8 +20,8 @@ BACKENDS = ("jax", "tensorflow", "torch")
 PARAMETERS = fit.FEATURES * fit.HIDDEN + 2 * fit.HIDDEN + 1
 
 
-def train(backend: str, comm: MPI.Comm) -> "tuple[list[float], np.ndarray]":
-    """Return the losses over all rows and the parameters that training on a backend ends with."""
+def train(backend: str, comm: MPI.Comm) -> "tuple[str, list[float], np.ndarray]":
+    """Return the backend as Keras calls it, the losses over all rows, and the parameters in the end."""
     come, give = os.pipe()
     take, back = os.pipe()
     words = [sys.executable, "-s", "-c", "import fit; fit.main()", give, take, comm.rank, comm.size]
@@ -32,6 +32,7 @@ def train(backend: str, comm: MPI.Comm) -> "tuple[list[float], np.ndarray]":
     os.close(give)
     os.close(take)
     with os.fdopen(come, "rb") as received, os.fdopen(back, "wb") as sent:
+        own_name = received.read(fit.NAME_BYTES).decode().strip()
         for length in (*[PARAMETERS] * fit.STEPS, fit.STEPS):
             array = np.frombuffer(received.read(length * 4), dtype=np.float32).copy()
             comm.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
@@ -40,21 +41,24 @@ def train(backend: str, comm: MPI.Comm) -> "tuple[list[float], np.ndarray]":
         parameters = np.frombuffer(received.read(), dtype=np.float32)
     if child.wait():
         raise RuntimeError(f"the backend {backend} ended with exit code {child.returncode}")
-    return array.tolist(), parameters
+    return own_name, array.tolist(), parameters
 
 
 def main() -> None:
     """Train on each backend, and report."""
     comm = MPI.COMM_WORLD
-    backends = [name for name in BACKENDS if importlib.util.find_spec(name)]
-    results = [train(backend, comm) for backend in backends]
-    flat = np.concatenate([parameters for _, parameters in results])
+    there = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    results = [train(backend, comm) for backend in there]
+    backends = [name for name, _, _ in results]
+    flat = np.concatenate([np.empty(0, np.float32), *(parameters for _, _, parameters in results)])
     envbuild_job.report(
         rank=comm.rank,
         size=comm.size,
         backends=backends,
-        steps=sum(len(losses) for losses, _ in results) // len(backends),
-        losses=[loss for losses, _ in results for loss in losses],
+        trained=int(len(set(backends)) > 0),
+        left_out=len(set(there) - set(backends)),
+        steps=sum(len(losses) for _, losses, _ in results) // max(len(results), 1),
+        losses=[loss for _, losses, _ in results for loss in losses],
         parameters=flat.tolist(),
         parameter_hash=hashlib.sha256(flat.tobytes()).hexdigest(),
     )

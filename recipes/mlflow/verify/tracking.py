@@ -46,6 +46,7 @@ def main() -> None:
             parameter=int(run.data.params["rank"]),
             metric_steps=len({each.step for each in multiples}),
             metric_sum=sum(each.value for each in multiples),
+            wrong_values=sum(each.value != (rank + 1) * each.step for each in multiples),
             large_metric=int(run.data.metrics["large"]),
             artifact_bytes=notes.count("x"),
         )

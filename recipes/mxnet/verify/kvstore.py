@@ -27,7 +27,7 @@ def main() -> None:
         total = mx.nd.zeros(1)
         store.push("number", mx.nd.array([factor * (rank + 1)]))
         store.pull("number", out=total)
-        sums.append(int(total.asscalar()))
+        sums.append(float(total.asscalar()))
 
     # From here on the server steps with what is pushed.
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))

@@ -61,14 +61,14 @@ def by_torch(path: Path) -> None:
 WRITERS: "dict[str, Callable[[Path], None]]" = {"onnx": by_hand, "torch": by_torch}
 
 
-def outputs(path: Path, rank: int) -> "list[int]":
+def outputs(path: Path, rank: int) -> "list[float]":
     """Run a model on two rows, one on each side of 10."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     rows = np.array([[-rank], [20 + rank]], np.float32)
     (found,) = session.run(None, {session.get_inputs()[0].name: rows})
-    return [int(value) for value in found.ravel()]
+    return [float(value) for value in found.ravel()]
 
 
 def main() -> None:

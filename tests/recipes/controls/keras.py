@@ -18,5 +18,15 @@ CONTROLS = (
         "D9.keras/backends",
         ("backends=backends,", "backends=backends[comm.rank :],"),
     ),
+    _keras(
+        "one backend for all",
+        "D9.keras/left_out",
+        ('"KERAS_BACKEND": backend', '"KERAS_BACKEND": next(filter(importlib.util.find_spec, BACKENDS))'),
+    ),
+    _keras(
+        "no backend",
+        "D9.keras/trained D9.keras/steps",
+        ("if importlib.util.find_spec(name)]", "if not name]"),
+    ),
     _keras("fewer losses", "D9.keras/steps", ("steps=sum(", "steps=-1 + sum(")),
 )

@@ -25,6 +25,11 @@ CONTROLS = (
     _tracking(
         "a step left out", "A2.mlflow/metric_steps A2.mlflow/metric_sum", ("range(1, 11)", "range(1, 10)")
     ),
+    _tracking(
+        "two values that make up for one another",
+        "A2.mlflow/wrong_values",
+        ("(rank + 1) * step, step=step", "(rank + 1) * step + (step == 3) - (step == 4), step=step"),
+    ),
     _tracking("a rounded metric", "A2.mlflow/large_metric", ("2**53 - 1 - rank", "2**53 - 2**20")),
     _tracking("a shorter artifact", "A2.mlflow/artifact_bytes", ("(1000 + rank)", "(999 + rank)")),
 )

@@ -16,6 +16,11 @@ CONTROLS = (
     _onnx(
         "units negated instead", "A1.onnxruntime/below_most A1.onnxruntime/above_least", ('"Relu"', '"Neg"')
     ),
+    _onnx(
+        "weights a little off",
+        "A1.onnxruntime/below_most A1.onnxruntime/above_least",
+        ("[[3.0], [-2.0]]", "[[3.04], [-2.04]]"),
+    ),
     # Of an image that holds PyTorch.
     _onnx(
         "exported without rectifiers",
