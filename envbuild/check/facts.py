@@ -10,13 +10,16 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPORT_FORMAT = 1
 MAX_REPORT_BYTES = 1 << 20
 MAX_ENTRIES = 65_536
+# Of a rank's output; a library's debug log is long, and what is looked for stands near its start.
+MAX_LOG_BYTES = 16 << 20
+_OUTPUT = r"output-rank-[0-9]{1,9}-of-[0-9]+-.*\.txt"
 _FIELDS = {
     "rank": int,
     "size": int,
@@ -30,10 +33,18 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Reports:
-    """What the ranks reported: the sound reports, and what was wrong with the others."""
+    """What the ranks reported: the sound reports, and what was wrong with the others.
+
+    Attributes
+    ----------
+    said : dict of str to frozenset of int
+        Name of what a job's ranks must say → ranks, by the launcher's count,
+        whose own output holds it.
+    """
 
     good: tuple[Mapping[str, object], ...] = ()
     problems: tuple[str, ...] = ()
+    said: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def values(self, name: str) -> list[object]:
         """Return a reported value of every sound report that has it."""
@@ -58,6 +69,26 @@ def read_reports(directory: Path, token: str) -> Reports:
     return Reports(good=tuple(good), problems=tuple(problems))
 
 
+def ranks_that_said(directory: Path, wanted: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[int]]:
+    """Return, for each name, the ranks whose own output holds one of its texts.
+
+    Parameters
+    ----------
+    wanted : mapping of str to sequence of str
+        Name → texts.
+    """
+    found: dict[str, set[int]] = {name: set() for name in wanted}
+    for path in _files(directory, _OUTPUT) if wanted else []:
+        try:
+            log = _read_small(path, first=MAX_LOG_BYTES)
+        except OSError:
+            continue
+        for name, texts in wanted.items():
+            if any(text.encode() in log for text in texts):
+                found[name].add(int(path.name.split("-")[2]))
+    return {name: frozenset(ranks) for name, ranks in found.items()}
+
+
 def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
     """Return the last lines that each process wrote, under a heading with its rank.
 
@@ -67,7 +98,7 @@ def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
         Lines of a process, and processes, that are shown (counts).
     """
     blocks = []
-    for path in _files(directory, r"output-.*\.txt"):
+    for path in _files(directory, _OUTPUT):
         try:
             text = _read_small(path, last=64 * 1024).decode(errors="replace")
         except OSError:
@@ -85,13 +116,15 @@ def _files(directory: Path, pattern: str) -> list[Path]:
     return sorted(path for path in paths if re.fullmatch(pattern, path.name))
 
 
-def _read_small(path: Path, *, last: int | None = None) -> bytes:
+def _read_small(path: Path, *, first: int | None = None, last: int | None = None) -> bytes:
     # The directory was written by the job: no link is followed, nothing blocks, nothing large is read.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
+        if first is not None:
+            return file.read(first)
         if last is not None:
             file.seek(max(0, status.st_size - last))
             return file.read(last)

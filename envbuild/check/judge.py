@@ -37,6 +37,9 @@ class Job:
     hint: str = ""
     timeout_s: float | None = None
     launcher: str = "mpiexec"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    says: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    own_mpi: bool = False
 
     def command(self) -> list[str]:
         """Return the command line of one rank inside the image.
@@ -90,6 +93,7 @@ def judge_job(
     findings += [
         _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
     ]
+    findings += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
     findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
     findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
@@ -161,6 +165,15 @@ def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: R
     if wrong:
         return Finding("FAIL", check, expected, ", ".join(wrong[:4]), job.hint)
     return _unless_incomplete(check, expected, expected, ranks, reports)
+
+
+def _judge_said(job: Job, name: str, ranks: int, reports: Reports) -> Finding:
+    check = f"{job.id}/{name}"
+    expected = f"every rank's log says {' or '.join(repr(text) for text in job.says[name])}"
+    silent = sorted(set(range(ranks)) - reports.said.get(name, frozenset()))
+    if silent:
+        return Finding("FAIL", check, expected, f"not that of rank {_some(silent)}", job.hint)
+    return _unless_incomplete(check, expected, "so it does", ranks, reports)
 
 
 def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> Finding:

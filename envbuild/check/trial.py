@@ -11,10 +11,10 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.check.facts import Reports, rank_outputs, read_reports
+from envbuild.check.facts import Reports, rank_outputs, ranks_that_said, read_reports
 from envbuild.check.findings import Finding
 from envbuild.check.judge import Ended, Job, judge_job, skip_job
 
@@ -60,10 +60,10 @@ def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> T
         command = job.command()
     except ValueError as error:
         return Trial(findings=(Finding("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error)),))
-    reports, ended, output = _run(command, ranks, limit_s, launch)
+    reports, ended, output = _run(job, command, ranks, limit_s, launch)
     runs, single = [reports], None
     if job.compare_with_single and not ended.timed_out:
-        single, _, single_output = _run(command, 1, limit_s, launch)
+        single, _, single_output = _run(job, command, 1, limit_s, launch)
         output = f"{output}\n--- on one rank\n{single_output}"
         runs.append(single)
     findings = judge_job(job, ranks, reports, ended, single)
@@ -71,9 +71,12 @@ def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> T
     return Trial(findings=tuple(findings), reports=tuple(runs), output="" if good else output.strip("\n"))
 
 
-def _run(command: Sequence[str], ranks: int, limit_s: float, launch: Launch) -> tuple[Reports, Ended, str]:
+def _run(
+    job: Job, command: Sequence[str], ranks: int, limit_s: float, launch: Launch
+) -> tuple[Reports, Ended, str]:
     token = secrets.token_hex(16)
     variables = {
+        **job.environment,
         "ENVBUILD_TOKEN": token,
         # Each rank writes where it stands before its time is up, and we end it.
         "ENVBUILD_DUMP_AFTER_S": f"{0.8 * limit_s:.3f}",
@@ -81,7 +84,7 @@ def _run(command: Sequence[str], ranks: int, limit_s: float, launch: Launch) -> 
     }
     with _private_directory() as directory:
         ended = launch(command, ranks, directory, variables, limit_s)
-        reports = read_reports(directory, token)
+        reports = replace(read_reports(directory, token), said=ranks_that_said(directory, job.says))
         output = "\n".join(text for text in (_tail(ended.output), rank_outputs(directory)) if text)
     return reports, ended, output
 

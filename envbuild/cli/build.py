@@ -45,7 +45,7 @@ def command(
     site: SiteOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Build the image of a spec: lock if needed, plan, build what the store lacks, compose."""
+    """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.build import build_image  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
@@ -68,4 +68,10 @@ def command(
     say(
         f"{built.path}: {state} ({built.size_bytes / 1e6:.0f} MB, {built.layers} layers, {built.digest[:19]})"
     )
+    if not built.preflight.passed:
+        for finding in built.preflight.findings():
+            if finding.status == "FAIL":
+                say(finding.line())
+        say(f"{built.path}: is written, and its processes would not all start: see above")
+        raise typer.Exit(4)
     say(f"next: envbuild test {shlex.quote(str(built.path))}")

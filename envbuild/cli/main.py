@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from envbuild.cli import build, fetch, inspect, launch, lock, module, plan, recipes, site, test
+from envbuild.cli import build, check, fetch, inspect, launch, lock, module, plan, recipes, site, test
 from envbuild.cli.sinks import neutral
 from envbuild.errors import EnvbuildError, render
 
@@ -30,6 +30,7 @@ app.command("build")(build.command)
 app.command("lock")(lock.command)
 app.command("fetch")(fetch.command)
 app.command("plan")(plan.command)
+app.command("check")(check.command)
 app.command("test")(test.command)
 app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")

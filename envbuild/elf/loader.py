@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from envbuild.elf.read import ElfObject
@@ -136,7 +136,7 @@ def closure(
     opens : mapping of str to sequence of str, optional
         Name of an object (its soname, else the name of its file) → names that it opens by itself;
         looked for as the loader does for that object, after all that is needed.
-        Such a one that nothing has is not missing.
+        Such a one that nothing has is not missing, and none is taken from `Search.preset`.
 
     Raises
     ------
@@ -164,19 +164,15 @@ def resolve(
     asking: Loaded,
     tree: Tree,
     search: Search,
-    *,
-    program: Loaded | None = None,
 ) -> tuple[str, ElfObject, str] | None:
     """Return the path, object and rule by which the loader finds a name that is not loaded yet.
 
     Parameters
     ----------
     asking : Loaded
-        What needs it; its chain of parents lends its DT_RPATH.
-    program : Loaded, optional
-        The program that runs, whose DT_RPATH counts for what it opens later.
+        What needs it; its parents, up to the program, lend their DT_RPATH.
     """
-    for path, rule in _candidates(name, asking, search, program):
+    for path, rule in _candidates(name, asking, search):
         found = tree.lookup(path)
         if found is not None and found.machine == asking.found.machine:
             return path, found, rule
@@ -199,14 +195,15 @@ class _Process:
 
     def load(self, asking: Loaded, names: Sequence[str], *, optional: bool = False) -> None:
         for name in names:
-            loaded = self._known.get(name) or self._find(name, asking)
+            loaded = self._known.get(name) or self._find(name, asking, optional=optional)
             if loaded is not None:
                 asking.needs[name] = loaded
             elif not optional:
                 self.missing.append(Missing(path=asking.path, name=name))
 
-    def _find(self, name: str, asking: Loaded) -> Loaded | None:
-        hit = resolve(name, asking, self.tree, self.search, program=self.first)
+    def _find(self, name: str, asking: Loaded, *, optional: bool) -> Loaded | None:
+        search = replace(self.search, preset={}) if optional else self.search
+        hit = resolve(name, asking, self.tree, search)
         if hit is None:
             return None
         path, found, rule = hit
@@ -226,20 +223,16 @@ class _Process:
         return loaded
 
 
-def _candidates(
-    name: str, asking: Loaded, search: Search, program: Loaded | None
-) -> Iterator[tuple[str, str]]:
+def _candidates(name: str, asking: Loaded, search: Search) -> Iterator[tuple[str, str]]:
     if "/" in name:
         yield _expanded(name, asking), "path"
         return
+    chain = list(_chain(asking))
     if not asking.found.runpath:
-        chain = list(_chain(asking))
-        if program is not None and program not in chain:
-            chain.append(program)
         for above in chain:
             if not above.found.runpath:
                 yield from _in(above.found.rpath, name, above, "DT_RPATH")
-    yield from _in(search.library_path, name, program or asking, "LD_LIBRARY_PATH")
+    yield from _in(search.library_path, name, chain[-1], "LD_LIBRARY_PATH")
     yield from _in(asking.found.runpath, name, asking, "DT_RUNPATH")
     if asking.found.default_directories:
         yield from _in(search.cache, name, asking, "cache")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 # Raised whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 3
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
@@ -76,6 +76,9 @@ class Job:
     hint: str
     timeout_s: float | None
     launcher: str = "mpiexec"
+    environment: dict[str, str] = field(default_factory=dict)
+    says: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    own_mpi: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +162,14 @@ class Manifest:
         try:
             data["parts"] = tuple(Part(**{**part, "layers": tuple(part["layers"])}) for part in data["parts"])
             data["environment"] = tuple(Variable(**variable) for variable in data["environment"])
-            data["jobs"] = tuple(
-                Job(**{**job, "same_on_all_ranks": tuple(job["same_on_all_ranks"])}) for job in data["jobs"]
-            )
+            data["jobs"] = tuple(_job(job) for job in data["jobs"])
             for name in ("imports", "lacks", "commands", "conflicts"):
                 data[name] = tuple(data[name])
             return Manifest(**data)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a manifest: {error}") from error
+
+
+def _job(data: dict[str, Any]) -> Job:
+    says = {name: tuple(texts) for name, texts in data["says"].items()}
+    return Job(**{**data, "same_on_all_ranks": tuple(data["same_on_all_ranks"]), "says": says})

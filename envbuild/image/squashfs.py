@@ -87,7 +87,7 @@ class Squashfs:
     """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        self._descriptor, self._offset, self._size = file.fileno(), offset, size
+        self._source, self._offset, self._size = file, offset, size
         fields = _SUPERBLOCK.unpack(self._raw(0, _SUPERBLOCK.size))
         magic, self._fragments, self._compressor = fields[0], *fields[4:6]
         self._block_bytes: int = fields[3]
@@ -299,7 +299,7 @@ class Squashfs:
     def _raw(self, at: int, length: int) -> bytes:
         if at + length > self._size:
             raise ValueError("a place outside of the file system")
-        data = os.pread(self._descriptor, length, self._offset + at)
+        data = os.pread(self._source.fileno(), length, self._offset + at)
         if len(data) != length:
             raise ValueError("it is cut short")
         return data

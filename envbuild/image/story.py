@@ -107,6 +107,9 @@ def _jobs(asked: Asked) -> tuple[Job, ...]:
             hint=job.hint,
             timeout_s=job.timeout_s,
             launcher=job.launcher,
+            environment=dict(job.environment),
+            says=dict(job.says),
+            own_mpi=job.own_mpi,
         )
         for chosen in asked.recipes
         for job in chosen.recipe.verify

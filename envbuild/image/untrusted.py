@@ -16,7 +16,8 @@ from typing import get_args
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild.image.model import Job, Manifest, Part
-from envbuild.spec.model import NAME, VARIABLE, VERSION, LauncherName
+from envbuild.spec.model import NAME, VARIABLE, VERSION
+from envbuild.spec.recipe import LauncherName
 
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -103,6 +104,7 @@ def _job_problems(job: Job) -> Iterator[str]:
     yield from _unmatched("jobs.recipe", NAME, job.recipe)
     yield from _unmatched("jobs.file", _JOB_FILE, job.file)
     yield from _unmatched("jobs.launcher", _LAUNCHER, job.launcher)
+    yield from _unmatched("jobs.environment", VARIABLE, *job.environment)
     if job.timeout_s is not None:
         yield from _time_problems("jobs.timeout_s", job.timeout_s)
     for tolerance in job.compare_with_single.values():
@@ -122,6 +124,11 @@ def _control_characters(manifest: Manifest) -> Iterator[str]:
     for job in manifest.jobs:
         texts += [job.title, job.hint, *job.expect, *job.expect.values(), *job.same_on_all_ranks]
         texts += job.compare_with_single
+        texts += [
+            *job.environment.values(),
+            *job.says,
+            *(text for said in job.says.values() for text in said),
+        ]
     for text in texts:
         if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text):
             yield f"a text holds a control character: {text[:80]!r}"

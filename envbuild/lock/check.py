@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.lock.tree import Node
-from envbuild.spec.model import DEBIAN_NAME, NAME, VERSION
+from envbuild.spec.model import DEBIAN_NAME, NAME, SPEC_KEYS, VERSION
 
 # No archive holds a package of a tebibyte; a larger number is a mistake or an attack on the disk.
 MAX_FILE_BYTES = 2**40
@@ -34,7 +34,7 @@ _DEB_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+~%:-]+")
 _PYTHON_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _ORIGIN = re.compile(r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?")
 _LAYER = re.compile(rf"mpi|python|accelerator|framework:{NAME}")
-_KIND = re.compile(r"mpi|framework")
+_KIND = re.compile("|".join(SPEC_KEYS))
 _WORD = re.compile(VERSION)
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
@@ -145,7 +145,7 @@ class Reader:
             return None
         return RecipePin(
             name=self.word(found["name"], f"{where}.name"),
-            kind=self.matching(found["kind"], f"{where}.kind", _KIND, "`mpi` or `framework`"),
+            kind=self.matching(found["kind"], f"{where}.kind", _KIND, "`mpi`, `framework` or `fabric`"),
             version=self.word(found["version"], f"{where}.version"),
             variant=self.word(found["variant"], f"{where}.variant"),
             digest=self.digest(found["digest"], f"{where}.digest"),

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import SPEC_KEYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,25 +116,21 @@ def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
     locked = {pin.name: pin for pin in lock.recipes}
     chosen = {entry.recipe.name: entry for entry in asked.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
-        where = _place(chosen[name].recipe.kind)
+        where = SPEC_KEYS[chosen[name].recipe.kind]
         yield Difference(part="facts", subject=name, sentence=f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
         # What came with it may be asked for by nobody now.
-        yield Difference(part="python", subject=name, sentence=f"{_place(locked[name].kind)} lost {name}")
+        yield Difference(part="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
         sentence = _recipe_changed(locked[name], chosen[name], asked)
         if sentence:
             yield Difference(part="facts", subject=name, sentence=sentence)
 
 
-def _place(kind: str) -> str:
-    return "mpi" if kind == "mpi" else "frameworks"
-
-
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str | None:
-    where = _place(pin.kind)
+    where = SPEC_KEYS[pin.kind]
     if pin.version != chosen.version:
-        choices = (asked.spec.mpi, *asked.spec.frameworks)
+        choices = (asked.spec.mpi, *asked.spec.frameworks, *asked.spec.fabric)
         choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
         if choice is not None and not choice.admits(pin.version):
             return f"{where}: {pin.name} {pin.version} does not satisfy {choice.constraint}"

@@ -10,7 +10,8 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location
 from envbuild.spec.base import BaseImage
-from envbuild.spec.model import EnvSpec, Recipe, Variant
+from envbuild.spec.model import EnvSpec
+from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.site import Site
 
 # Accelerator → how its vendor's distributions are called: a layer that frameworks share.

@@ -12,7 +12,8 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import BaseRequirement, Choice, EnvSpec
+from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.recipe import BaseRequirement
 
 Mistakes = Iterator[EnvbuildError]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import EnvSpec, Recipe
+from envbuild.spec.model import EnvSpec
+from envbuild.spec.recipe import Recipe
 
 # Where tools look for programs, libraries and modules is the build's own affair.
 _TAKEN = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")

@@ -14,7 +14,8 @@ from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_f
 from envbuild.spec.building import against_mistakes, source_mistakes
 from envbuild.spec.contents import content_mistakes, link_mistakes, search_path_mistakes, variable_mistakes
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import BaseRequirement, Choice, EnvSpec, Recipe, Variant
+from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
 from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, proven, variant_for
 
@@ -130,7 +131,8 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     base, found = _settle_base(parts, located)
     mistakes += found
     mistakes += _missing_recipes(parts, demands)
-    mistakes += _repeated_frameworks(parts.spec)
+    mistakes += _repeated(parts.spec, "frameworks", "framework")
+    mistakes += _repeated(parts.spec, "fabric", "fabric's library")
     mistakes += _shared_names(parts.spec, located)
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
     mistakes += variable_mistakes(parts.spec, located)
@@ -167,6 +169,8 @@ def _wishes(spec: EnvSpec) -> Iterator[_Wish]:
         yield _Wish(spec.mpi, "mpi", ("mpi",))
     for index, choice in enumerate(spec.frameworks):
         yield _Wish(choice, "framework", ("frameworks", index))
+    for index, choice in enumerate(spec.fabric):
+        yield _Wish(choice, "fabric", ("fabric", index))
 
 
 def _demands(parts: Parts) -> Iterator[_Demand]:
@@ -270,6 +274,9 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
     elif recipe.kind == "mpi" and "cpu" not in recipe.variants:
         problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
         yield RequestError(problem, at=loaded.at("variants"))
+    if recipe.kind == "fabric" and recipe.owns:
+        problem = "a fabric's recipe consists of Debian packages, and owns no distribution"
+        yield RequestError(problem, at=loaded.at("owns"), hint="name Debian packages under `system`")
     for name, variant in recipe.variants.items():
         for place, version in enumerate(variant.versions):
             if version not in recipe.versions:
@@ -299,10 +306,9 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
 def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: Sequence[_Demand]) -> Mistakes:
     spec, recipe, at = parts.spec, source.loaded.value, parts.spec.at(*wish.loc)
     if recipe.kind != wish.kind:
-        key = "mpi" if recipe.kind == "mpi" else "frameworks"
-        article = {"mpi": "an MPI", "framework": "a framework"}
+        article = {"mpi": "an MPI", "framework": "a framework", "fabric": "a fabric's library"}
         problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[wish.kind]}"
-        yield RequestError(problem, at=at, hint=f"name it under `{key}`")
+        yield RequestError(problem, at=at, hint=f"name it under `{SPEC_KEYS[recipe.kind]}`")
         return
     found = variant_for(spec.value.accelerator, recipe)
     versions = proven(recipe, found[1]) if found else recipe.versions
@@ -325,7 +331,7 @@ def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: S
 
 def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:
     """Tell which recipes others require, and the spec does not name."""
-    if {"mpi", "frameworks"} & parts.spec.left_out:
+    if {*SPEC_KEYS.values()} & parts.spec.left_out:
         return
     named = {wish.choice.name for wish in _wishes(parts.spec.value)}
     for demand in demands:
@@ -335,14 +341,13 @@ def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:
             yield RequestError(problem, at=parts.spec.at(*demand.loc), hint=hint)
 
 
-def _repeated_frameworks(spec: Loaded[EnvSpec]) -> Mistakes:
+def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Mistakes:
     first: dict[str, int] = {}
-    for index, choice in enumerate(spec.value.frameworks):
+    for index, choice in enumerate(getattr(spec.value, key)):
         if choice.name in first:
-            hint = f"it was first named at {spec.at('frameworks', first[choice.name])}"
-            yield RequestError(
-                f"the framework `{choice.name}` is named twice", at=spec.at("frameworks", index), hint=hint
-            )
+            hint = f"it was first named at {spec.at(key, first[choice.name])}"
+            problem = f"the {what} `{choice.name}` is named twice"
+            yield RequestError(problem, at=spec.at(key, index), hint=hint)
         first.setdefault(choice.name, index)
 
 

@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import EnvSpec, Prepend, Recipe
+from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.satisfiable import can_be_met
 
 Mistakes = Iterator[EnvbuildError]
@@ -132,7 +133,7 @@ def _python_mistakes(spec: Loaded[EnvSpec], chosen: Sequence[ChosenRecipe]) -> M
 
 
 def _owner_hint(recipe: Recipe) -> str:
-    key = "mpi" if recipe.kind == "mpi" else "frameworks"
+    key = SPEC_KEYS[recipe.kind]
     return f"take it away here; a version is chosen under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
 
 

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.explain import explain
-from envbuild.spec.model import EnvSpec, Recipe
+from envbuild.spec.model import EnvSpec
 from envbuild.spec.nodes import MAX_TOLD, Document, Loc, read_yaml
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 
 M = TypeVar("M", bound=BaseModel)

@@ -1,4 +1,4 @@
-"""What was asked: the models of spec and recipe.
+"""What was asked: the model of a spec, and the words that all models are made of.
 
 Pure values. `envbuild.spec.load` makes them from YAML text and reports every
 mistake with its place; nothing here reads a file.
@@ -7,13 +7,13 @@ mistake with its place; nothing here reads a file.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from envbuild.spec.fields import Distribution, Format, ProvenVersion, without_secrets
+from envbuild.spec.fields import Format, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -111,7 +111,14 @@ def full_match(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _requirement(value: str) -> str:
+def python_requirement(value: str) -> str:
+    """Return a PEP 508 requirement as it was written.
+
+    Raises
+    ------
+    ValueError
+        It is none, or names an address.
+    """
     try:
         parsed = Requirement(value)
     except (InvalidRequirement, RecursionError):
@@ -120,11 +127,6 @@ def _requirement(value: str) -> str:
     if parsed.url is not None:
         shown = without_secrets(value)
         raise ValueError(f"`{shown}` names an address: addresses are settings of the site, not of a spec")
-    return value
-
-
-def _variant_requirement(value: str) -> str:
-    _requirement(value.replace("{version}", "1"))
     return value
 
 
@@ -175,7 +177,7 @@ Text = Annotated[str, AfterValidator(_clean_text)]
 Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
 ReleaseVersion = Annotated[str, full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
 Pick = Annotated[Choice, BeforeValidator(parse_choice)]
-PythonRequirement = Annotated[Text, AfterValidator(_requirement)]
+PythonRequirement = Annotated[Text, AfterValidator(python_requirement)]
 DebianPackage = Annotated[str, full_match(DEBIAN_NAME, "a Debian package name")]
 VariableName = Annotated[str, AfterValidator(_variable)]
 ImagePath = Annotated[Text, AfterValidator(_image_path)]
@@ -190,12 +192,8 @@ Origin = Annotated[
 PythonConstraint = Annotated[str, AfterValidator(_python_constraint)]
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
-VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
-LauncherName = Literal["mpiexec", "torchrun"]
-PatchName = Annotated[
-    str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
-]
-ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
+# Kind of a recipe → the key of a spec that names such ones.
+SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": "fabric"}
 
 
 class Prepend(Model):
@@ -282,6 +280,8 @@ class EnvSpec(Model):
         An MPI recipe; None for an image without MPI.
     frameworks : tuple of Choice
         Framework recipes.
+    fabric : tuple of Choice
+        Libraries of the interconnect that the image brings itself (``libfabric``, ``ucx``).
     python : str
         PEP 440 constraint on the base's Python; empty for any.
     accelerator : Choice
@@ -299,6 +299,7 @@ class EnvSpec(Model):
     base: Pick | None = None
     mpi: Pick | None = None
     frameworks: tuple[Pick, ...] = ()
+    fabric: tuple[Pick, ...] = ()
     python: PythonConstraint = ""
     accelerator: Pick = Choice(name="cpu")
     site: Name | None = None
@@ -308,188 +309,3 @@ class EnvSpec(Model):
     test: TestSettings = TestSettings()
     module: ModuleSettings = ModuleSettings()
     labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}
-
-
-class VerifyJob(Model):
-    """A mini job of a recipe: what it runs, and what it must report.
-
-    The job reports facts; what they must be stands here, so that the parent
-    judges. Expected values are integer arithmetic in ``n``, the number of
-    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly.
-
-    Attributes
-    ----------
-    id : str
-        Its check id (``D2.ddp-oracle``), unique in the image.
-    job : str
-        A file under the recipe's ``verify/``.
-    title : str
-        What it proves, for people.
-    expect : dict of str to str
-        Reported value's name → expression in ``n`` and ``r``; compared for equality on every rank.
-    same_on_all_ranks : tuple of str
-        Reported values that must be equal on all ranks.
-    compare_with_single : dict of str to float
-        Reported value's name (a number or list of numbers) → relative
-        tolerance against the same job on one rank.
-    hint : str
-        What to look at when it fails.
-    timeout_s : float or None
-        Wall-clock limit in seconds, where the job needs another than the default.
-    launcher : str
-        What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
-    variants : tuple of str
-        The recipe's variants whose images carry it; empty for all.
-    """
-
-    id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
-    job: Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
-    title: Text
-    expect: dict[ReportedName, Text] = {}
-    same_on_all_ranks: tuple[ReportedName, ...] = ()
-    compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
-    hint: Text = ""
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
-    launcher: LauncherName = "mpiexec"
-    variants: tuple[Name, ...] = ()
-
-
-class Variant(Model):
-    """How a recipe is met for one accelerator.
-
-    Attributes
-    ----------
-    requirements : tuple of str
-        PEP 508 requirements; ``{version}`` stands for the chosen version.
-    origins : tuple of str
-        Logical origins to ask before ``pypi`` (``pytorch-cpu``).
-    versions : tuple of str
-        Which of the recipe's versions were proven so; empty for all.
-    backends : tuple of str
-        What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
-    """
-
-    requirements: tuple[VariantRequirement, ...]
-    origins: tuple[Origin, ...] = ()
-    versions: tuple[ProvenVersion, ...] = ()
-    backends: tuple[Name, ...] = ()
-
-
-class SourceBuild(Model):
-    """How a distribution that has no wheel is built: offline, on the base plus what is named here.
-
-    None of it comes into the image but the distribution itself.
-
-    Attributes
-    ----------
-    distribution : str
-        What is built, at the recipe's version; its run-time requirements are
-        the recipe's `python`.
-    python : tuple of str
-        Requirements of the build alone (setuptools, wheel, …).
-    system : tuple of str
-        Debian packages of the toolchain (compilers).
-    against : tuple of str
-        What it compiles against: ``mpi``, or names of required recipes.
-    environment : dict of str to str
-        Variables of the build.
-    patches : tuple of str
-        Files under ``patches/``, applied in this order to the unpacked source (``-p1``).
-    """
-
-    distribution: Distribution
-    python: Annotated[tuple[PythonRequirement, ...], Field(min_length=1)]
-    system: tuple[DebianPackage, ...] = ()
-    against: tuple[Name, ...] = ()
-    environment: dict[VariableName, Text] = {}
-    patches: tuple[PatchName, ...] = ()
-
-
-class BaseRequirement(Model):
-    """What a recipe needs of the base image.
-
-    Attributes
-    ----------
-    python : str
-        PEP 440 constraint on its Python that all proven versions meet; empty for any.
-    suites : tuple of str
-        Suites whose packages it is made for (``bullseye``); empty for any.
-    glibc : str or None
-        Oldest C library that its files run with; None for any.
-    """
-
-    python: PythonConstraint = ""
-    suites: tuple[Name, ...] = ()
-    glibc: GlibcVersion | None = None
-
-
-class Recipe(Model):
-    """What envbuild knows about one MPI or framework.
-
-    Attributes
-    ----------
-    kind : str
-        ``mpi`` or ``framework``.
-    versions : tuple of str
-        Versions that were proven, preferred first.
-    variants : dict of str to Variant
-        Accelerator name → what to install; MPI recipes use ``cpu``.
-    owns : tuple of str
-        Distributions that make up this recipe's own layer; empty for one that
-        only brings jobs to what it requires, or consists of Debian packages.
-    family : str or None
-        Of an MPI: whose launcher it has (``openmpi``); None where that is its own name.
-    base : BaseRequirement
-        What it needs of the base image.
-    requires : tuple of Choice
-        Other recipes that must be in the spec; a constraint takes part in
-        choosing their version.
-    python : tuple of str
-        Requirements that come along and belong to the ``python`` layer.
-    source : SourceBuild or None
-        How the one of its distributions that has no wheel is built.
-    system : tuple of str
-        Debian packages that it needs in the image.
-    debian_python : bool
-        Whether the image's `python` sees the Python packages among them.
-    links : dict of str to str
-        Symbolic links that it adds: path → target, as names that others have for a library.
-    lacks : tuple of str
-        Libraries that parts of it want and nothing brings: what works without them is proven.
-    frozen : str
-        Why it is no more than kept alive, and for whom; empty for a living one.
-    imports : tuple of str
-        Modules that must import in the finished image.
-    verify : tuple of VerifyJob
-        Its mini jobs.
-    needs_mpi : bool
-        Whether it cannot be without an MPI in the image.
-    environment : dict
-        Variables that it adds to the image.
-    commands : tuple of str
-        Commands in the image that users call.
-    """
-
-    schema_: Annotated[Format, Field(alias="schema")] = 1
-    name: Name
-    kind: Literal["mpi", "framework"]
-    summary: Text
-    homepage: Text = ""
-    versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
-    variants: dict[Name, Variant]
-    owns: tuple[Distribution, ...]
-    family: Name | None = None
-    base: BaseRequirement = BaseRequirement()
-    requires: tuple[Pick, ...] = ()
-    python: tuple[PythonRequirement, ...] = ()
-    source: SourceBuild | None = None
-    system: tuple[DebianPackage, ...] = ()
-    debian_python: bool = False
-    links: dict[ImagePath, Text] = {}
-    lacks: tuple[Soname, ...] = ()
-    frozen: Text = ""
-    imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
-    verify: tuple[VerifyJob, ...] = ()
-    needs_mpi: bool = False
-    environment: dict[VariableName, Text | Prepend] = {}
-    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import Choice, EnvSpec, Recipe, Variant
+from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.recipe import Recipe, Variant
 
 # A recipe's word for what no accelerator matters to.
 ANY = "any"

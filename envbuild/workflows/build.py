@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uv
 
 from envbuild.build.run import Workshop, build_layers, drop_damaged, missing_layers
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.run import preflight
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskStarted, Warned
+from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target, compose, is_image
 from envbuild.image.model import Part
 from envbuild.lock.text import dump
@@ -46,6 +48,8 @@ class Built:
         How many layers it holds.
     unchanged : bool
         Whether the file was already this image.
+    preflight : Preflight
+        What the image would load; the file is there whatever was found.
     """
 
     path: Path
@@ -53,6 +57,7 @@ class Built:
     size_bytes: int
     layers: int
     unchanged: bool
+    preflight: Preflight
 
     def to_json(self) -> str:
         """Return it as JSON, one line."""
@@ -62,6 +67,10 @@ class Built:
             "size_bytes": self.size_bytes,
             "layers": self.layers,
             "unchanged": self.unchanged,
+            "preflight": {
+                "passed": self.preflight.passed,
+                "problems": [asdict(problem) for problem in self.preflight.problems],
+            },
         }
         return json.dumps(data)
 
@@ -145,7 +154,19 @@ def build_image(
         size_bytes=path.stat().st_size,
         layers=sum(len(part.layers) for part in parts),
         unchanged=unchanged,
+        preflight=_preflight(path, settings),
     )
+
+
+def _preflight(path: Path, settings: Settings) -> Preflight:
+    """Look at what was composed: layers that the store has seen before were read then."""
+    started = clock.seconds()
+    settings.emit(TaskStarted(task="check", title=f"what {path.name} would load"))
+    # Its file systems were copied from the store's blobs just now, or are as large as these.
+    _, found = preflight(path, settings.store, intact=True)
+    seconds = clock.seconds() - started
+    settings.emit(TaskDone(task="check", seconds=seconds) if found.passed else TaskFailed(task="check"))
+    return found
 
 
 def _parts(plan: BuildPlan, records: Mapping[str, LayerRecord]) -> list[Part]:

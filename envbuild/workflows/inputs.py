@@ -23,8 +23,9 @@ from envbuild.spec.check import (
     recipe_not_known,
 )
 from envbuild.spec.load import Loaded, examine
-from envbuild.spec.model import NAME, Choice, EnvSpec, Recipe
+from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 from envbuild.system.files import (
     configuration_homes,
@@ -261,7 +262,7 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
     named = spec.value.base
     wrong_base = "base" in spec.left_out
     base = None if named is None or wrong_base else reader.base(named)
-    choices = [*spec.value.frameworks, *([spec.value.mpi] if spec.value.mpi else [])]
+    choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
     sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}
     parts = Parts(
         spec=spec,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.errors import EnvbuildError
-from envbuild.spec.model import BaseRequirement, Prepend, Recipe
+from envbuild.spec.model import Prepend
+from envbuild.spec.recipe import BaseRequirement, Recipe
 from envbuild.workflows.inputs import find_catalog, read_recipe
 
 

@@ -14,6 +14,7 @@ from envbuild.check.findings import Finding
 from envbuild.check.hosted import host_launcher, judge_from_host, launch_inside, launch_outside
 from envbuild.check.judge import Job, judge_mapped, no_jobs
 from envbuild.check.launchers.mpiexec import Mpiexec
+from envbuild.check.preflight.run import preflight
 from envbuild.check.report import Report
 from envbuild.check.run import PARTS
 from envbuild.check.trial import Launch, Trial, try_job
@@ -76,9 +77,11 @@ def test_image(
     here = fingerprint(apptainer)
     if hosted is not None:
         here = here.with_fact("mpi", hosted[1].identity)
-    findings = _static(subject, limit_s=timeout_s or manifest.timeout_s, emit=settings.emit)
+    findings = _static(subject, settings, limit_s=timeout_s or manifest.timeout_s)
+    # A job about the image's own MPI says nothing of the one that takes its place.
+    jobs = [job for job in subject.jobs() if not (hosted and job.own_mpi)]
     with _starter(subject, hosted) as start:
-        trials = _dynamic(subject, wanted, timeout_s, settings.emit, start)
+        trials = _dynamic(subject, jobs, wanted, timeout_s, settings.emit, start)
     for trial in trials.values():
         findings += trial.findings
     seen = [each for trial in trials.values() for each in trial.reports]
@@ -126,12 +129,14 @@ def _check_place(report: Path) -> None:
         raise RequestError(f"nothing can be written in `{report.parent}`", hint=hint)
 
 
-def _static(subject: run.Subject, *, limit_s: float, emit: Emit) -> list[Finding]:
-    started, task = clock.seconds(), "test:static"
+def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:
+    started, task, emit = clock.seconds(), "test:static", settings.emit
     total = sum(part.size_bytes for part in subject.manifest.parts)
     emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
     parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
     findings = [run.judge_parts(parts)]
+    intact = findings[0].status == "PASS"
+    findings += preflight(subject.image, settings.store, intact=intact)[1].findings()
     if foreign := run.judge_foreign(subject.manifest):
         findings.append(foreign)
     else:
@@ -171,10 +176,15 @@ def _hosted_launch(
 
 
 def _dynamic(
-    subject: run.Subject, ranks: int, timeout_s: float | None, emit: Emit, start: Starter
+    subject: run.Subject,
+    jobs: Sequence[Job],
+    ranks: int,
+    timeout_s: float | None,
+    emit: Emit,
+    start: Starter,
 ) -> dict[str, Trial]:
     trials: dict[str, Trial] = {}
-    for job in subject.jobs():
+    for job in jobs:
         started, task = clock.seconds(), f"test:{job.id}"
         emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
         limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s

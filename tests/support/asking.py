@@ -9,7 +9,8 @@ from typing import Any, Literal
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.model import Choice, EnvSpec, Packages, Recipe, Variant
+from envbuild.spec.model import Choice, EnvSpec, Packages
+from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.site import Site
 
 BASE_DIGEST = "sha256:" + "0" * 64

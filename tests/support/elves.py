@@ -1,4 +1,4 @@
-"""Tiny ELF files, made to order: enough for a loader's eyes, nothing to run."""
+"""Tiny ELF files, made to order: the loader maps them and lists what they need; there is nothing to run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 MACHINES = {"amd64": 62, "arm64": 183, "ppc64": 21}
 _NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 10, 14, 15, 29
+_GNU_STACK = 0x6474E551
 _FLAGS_1, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFB, *range(0x6FFFFFFC, 0x70000000)
 
 
@@ -28,6 +29,7 @@ class Elf:
     defined: Sequence[str] = ()
     interpreter: str = ""
     flags_1: int = 0
+    texts: Sequence[str] = ()
 
     def bytes(self) -> bytes:
         return _Writer(self).whole()
@@ -57,8 +59,10 @@ class _Writer:
             if name
         ]
         entries = [(tag, self.text(name)) for tag, name in texts]
+        for text in elf.texts:
+            self.text(text)
         interpreter = elf.interpreter.encode() + b"\0" if elf.interpreter else b""
-        at = 64 + 56 * (2 + bool(interpreter))
+        at = 64 + 56 * (3 + bool(interpreter))
         places = {}
         body = b""
         for name, data in (
@@ -81,7 +85,8 @@ class _Writer:
         body += bytes(-(at + len(body)) % 8)
         dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, (0, 0)])
         start, end = at + len(body), at + len(body) + len(dynamic)
-        segments = [(1, 0, end), (2, start, len(dynamic))]
+        # The loader adjusts the dynamic table in place, and wants to know that no stack need be executable.
+        segments = [(1, 0, end), (2, start, len(dynamic)), (_GNU_STACK, 0, 0)]
         if interpreter:
             segments.append((3, places["interpreter"], len(interpreter)))
         header = struct.pack(
@@ -90,7 +95,7 @@ class _Writer:
             *(3, MACHINES[elf.machine], 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0),
         )
         table = b"".join(
-            struct.pack("<IIQQQQQQ", kind, 4, place, place, place, length, length, 8)
+            struct.pack("<IIQQQQQQ", kind, 6, place, place, place, length, length, 4096 if kind == 1 else 8)
             for kind, place, length in segments
         )
         return header + table + body + dynamic

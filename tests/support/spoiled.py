@@ -31,9 +31,14 @@ def controls_of(subject: run.Subject) -> list[Control]:
     return [control for control in CONTROLS if (control.recipe, control.file) in jobs]
 
 
-def job_of(subject: run.Subject, recipe: str, file: str) -> Job:
-    """Return the job of an image that starts a file."""
-    (found,) = [job for job in subject.jobs() if (job.recipe, job.file) == (recipe, file)]
+def job_of(subject: run.Subject, control: Control) -> Job:
+    """Return the job of an image that a control spoils; several may start one file."""
+    failing = {check.removeprefix("D0/").partition("/")[0] for check in control.fails}
+    (found,) = [
+        job
+        for job in subject.jobs()
+        if (job.recipe, job.file) == (control.recipe, control.file) and job.id in failing
+    ]
     return found
 
 
@@ -69,7 +74,7 @@ def try_text(
 
 def overlooked(subject: run.Subject, control: Control, directory: Path) -> list[str]:
     """Run a control; return what the judge should have said and did not: nothing where all is well."""
-    job = job_of(subject, control.recipe, control.file)
+    job = job_of(subject, control)
     found = try_text(subject, job, control.text(), directory)
     failed = {finding.id: finding for finding in found.findings if finding.status == "FAIL"}
     missed = [f"{check} did not fail" for check in control.fails if check not in failed]

@@ -10,30 +10,28 @@ from envbuild.check import run
 from envbuild.check.trial import try_job
 from tests.recipes.controls import CONTROLS
 from tests.recipes.spoil import Control
-from tests.support.spoiled import job_of, overlooked
+from tests.support.spoiled import overlooked
+
+JOBS = (
+    *("D1.mpi", "F3.ofi-tcp", "F3.ofi-shm", "F3.ucx-shm"),
+    *("D2.ddp", "D2.torchrun", "D2.tensor-parallel", "D2.pipeline", "D7.train"),
+)
+
+
+def test_these_are_the_jobs_of_the_image(subject: run.Subject) -> None:
+    assert {job.id for job in subject.jobs()} == set(JOBS)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(
-    ("recipe", "file"),
-    [
-        ("mpich", "collectives.py"),
-        ("pytorch", "ddp.py"),
-        ("pytorch", "torchrun.py"),
-        ("pytorch", "tensor_parallel.py"),
-        ("pytorch", "pipeline.py"),
-        ("pytorch", "train.py"),
-    ],
-)
-def test_the_shipped_job_passes(subject: run.Subject, recipe: str, file: str, ranks: int) -> None:
-    job = job_of(subject, recipe, file)
+@pytest.mark.parametrize("name", JOBS)
+def test_the_shipped_job_passes(subject: run.Subject, name: str, ranks: int) -> None:
+    (job,) = [job for job in subject.jobs() if job.id == name]
     launcher = run.launcher_of(subject, job.launcher)
     assert launcher is not None
     found = try_job(job, ranks=ranks, limit_s=300.0, launch=run.launch_with(subject, launcher))
     assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
-    assert len(found.findings) == 2 + len(job.expect) + len(job.same_on_all_ranks) + len(
-        job.compare_with_single
-    )
+    details = (job.expect, job.says, job.same_on_all_ranks, job.compare_with_single)
+    assert len(found.findings) == 2 + sum(map(len, details))
 
 
 # Those of other toolkits and variants need images of their own: tests/integration/toolkits, `make toolkits`.

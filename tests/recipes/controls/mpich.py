@@ -3,6 +3,7 @@
 from functools import partial
 
 from tests.recipes.spoil import SINGLETONS, control
+from tests.recipes.transports import transport_controls
 
 _mpi = partial(control, "mpich", "collectives")
 
@@ -28,4 +29,15 @@ CONTROLS = (
         ("    envbuild_job.report(", "    rank == 1 or envbuild_job.report("),
     ),
     _mpi("a rank that dies", "D1.mpi/end", ("    main()\n", "    main()\n    raise SystemExit(3)\n")),
+    *transport_controls("mpich", "F3.ofi-tcp", "provider", {"FI_PROVIDER": "shm"}, network=True),
+    # The provider is opened all the same, and its log says so: the counters tell.
+    control(
+        "mpich",
+        "transport",
+        "F3.ofi-tcp: MPICH's own shared memory",
+        "F3.ofi-tcp/over_network",
+        before="import os\nos.environ['MPIR_CVAR_NOLOCAL'] = '0'\n",
+    ),
+    *transport_controls("mpich", "F3.ofi-shm", "provider", {"FI_PROVIDER": "tcp"}, network=False),
+    *transport_controls("mpich", "F3.ucx-shm", "transport", {"UCX_TLS": "tcp,self"}, network=False),
 )

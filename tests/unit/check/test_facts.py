@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.facts import MAX_REPORT_BYTES, rank_outputs, read_reports
+from envbuild.check.facts import MAX_REPORT_BYTES, rank_outputs, ranks_that_said, read_reports
 from tests.unit.check.stage import report, write
 
 
@@ -92,3 +92,12 @@ def test_of_long_output_only_the_end_is_read(tmp_path: Path) -> None:
     shown = rank_outputs(tmp_path)
     assert shown.endswith("the end")
     assert len(shown) < 70_000
+
+
+def test_the_ranks_that_said_something_are_told(tmp_path: Path) -> None:
+    for rank, text in enumerate(("Using tcp provider", "using TCP provider", "\xff\nUsing shm provider")):
+        write(tmp_path, f"output-rank-{rank}-of-3-host-9{rank}.txt", text)
+    (tmp_path / "output-rank-0-of-3-link.txt").symlink_to(tmp_path / "output-rank-2-of-3-host-92.txt")
+    said = ranks_that_said(tmp_path, {"provider": ["Using tcp", "Using shm"], "other": ["none"]})
+    assert said == {"provider": {0, 2}, "other": frozenset()}
+    assert ranks_that_said(tmp_path, {}) == {}

@@ -8,7 +8,7 @@ from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.known import launcher_named
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.torchrun import Torchrun
-from envbuild.spec.model import LauncherName
+from envbuild.spec.recipe import LauncherName
 
 RUNTIME = ["apptainer", "exec", "image.sif"]
 JOB = ["python", "-s", "job.py"]

@@ -124,3 +124,20 @@ def test_the_private_directory_is_gone_afterwards(tmp_path: Path) -> None:
         try_job(job(), ranks=1, limit_s=30.0, launch=launch)  # type: ignore[arg-type]
     assert len(set(seen)) == 2
     assert not any(path.exists() for path in seen)
+
+
+def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path) -> None:
+    demo = job(environment={"ROAD": "fast"}, says={"road": ("on the fast road",)})
+    text = HONEST + "\nprint('on the', os.environ['ROAD'], 'road')\n"
+    assert failed(trial(tmp_path, text, job=demo)) == {}
+    silent = text.replace("print('on", "rank == 1 or print('on")
+    found = trial(tmp_path, silent, job=demo)
+    assert set(failed(found)) == {"D9.demo/road"}
+    (finding,) = [each for each in found.findings if each.status == "FAIL"]
+    assert "not that of rank 1" in finding.line()
+
+
+def test_a_job_cannot_set_what_is_ours(tmp_path: Path) -> None:
+    demo = job(environment={"ENVBUILD_TOKEN": "forged", "OMP_NUM_THREADS": "7"})
+    found = trial(tmp_path, HONEST, job=demo)
+    assert failed(found) == {}

@@ -10,11 +10,14 @@ import pytest
 
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.rules import RULES, SYMBOLS, Problem
 from envbuild.check.report import render_lines
 from envbuild.check.trial import Trial
 from envbuild.cli.test import command
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
+from envbuild.image.model import Manifest
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer
@@ -35,14 +38,21 @@ class Stage:
         self.events: list[Event] = []
         self.asked: list[tuple[int, float, bool]] = []
         self.findings: tuple[Finding, ...] = (GOOD,)
+        self.problems: tuple[Problem, ...] = ()
+        self.intact: bool | None = None
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = subject().manifest
         self.parts = (part("sha256:aa"),)
         monkeypatch.setattr(Settings, "find_apptainer", lambda _: APPTAINER)
         monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
         monkeypatch.setattr(testing, "verify_parts", lambda _, advanced: self.parts)
+        monkeypatch.setattr(testing, "preflight", self.preflight)
         monkeypatch.setattr(testing, "try_job", self.try_job)
         monkeypatch.setattr(run, "probe", lambda *_, limit_s: [Finding("PASS", "S1.imports", "", "")])
+
+    def preflight(self, image: Path, store: Store, *, intact: bool) -> tuple[Manifest, Preflight]:
+        self.intact = intact
+        return self.manifest, Preflight(problems=self.problems, excused=(), objects=9, processes=3)
 
     def try_job(self, job: object, *, ranks: int, limit_s: float, launch: object) -> Trial:
         self.asked.append((ranks, limit_s, launch is not None))
@@ -64,6 +74,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     assert report.passed
     assert [finding.id for finding in report.findings] == [
         "S1.digest",
+        *RULES,
         "S1.imports",
         "D0/D1.demo",
         "S3.mapped",
@@ -74,6 +85,20 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     assert verdict is not None
     assert verdict.state == "passed"
     assert [type(event) for event in stage.events].count(TaskDone) == 2
+
+
+def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
+    stage.problems = (Problem(rule=SYMBOLS, file="/x.so", need="f of mpi", winner="/libmpi.so", hint="why"),)
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert report.failed == (SYMBOLS,)
+    assert not report.passed
+    assert stage.intact is True
+
+
+def test_scans_of_a_changed_image_are_not_trusted(stage: Stage) -> None:
+    stage.parts = (part("sha256:bb"),)
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert stage.intact is False
 
 
 def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:

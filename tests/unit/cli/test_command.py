@@ -36,6 +36,7 @@ HELP = {
     "lock": ["lock"],
     "fetch": ["fetch"],
     "plan": ["plan"],
+    "check": ["check"],
     "test": ["test"],
     "launch": ["launch"],
     "inspect": ["inspect"],

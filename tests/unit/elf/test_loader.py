@@ -98,6 +98,31 @@ def test_rpath_is_inherited_and_runpath_is_not() -> None:
     assert [(each.path, each.name) for each in own.missing] == [("/l/libmid.so", "libend.so")]
 
 
+def test_rpath_is_inherited_from_every_object_between() -> None:
+    tree = Files(
+        {
+            "/app": Elf(needed=("libtop.so",)),
+            "/env/libtop.so": lib("libtop.so", "libmid.so", rpath="/private"),
+            "/private/libmid.so": lib("libmid.so", "libend.so"),
+            "/private/libend.so": lib("libend.so"),
+            "/env/libend.so": lib("libend.so"),
+        }
+    )
+    found = closure("/app", tree, Search(library_path=("/env",)))
+    assert loaded(found)[3] == ("/private/libend.so", "DT_RPATH")
+
+
+def test_origin_in_the_environment_is_the_programs() -> None:
+    tree = Files(
+        {
+            "/o/app": Elf(needed=("liba.so",)),
+            "/o/l/liba.so": lib("liba.so", "libb.so"),
+            "/o/l/libb.so": lib("libb.so"),
+        }
+    )
+    assert not closure("/o/app", tree, Search(library_path=("$ORIGIN/l",))).missing
+
+
 def test_an_object_with_runpath_inherits_no_rpath() -> None:
     tree = Files(
         {

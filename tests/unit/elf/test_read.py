@@ -87,7 +87,7 @@ def test_a_name_that_is_the_end_of_another_is_found() -> None:
     data = Elf(defined=("PMPI_Init", "MPI_Init")).bytes()
     # The second symbol's name now lies within the first one's.
     merged = data.replace(b"\0MPI_Init\0", b"\0XXXXXXXX\0")
-    at = 64 + 2 * 56 + 2 * 24
+    at = 64 + 3 * 56 + 2 * 24
     assert merged[at : at + 4] == (11).to_bytes(4, "little")
     merged = merged[:at] + (2).to_bytes(4, "little") + merged[at + 4 :]
     assert read_symbols(io.BytesIO(merged), ("MPI_",)).defined == {"MPI_Init"}

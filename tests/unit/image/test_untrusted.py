@@ -74,6 +74,18 @@ def test_a_good_one_comes_back() -> None:
         (replace(GOOD, jobs=(replace(JOB, file="../x.py"),)), "jobs.file: '../x.py' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, recipe=".."),)), "jobs.recipe: '..' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, launcher="sh"),)), "jobs.launcher: 'sh' is not allowed"),
+        (
+            replace(GOOD, jobs=(replace(JOB, environment={"A=B": "x"}),)),
+            "jobs.environment: 'A=B' is not allowed",
+        ),
+        (
+            replace(GOOD, jobs=(replace(JOB, environment={"A": "x\n"}),)),
+            "a text holds a control character: 'x\\n'",
+        ),
+        (
+            replace(GOOD, jobs=(replace(JOB, says={"a": ("\x1b",)}),)),
+            "a text holds a control character: '\\x1b'",
+        ),
         (replace(GOOD, jobs=(replace(JOB, id="x"),)), "jobs.id: 'x' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, hint="\x07"),)), "a text holds a control character: '\\x07'"),
         (

@@ -7,7 +7,8 @@ import pytest
 from envbuild.lock.model import BuildDebPin, Lock, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.spec.model import Choice, SourceBuild
+from envbuild.spec.model import Choice
+from envbuild.spec.recipe import SourceBuild
 from tests.support.asking import asked, base_image, chosen, deb, lock_of, mpich, pytorch, wheel
 
 PINS = (

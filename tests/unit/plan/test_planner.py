@@ -29,7 +29,8 @@ from envbuild.plan.planner import HEAVY_BYTES, MAX_OVERLAYS, make_plan, overlay_
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.model import EnvSpec, Recipe, SourceBuild, Variant
+from envbuild.spec.model import EnvSpec
+from envbuild.spec.recipe import Recipe, SourceBuild, Variant
 
 TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
 STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)

@@ -17,7 +17,7 @@ from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.uvtext import Offer, Resolved
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BasePython
-from envbuild.spec.model import SourceBuild
+from envbuild.spec.recipe import SourceBuild
 from tests.support.asking import asked, base_image, chosen, lock_of, pytorch, wheel
 
 LAYER = "framework:horovod"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, render
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
-from envbuild.spec.model import Recipe
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 from envbuild.workflows import inputs
 

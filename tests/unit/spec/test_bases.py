@@ -11,7 +11,8 @@ from envbuild.errors import Location
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution, none_fits
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import BaseRequirement, Choice
+from envbuild.spec.model import Choice
+from envbuild.spec.recipe import BaseRequirement
 from tests.support.asking import base_image
 
 HERE = Location(path=Path("spec.yaml"))

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, render
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
-from envbuild.spec.model import EnvSpec, Recipe
+from envbuild.spec.model import EnvSpec
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 
 TOP = Path(__file__).parents[3]

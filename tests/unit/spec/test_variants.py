@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from envbuild.spec.model import Choice, Recipe, Variant, parse_choice
+from envbuild.spec.model import Choice, parse_choice
+from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.variants import variant_for
 
 

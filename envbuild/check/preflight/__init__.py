@@ -1,0 +1,1 @@
+"""What a finished image would load, known without running it."""

@@ -1,0 +1,113 @@
+"""What is known of libraries beyond their tables: families, and what they open by name. Data."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Family(_Row):
+    """Libraries of which one process holds one, and whose users are compared with it.
+
+    Attributes
+    ----------
+    library, beside : str
+        Patterns of the names of the one library, and of others that belong to it.
+    symbols : tuple of str
+        How the names begin that its users take from it.
+    """
+
+    library: str
+    beside: str = ""
+    symbols: tuple[str, ...]
+
+    def is_library(self, *names: str) -> bool:
+        """Whether one of the names is the one library's."""
+        return any(re.fullmatch(self.library, name) for name in names)
+
+    def concerns(self, names: Sequence[str]) -> bool:
+        """Whether one of the names belongs to the family."""
+        return any(re.fullmatch(f"{self.library}|{self.beside or '(?!)'}", name) for name in names)
+
+
+class Opened(_Row):
+    """Libraries that one opens by name while it runs.
+
+    Attributes
+    ----------
+    by : str
+        Pattern of the name of what opens them.
+    names : tuple of str
+        What it opens.
+    optional : bool
+        Whether it does without.
+    written : bool
+        Whether this is so only of those files in which the name is written.
+    where : str
+        Only in an image that holds a library of this pattern.
+    why, hint, source : str
+        For people.
+    """
+
+    by: str
+    names: tuple[str, ...]
+    optional: bool = False
+    written: bool = False
+    where: str = ""
+    why: str
+    hint: str = ""
+    source: str
+
+
+class Components(_Row):
+    """The whole table.
+
+    Attributes
+    ----------
+    families : dict of str to Family
+        By name.
+    opened : tuple of Opened
+        In the order of the table.
+    together : tuple of str
+        Patterns of directories below which libraries are loaded before what needs them.
+    """
+
+    families: dict[str, Family]
+    opened: tuple[Opened, ...]
+    together: tuple[str, ...]
+
+    def together_with(self, path: str) -> str:
+        """Return the directory below which a file's package loads its own libraries; empty for none."""
+        for pattern in self.together:
+            found = re.match(f"({pattern})/", path)
+            if found:
+                return found[1]
+        return ""
+
+
+@cache
+def text() -> str:
+    """Return the table as it is written."""
+    return resources.files(__package__).joinpath("components.yaml").read_text(encoding="utf-8")
+
+
+@cache
+def components() -> Components:
+    """Return the table."""
+    return Components.model_validate(yaml.load(text(), Loader=yaml.SafeLoader))  # it is the safe one
+
+
+@cache
+def digest() -> str:
+    """Return the sha256 of the table, in hex: what a scan has looked for hangs on it."""
+    return hashlib.sha256(text().encode()).hexdigest()

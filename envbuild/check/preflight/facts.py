@@ -1,0 +1,80 @@
+"""What a look at an image tells of it, in the words of the rules on what fits together. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from envbuild.check.preflight.rules import RPATH, Problem
+from envbuild.check.preflight.simulate import Process, Simulation
+from envbuild.elf.mpi import mpi_abi
+
+IMAGE = "image"
+_CXX = "libstdc++.so.6"
+
+
+class Seen:
+    """Gathers facts while an image's processes are looked at, one after the other."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._family = simulation.table.families["mpi"]
+        self._names: set[str] = set()
+        self._abis: set[str] = set()
+        self._cxx: set[str] = set()
+        # Most copies of a library that one process loads.
+        self._copies: dict[str, set[str]] = {"nccl": set(), "cudnn": set()}
+
+    def add(self, process: Process) -> None:
+        """Note which MPI a process asks for and gets, which C++ library, how many NCCLs and cuDNNs."""
+        for name, most in self._copies.items():
+            family = self._simulation.table.families[name]
+            loaded = [one for one in process.closure.objects if family.is_library(*one.names)]
+            paths = {self._simulation.path_of(one) for one in loaded}
+            self._copies[name] = max(most, paths, key=len)
+        for asking in process.closure.objects:
+            for name, winner in asking.needs.items():
+                if name == _CXX:
+                    self._cxx.update(winner.found.versions_defined)
+                # What belongs to an MPI may ask for another part of it.
+                if not self._family.is_library(name) or self._family.is_library(*asking.names):
+                    continue
+                abi = mpi_abi(winner.found.soname or name, self._simulation.scanned(winner).symbols.defined)
+                # An extension for an MPI that is not there asks for nothing that could be given.
+                if abi is not None:
+                    self._names.add(name)
+                    self._abis.add(abi)
+
+    def facts(self, problems: Sequence[Problem]) -> dict[str, object]:
+        """Return fact's path → value, as `envbuild.compat.facts.Facts` has them.
+
+        Parameters
+        ----------
+        problems : sequence of Problem
+            What was wrong with the processes.
+        """
+        needed = {
+            version
+            for found in self._simulation.objects.values()
+            for versions in found.elf.versions_needed.values()
+            for version in versions
+        }
+        tied = sorted({problem.file for problem in problems if problem.rule == RPATH})
+        values: dict[str, object] = {
+            "mpi.needed_sonames": tuple(sorted(self._names)) or None,
+            "mpi.needed_abis": tuple(sorted(self._abis)) or None,
+            "mpi.rpath_files": tuple(tied),
+            **{f"{name}.copies": tuple(sorted(paths)) for name, paths in self._copies.items()},
+            "glibc.needed": newest(needed, "GLIBC"),
+            "libstdcxx.needed": newest(needed, "GLIBCXX"),
+            "libstdcxx.image": newest(self._cxx, "GLIBCXX"),
+        }
+        return {path: value for path, value in values.items() if value is not None}
+
+
+def newest(versions: Iterable[str], kind: str) -> str | None:
+    """Return the newest of symbol versions of a kind (``2.34`` of ``GLIBC_2.34``); None for none."""
+    found = [
+        match[1] for version in versions if (match := re.fullmatch(rf"{kind}_([0-9]+(\.[0-9]+)*)", version))
+    ]
+    return max(found, key=lambda text: [int(part) for part in text.split(".")], default=None)

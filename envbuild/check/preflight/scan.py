@@ -1,0 +1,203 @@
+"""What the loader would see of one file system: read once, kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from envbuild.check.preflight import components as known
+from envbuild.elf.mpi import TELLTALES
+from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
+from envbuild.image.squashfs import Entry, Squashfs
+
+# Raised whenever a scan sees more, or writes it otherwise.
+SCAN_FORMAT = 1
+
+_CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)")
+_MAX_CONF_BYTES = 64 << 10
+_MAX_SEARCHED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """An ELF file of an image.
+
+    Attributes
+    ----------
+    elf : ElfObject
+        What the loader wants to know of it.
+    symbols : Symbols
+        Those that belong to a family it has to do with.
+    written : tuple of str
+        Names of libraries that it opens if they are written in it, and are.
+    """
+
+    elf: ElfObject
+    symbols: Symbols
+    written: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class LayerScan:
+    """What one file system holds; all paths are absolute.
+
+    Attributes
+    ----------
+    directories, files, whiteouts : list of str
+        Directories, what is neither of the others, and what hides a path of the layers below.
+    links : dict of str to str
+        Link → target as written.
+    objects : dict of str to Scanned
+        ELF files, 64-bit and little-endian.
+    texts : dict of str to str
+        Of ``ld.so.conf``.
+    unreadable : dict of str to str
+        ELF file → what is wrong with it.
+    """
+
+    directories: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    whiteouts: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    objects: dict[str, Scanned] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as one line that `from_json` reads."""
+        data = {
+            "format": SCAN_FORMAT,
+            "components": known.digest(),
+            **{name: getattr(self, name) for name in self.__slots__ if name != "objects"},
+            "objects": {
+                path: [
+                    asdict(found.elf),
+                    sorted(found.symbols.undefined),
+                    sorted(found.symbols.defined),
+                    found.written,
+                ]
+                for path, found in self.objects.items()
+            },
+        }
+        return json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def from_json(text: str) -> LayerScan | None:
+    """Read what `LayerScan.to_json` wrote; None for what is damaged, or of another format or table."""
+    try:
+        data = json.loads(text)
+        if data["format"] != SCAN_FORMAT or data["components"] != known.digest():
+            return None
+        scan = LayerScan(
+            directories=_texts(data["directories"]),
+            files=_texts(data["files"]),
+            whiteouts=_texts(data["whiteouts"]),
+            links=_pairs(data["links"]),
+            texts=_pairs(data["texts"]),
+            unreadable=_pairs(data["unreadable"]),
+        )
+        for path, (elf, undefined, defined, written) in data["objects"].items():
+            symbols = Symbols(frozenset(_texts(undefined)), frozenset(_texts(defined)))
+            scan.objects[path] = Scanned(_elf(elf), symbols, tuple(_texts(written)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return scan
+
+
+def scan_layer(layer: Squashfs) -> LayerScan:
+    """Read a file system.
+
+    Raises
+    ------
+    ValueError
+        It is damaged. An ELF file that is, is told in the scan.
+    """
+    scan = LayerScan()
+    for entry in layer.walk():
+        if entry.kind == "directory":
+            scan.directories.append(entry.path)
+        elif entry.kind == "whiteout":
+            scan.whiteouts.append(entry.path)
+        elif entry.kind == "link":
+            scan.links[entry.path] = entry.target
+        elif entry.kind == "file" and _CONF.fullmatch(entry.path) and entry.size <= _MAX_CONF_BYTES:
+            with layer.open(entry) as file:
+                scan.texts[entry.path] = file.read().decode(errors="replace")
+        elif not (_may_be_loaded(entry) and _scan_file(layer, entry, scan)):
+            scan.files.append(entry.path)
+    return scan
+
+
+def scan_host_file(path: Path) -> Scanned | None:
+    """Read a library of the host that is lent to the image; None for what is no ELF file.
+
+    Raises
+    ------
+    ValueError
+        It is malformed.
+    OSError
+        It cannot be read.
+    """
+    with path.open("rb") as file:
+        elf = read_elf(file)
+        return None if elf is None else _scanned(file, path.name, elf, path.stat().st_size)
+
+
+def _may_be_loaded(entry: Entry) -> bool:
+    return entry.size >= 64 and (".so" in entry.path.rpartition("/")[2] or bool(entry.mode & 0o111))
+
+
+def _scan_file(layer: Squashfs, entry: Entry, scan: LayerScan) -> bool:
+    with layer.open(entry) as file:
+        try:
+            elf = read_elf(file)
+            if elf is not None:
+                scan.objects[entry.path] = _scanned(file, entry.path.rpartition("/")[2], elf, entry.size)
+        except ValueError as error:
+            scan.unreadable[entry.path] = str(error)
+            return False
+    return elf is not None
+
+
+def _scanned(file: BinaryIO, name: str, elf: ElfObject, size: int) -> Scanned:
+    table = known.components()
+    prefixes: list[str] = []
+    for family in table.families.values():
+        if family.symbols and family.concerns([name, elf.soname, *elf.needed]):
+            prefixes += family.symbols
+    # With the prefixes of its family come the telltales of MPI's ABI.
+    symbols = read_symbols(file, (*prefixes, *TELLTALES)) if prefixes else Symbols(frozenset(), frozenset())
+    wanted = [
+        each
+        for row in table.opened
+        if row.written and any(re.fullmatch(row.by, one) for one in (name, elf.soname))
+        for each in row.names
+    ]
+    written: tuple[str, ...] = ()
+    if wanted and size <= _MAX_SEARCHED_BYTES:
+        file.seek(0)
+        content = file.read()
+        written = tuple(one for one in wanted if b"\0" + one.encode() + b"\0" in content)
+    return Scanned(elf, symbols, written)
+
+
+def _elf(data: Mapping[str, Any]) -> ElfObject:
+    needs = {name: tuple(_texts(versions)) for name, versions in data["versions_needed"].items()}
+    lists = {name: tuple(_texts(data[name])) for name in ("needed", "rpath", "runpath", "versions_defined")}
+    return ElfObject(**{**data, **lists, "versions_needed": needs})
+
+
+def _texts(data: object) -> list[str]:
+    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+        raise ValueError("not a list of texts")
+    return data
+
+
+def _pairs(data: object) -> dict[str, str]:
+    if not isinstance(data, dict) or not all(isinstance(each, str) for each in data.values()):
+        raise ValueError("not a table of texts")
+    return data

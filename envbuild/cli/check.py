@@ -1,0 +1,37 @@
+"""`envbuild check`: what an image would load and whether it fits its site, known without running it."""
+
+from __future__ import annotations
+
+import typer
+
+from envbuild.cli.options import (
+    ImageArgument,
+    JsonOption,
+    Mpi,
+    MpiOption,
+    SiteOption,
+    StoreOption,
+    put,
+    say,
+)
+
+
+def command(
+    image: ImageArgument,
+    site: SiteOption = None,
+    mpi: MpiOption = Mpi.IMAGE,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.check import check_image  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=None, recipes=None, site=site, emit=emit)
+        checked = check_image(image, settings, on_host_mpi=mpi is Mpi.HOST)
+    if json:
+        put(checked.to_json())
+    say(checked.to_text())
+    raise typer.Exit(0 if checked.passed else 4)

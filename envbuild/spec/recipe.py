@@ -1,0 +1,237 @@
+"""What is known of an MPI, a framework or a fabric's library: the model of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from envbuild.spec.fields import Distribution, Format, ProvenVersion
+from envbuild.spec.model import (
+    MODULE,
+    DebianPackage,
+    GlibcVersion,
+    ImagePath,
+    Model,
+    Name,
+    Origin,
+    Pick,
+    Prepend,
+    PythonConstraint,
+    PythonRequirement,
+    Soname,
+    Text,
+    VariableName,
+    full_match,
+    python_requirement,
+)
+
+
+def _variant_requirement(value: str) -> str:
+    python_requirement(value.replace("{version}", "1"))
+    return value
+
+
+VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
+RecipeKind = Literal["mpi", "framework", "fabric"]
+LauncherName = Literal["mpiexec", "torchrun"]
+PatchName = Annotated[
+    str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
+]
+SaidText = Annotated[Text, Field(min_length=1)]
+ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
+
+
+class VerifyJob(Model):
+    """A mini job of a recipe: what it runs, and what it must report.
+
+    The job reports facts; what they must be stands here, so that the parent
+    judges. Expected values are integer arithmetic in ``n``, the number of
+    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly.
+
+    Attributes
+    ----------
+    id : str
+        Its check id (``D2.ddp-oracle``), unique in the image.
+    job : str
+        A file under the recipe's ``verify/``.
+    title : str
+        What it proves, for people.
+    expect : dict of str to str
+        Reported value's name → expression in ``n`` and ``r``; compared for equality on every rank.
+    same_on_all_ranks : tuple of str
+        Reported values that must be equal on all ranks.
+    compare_with_single : dict of str to float
+        Reported value's name (a number or list of numbers) → relative
+        tolerance against the same job on one rank.
+    hint : str
+        What to look at when it fails.
+    timeout_s : float or None
+        Wall-clock limit in seconds, where the job needs another than the default.
+    launcher : str
+        What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
+    variants : tuple of str
+        The recipe's variants whose images carry it; empty for all.
+    environment : dict of str to str
+        Variables that its ranks get, such as those that choose a transport.
+    says : dict of str to tuple of str
+        A name for it → texts, one of which every rank's own output must hold:
+        what a library logs of the transport that it took.
+    own_mpi : bool
+        Whether it is about the image's own MPI, and says nothing where the host's takes its place.
+    """
+
+    id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
+    job: Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
+    title: Text
+    expect: dict[ReportedName, Text] = {}
+    same_on_all_ranks: tuple[ReportedName, ...] = ()
+    compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
+    hint: Text = ""
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    launcher: LauncherName = "mpiexec"
+    variants: tuple[Name, ...] = ()
+    environment: dict[VariableName, Text] = {}
+    says: dict[ReportedName, Annotated[tuple[SaidText, ...], Field(min_length=1)]] = {}
+    own_mpi: bool = False
+
+
+class Variant(Model):
+    """How a recipe is met for one accelerator.
+
+    Attributes
+    ----------
+    requirements : tuple of str
+        PEP 508 requirements; ``{version}`` stands for the chosen version.
+    origins : tuple of str
+        Logical origins to ask before ``pypi`` (``pytorch-cpu``).
+    versions : tuple of str
+        Which of the recipe's versions were proven so; empty for all.
+    backends : tuple of str
+        What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
+    """
+
+    requirements: tuple[VariantRequirement, ...]
+    origins: tuple[Origin, ...] = ()
+    versions: tuple[ProvenVersion, ...] = ()
+    backends: tuple[Name, ...] = ()
+
+
+class SourceBuild(Model):
+    """How a distribution that has no wheel is built: offline, on the base plus what is named here.
+
+    None of it comes into the image but the distribution itself.
+
+    Attributes
+    ----------
+    distribution : str
+        What is built, at the recipe's version; its run-time requirements are
+        the recipe's `python`.
+    python : tuple of str
+        Requirements of the build alone (setuptools, wheel, …).
+    system : tuple of str
+        Debian packages of the toolchain (compilers).
+    against : tuple of str
+        What it compiles against: ``mpi``, or names of required recipes.
+    environment : dict of str to str
+        Variables of the build.
+    patches : tuple of str
+        Files under ``patches/``, applied in this order to the unpacked source (``-p1``).
+    """
+
+    distribution: Distribution
+    python: Annotated[tuple[PythonRequirement, ...], Field(min_length=1)]
+    system: tuple[DebianPackage, ...] = ()
+    against: tuple[Name, ...] = ()
+    environment: dict[VariableName, Text] = {}
+    patches: tuple[PatchName, ...] = ()
+
+
+class BaseRequirement(Model):
+    """What a recipe needs of the base image.
+
+    Attributes
+    ----------
+    python : str
+        PEP 440 constraint on its Python that all proven versions meet; empty for any.
+    suites : tuple of str
+        Suites whose packages it is made for (``bullseye``); empty for any.
+    glibc : str or None
+        Oldest C library that its files run with; None for any.
+    """
+
+    python: PythonConstraint = ""
+    suites: tuple[Name, ...] = ()
+    glibc: GlibcVersion | None = None
+
+
+class Recipe(Model):
+    """What envbuild knows about one MPI or framework.
+
+    Attributes
+    ----------
+    kind : str
+        ``mpi``, ``framework`` or ``fabric``: under which key of a spec it is named.
+    versions : tuple of str
+        Versions that were proven, preferred first.
+    variants : dict of str to Variant
+        Accelerator name → what to install; MPI recipes use ``cpu``.
+    owns : tuple of str
+        Distributions that make up this recipe's own layer; empty for one that
+        only brings jobs to what it requires, or consists of Debian packages.
+    family : str or None
+        Of an MPI: whose launcher it has (``openmpi``); None where that is its own name.
+    base : BaseRequirement
+        What it needs of the base image.
+    requires : tuple of Choice
+        Other recipes that must be in the spec; a constraint takes part in
+        choosing their version.
+    python : tuple of str
+        Requirements that come along and belong to the ``python`` layer.
+    source : SourceBuild or None
+        How the one of its distributions that has no wheel is built.
+    system : tuple of str
+        Debian packages that it needs in the image.
+    debian_python : bool
+        Whether the image's `python` sees the Python packages among them.
+    links : dict of str to str
+        Symbolic links that it adds: path → target, as names that others have for a library.
+    lacks : tuple of str
+        Libraries that parts of it want and nothing brings: what works without them is proven.
+    frozen : str
+        Why it is no more than kept alive, and for whom; empty for a living one.
+    imports : tuple of str
+        Modules that must import in the finished image.
+    verify : tuple of VerifyJob
+        Its mini jobs.
+    needs_mpi : bool
+        Whether it cannot be without an MPI in the image.
+    environment : dict
+        Variables that it adds to the image.
+    commands : tuple of str
+        Commands in the image that users call.
+    """
+
+    schema_: Annotated[Format, Field(alias="schema")] = 1
+    name: Name
+    kind: RecipeKind
+    summary: Text
+    homepage: Text = ""
+    versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
+    variants: dict[Name, Variant]
+    owns: tuple[Distribution, ...]
+    family: Name | None = None
+    base: BaseRequirement = BaseRequirement()
+    requires: tuple[Pick, ...] = ()
+    python: tuple[PythonRequirement, ...] = ()
+    source: SourceBuild | None = None
+    system: tuple[DebianPackage, ...] = ()
+    debian_python: bool = False
+    links: dict[ImagePath, Text] = {}
+    lacks: tuple[Soname, ...] = ()
+    frozen: Text = ""
+    imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
+    verify: tuple[VerifyJob, ...] = ()
+    needs_mpi: bool = False
+    environment: dict[VariableName, Text | Prepend] = {}
+    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()

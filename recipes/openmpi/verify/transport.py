@@ -1,0 +1,1 @@
+../../mpich/verify/transport.py

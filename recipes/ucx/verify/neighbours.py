@@ -1,0 +1,1 @@
+../../libfabric/verify/neighbours.py

@@ -1,0 +1,116 @@
+"""Images of a few kilobytes, whose libraries are made to order: nothing in them can be started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from envbuild.image import sif
+from envbuild.image.model import Manifest, Part
+from envbuild.lock.model import BasePin, Lock, RecipePin
+from envbuild.lock.text import dump
+from envbuild.system import squashfs
+from envbuild.system.files import sha256
+from tests.support import trees
+from tests.support.elves import Elf
+
+LIB = "/usr/lib/x86_64-linux-gnu"
+GLIBC = ("GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")
+LIBC = Elf(soname="libc.so.6", versions_defined=("libc.so.6", *GLIBC))
+LIBSTDCXX = Elf(
+    soname="libstdc++.so.6",
+    needed=("libc.so.6",),
+    versions_defined=("libstdc++.so.6", "GLIBCXX_3.4", "GLIBCXX_3.4.29", "CXXABI_1.3"),
+)
+
+# Path → an ELF file, a text, the target of a link (a tuple of one), or None for what hides the path below.
+Layer = Mapping[str, Elf | bytes | tuple[str] | None]
+
+BASE: Layer = {
+    f"{LIB}/libc.so.6": LIBC,
+    f"{LIB}/libstdc++.so.6": LIBSTDCXX,
+    "/lib": ("usr/lib",),
+    "/etc/ld.so.conf": b"include /etc/ld.so.conf.d/*.conf\n",
+    "/etc/ld.so.conf.d/local.conf": b"/usr/local/lib\n",
+    "/etc/ld.so.cache": b"",
+    "/bin/app": Elf(
+        needed=("libc.so.6",),
+        interpreter="/lib64/ld-linux-x86-64.so.2",
+        versions_needed={"libc.so.6": ("GLIBC_2.34",)},
+    ),
+}
+
+
+def small_image(directory: Path, *layers: Layer, name: str = "small.sif", **manifest: object) -> Path:
+    """Write an image with a root and overlays, from bottom to top, and return its path."""
+    parts = []
+    for number, layer in enumerate(layers):
+        tree = directory / f"{name}-{number}"
+        tree.mkdir()
+        _fill(tree, layer)
+        blob = directory / f"{name}-{number}.sqfs"
+        gone = [squashfs.whiteout(path) for path, content in layer.items() if content is None]
+        squashfs.make(tree, blob, pseudo=gone)
+        part = Part(
+            role="overlay" if number else "root",
+            layers=(f"layer-{number}",),
+            digest=f"sha256:{sha256(blob)}",
+            size_bytes=blob.stat().st_size,
+        )
+        parts.append((part, blob))
+    path = directory / name
+    made = _manifest([part for part, _ in parts], manifest)
+    data = [
+        sif.DataObject(name=sif.LOCK, content=dump(_lock(made)).encode()),
+        sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
+    ]
+    sif.write_sif(path, architecture=made.architecture, manifest=made, parts=parts, data=data)
+    return path
+
+
+def _manifest(parts: Sequence[Part], changes: Mapping[str, object]) -> Manifest:
+    return trees.manifest(parts, **{"architecture": "amd64", **changes})
+
+
+def _lock(manifest: Manifest) -> Lock:
+    """Return a lock of the manifest's recipes and nothing else."""
+    return Lock(
+        name=manifest.name,
+        version=manifest.version,
+        accelerator="cpu",
+        base=BasePin(
+            name=manifest.base,
+            digest="sha256:" + "0" * 64,
+            architecture=manifest.architecture,
+            python=manifest.python,
+            abi="cp311",
+            glibc=manifest.glibc,
+        ),
+        recipes=tuple(
+            RecipePin(
+                name=name,
+                kind="mpi" if name == manifest.mpi else "framework",
+                version=version,
+                variant="cpu",
+                digest="sha256:" + "0" * 64,
+            )
+            for name, version in sorted(manifest.recipes.items())
+        ),
+        requests=(),
+        system_requests=(),
+        base_debs=(),
+        system_debs=(),
+        python=(),
+        tools=(),
+    )
+
+
+def _fill(tree: Path, layer: Layer) -> None:
+    for name, content in layer.items():
+        path = tree / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, tuple):
+            path.symlink_to(content[0])
+        elif content is not None:
+            path.write_bytes(content.bytes() if isinstance(content, Elf) else content)
+            path.chmod(0o755 if isinstance(content, Elf) else 0o644)

@@ -1,0 +1,387 @@
+"""Made-up broken images, each told with its rule; and the look-alikes that must not be told.
+
+Most are failures of others: the names are those of the cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from envbuild.check.preflight import rules
+from envbuild.check.preflight.rules import Problem
+from envbuild.check.preflight.run import preflight
+from envbuild.check.preflight.tree import INJECTED
+from envbuild.image.model import Variable
+from envbuild.store.store import Store
+from tests.support.elves import Elf
+from tests.support.small_images import BASE, LIB, Layer, small_image
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+NVIDIA = f"{SITE}/nvidia"
+MPI4PY = f"{SITE}/mpi4py/MPI.cpython-311-x86_64-linux-gnu.so"
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+OMPI4 = ("MPI_Init", "MPI_Allreduce", "ompi_mpi_comm_world", "MPIR_debug_gate")
+OMPI5 = (*OMPI4, "ompi_mpi_errors_abort")
+MPICH = ("MPI_Init", "MPI_Allreduce", "MPI_UNWEIGHTED", "MPIR_Err_return_comm")
+CUDNN9 = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An image, what a host lends it, and what must be told."""
+
+    layer: Layer
+    tells: Mapping[str, str] = field(default_factory=dict)  # rule → what its line says
+    path: str = "/opt/mpi/lib"
+    lent: Mapping[str, Elf] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+
+
+def lib(soname: str, *defined: str, needed: tuple[str, ...] = (), **more: str) -> Elf:
+    return Elf(soname=soname, defined=defined, needed=(*needed, "libc.so.6"), **more)  # type: ignore[arg-type]
+
+
+def user(*needed: str, wants: tuple[str, ...] = (), rpath: str = "", runpath: str = "") -> Elf:
+    return Elf(needed=(*needed, "libc.so.6"), undefined=wants, rpath=rpath, runpath=runpath)
+
+
+def program(*needed: str, wants: tuple[str, ...] = (), rpath: str = "", runpath: str = "") -> Elf:
+    return Elf(needed=needed, undefined=wants, rpath=rpath, runpath=runpath, interpreter=LOADER)
+
+
+def cudnn9(directory: str, *parts: str) -> Layer:
+    names = {f"{directory}/libcudnn_{part}.so.9": lib(f"libcudnn_{part}.so.9") for part in parts}
+    return {f"{directory}/libcudnn.so.9": lib("libcudnn.so.9", "cudnnCreate", runpath="$ORIGIN"), **names}
+
+
+BROKEN = {
+    "c04-mpi4py-built-for-ompi5-runs-with-ompi4": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4),
+            MPI4PY: user("libmpi.so.40", wants=("MPI_Init", "ompi_mpi_errors_abort")),
+        },
+        tells={rules.SYMBOLS: "ompi_mpi_errors_abort of mpi|/opt/mpi/lib/libmpi.so.40 (LD_LIBRARY_PATH)"},
+    ),
+    "c04-loader-picks-older-openmpi": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI5),
+            "/usr/local/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4),
+            MPI4PY: user("libmpi.so.40", wants=("ompi_mpi_errors_abort",)),
+        },
+        path="/nowhere",
+        tells={rules.SYMBOLS: "/usr/local/lib/libmpi.so.40 (cache)"},
+    ),
+    "c04-conda-mpi-rpath-defeats-host-swap": Case(
+        layer={
+            "/opt/conda/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            MPI4PY: user("libmpi.so.12", wants=("MPI_Init",), rpath="/opt/conda/lib"),
+        },
+        lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH)},
+        tells={rules.RPATH: f"{MPI4PY} gets /opt/conda/lib/libmpi.so.12 (DT_RPATH)"},
+    ),
+    "c04-conda-rpath-inherited-from-the-program": Case(
+        layer={
+            "/opt/conda/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/conda/lib/sub/libsolver.so": lib("libsolver.so", needed=("libmpi.so.12",)),
+            "/opt/conda/bin/solve": program("libsolver.so", rpath="$ORIGIN/../lib:$ORIGIN/../lib/sub"),
+        },
+        tells={rules.RPATH: "/opt/conda/lib/sub/libsolver.so gets"},
+    ),
+    "open-mpi-1.10-and-mpich-share-a-name": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/cntk/cntk": program("libmpi.so.12", wants=("MPI_Init", "ompi_mpi_comm_world")),
+        },
+        tells={
+            rules.MPI_ABI: "of the mpich ABI",
+            rules.SYMBOLS: "ompi_mpi_comm_world of mpi",
+        },
+    ),
+    "mpich-program-gets-open-mpi-1.10": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *OMPI4),
+            "/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init", "MPI_Allreduce")),
+        },
+        tells={rules.MPI_ABI: "libmpi.so.12 of the mpich ABI|of the openmpi-12 ABI"},
+    ),
+    "standard-abi-program-gets-a-renamed-mpich": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/mpi/lib/libmpi_abi.so.1": ("libmpi.so.12",),
+            "/opt/env/bin/solve": program("libmpi_abi.so.1", wants=("MPI_Init",)),
+        },
+        tells={rules.MPI_ABI: "libmpi_abi.so.1 of the standard ABI"},
+    ),
+    "c04-cray-abi-module-has-no-libmpicxx": Case(
+        layer={"/opt/env/bin/solve": program("libmpicxx.so.12", "libmpi.so.12", wants=("MPI_Init",))},
+        lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH)},
+        tells={rules.LIBRARIES: "libmpicxx.so.12|/opt/env/bin/solve gets nothing"},
+    ),
+    "c07-wheel-built-with-newer-gcc-than-image": Case(
+        layer={
+            f"{SITE}/storage_offload.so": Elf(
+                needed=("libstdc++.so.6",),
+                versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4", "GLIBCXX_3.4.30", "CXXABI_1.3.13")},
+            )
+        },
+        tells={rules.VERSIONS: "libstdc++.so.6 with GLIBCXX_3.4.30, CXXABI_1.3.13"},
+    ),
+    "c10-rocm-bind-libs-need-newer-glibc": Case(
+        layer={"/bin/tool": program("libnuma.so.1")},
+        lent={
+            "libnuma.so.1": Elf(
+                soname="libnuma.so.1",
+                needed=("libc.so.6",),
+                versions_needed={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")},
+            )
+        },
+        tells={rules.VERSIONS: f"{INJECTED}/libnuma.so.1|libc.so.6 with GLIBC_2.38"},
+    ),
+    "c07-injected-libfabric-misses-json-c": Case(
+        layer={},
+        lent={"libfabric.so.1": lib("libfabric.so.1", needed=("libjson-c.so.3",))},
+        tells={rules.LIBRARIES: f"libjson-c.so.3|{INJECTED}/libfabric.so.1 gets nothing"},
+    ),
+    "c02-tf-cuda11-with-cusolver-from-cuda12": Case(
+        layer={
+            f"{NVIDIA}/cusolver/lib/libcusolver.so.11": lib(
+                "libcusolver.so.11", needed=("libnvJitLink.so.12",)
+            ),
+            f"{SITE}/tensorflow/libtensorflow_cc.so.2": user(
+                "libcusolver.so.11", runpath="$ORIGIN/../nvidia/cusolver/lib"
+            ),
+        },
+        tells={rules.LIBRARIES: "libnvJitLink.so.12|libcusolver.so.11 gets nothing"},
+    ),
+    "c02-cudnn-sublibrary-picked-from-system": Case(
+        layer={
+            **cudnn9(f"{NVIDIA}/cudnn/lib", *CUDNN9),
+            **cudnn9(LIB, *CUDNN9, "engines_tensor_ir"),
+            f"{SITE}/torch/lib/libtorch_cuda.so": user(
+                "libcudnn.so.9", wants=("cudnnCreate",), runpath="$ORIGIN/../../nvidia/cudnn/lib"
+            ),
+        },
+        tells={rules.CUDNN: f"{LIB}/libcudnn_engines_tensor_ir.so.9 (default)"},
+    ),
+    "c02-torch-cudnn-shadowed-by-ld-library-path": Case(
+        layer={
+            "/opt/cudnn-8.0/libcudnn.so.8": lib("libcudnn.so.8", "cudnnCreate"),
+            f"{SITE}/torch/lib/libcudnn.so.8": lib("libcudnn.so.8", "cudnnCreate", "cudnnBackendExecute"),
+            f"{SITE}/torch/lib/libtorch_cuda.so": user(
+                "libcudnn.so.8", wants=("cudnnBackendExecute",), runpath="$ORIGIN"
+            ),
+        },
+        path="/opt/cudnn-8.0",
+        tells={
+            rules.SYMBOLS: "cudnnBackendExecute of cudnn|/opt/cudnn-8.0/libcudnn.so.8 (LD_LIBRARY_PATH)",
+            rules.OPENED: "libcudnn_ops_infer.so.8",
+        },
+    ),
+    "cudnn-without-one-of-its-parts": Case(
+        layer={
+            **cudnn9(f"{NVIDIA}/cudnn/lib", *CUDNN9[:-1]),
+            f"{SITE}/torch/lib/libtorch_cuda.so": user(
+                "libcudnn.so.9", runpath="$ORIGIN/../../nvidia/cudnn/lib"
+            ),
+        },
+        tells={rules.OPENED: "libcudnn_engines_runtime_compiled.so.9"},
+    ),
+    "c06-dynamic-plugin-needs-unversioned-libcudart": Case(
+        layer={
+            f"{NVIDIA}/nccl/lib/libnccl.so.2": lib("libnccl.so.2", "ncclSend"),
+            f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
+        },
+        lent={"libnccl-net.so": Elf(soname="libnccl-net.so", texts=("libcudart.so",))},
+        tells={rules.OPENED: f"need libcudart.so|{INJECTED}/libnccl-net.so"},
+    ),
+    "c02-tensorflow-opens-cuda-libraries-that-are-not-there": Case(
+        layer={
+            f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
+            f"{SITE}/tensorflow/libtensorflow_framework.so.2": lib("libtensorflow_framework.so.2"),
+        },
+        tells={rules.OPENED: "libcublas.so.12"},
+    ),
+    "two-libmpi-in-one-process": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            f"{LIB}/libmpi.so.40": lib("libmpi.so.40", *OMPI5),
+            f"{LIB}/libhdf5_mpi.so": lib("libhdf5_mpi.so", needed=("libmpi.so.40",)),
+            f"{SITE}/h5py/_h5.so": user("libmpi.so.12", "libhdf5_mpi.so"),
+        },
+        tells={rules.COPIES: f"/opt/mpi/lib/libmpi.so.12 (LD_LIBRARY_PATH); {LIB}/libmpi.so.40 (default)"},
+    ),
+    "two-cuda-runtimes-in-one-process": Case(
+        layer={
+            f"{SITE}/a.libs/libcudart-0d9a.so.12": lib("libcudart-0d9a.so.12"),
+            f"{NVIDIA}/cu13/lib/libcudart.so.13": lib("libcudart.so.13"),
+            f"{SITE}/a/_a.so": user(
+                "libcudart-0d9a.so.12",
+                "libcudart.so.13",
+                runpath="$ORIGIN/../a.libs:$ORIGIN/../nvidia/cu13/lib",
+            ),
+        },
+        tells={rules.COPIES: "one libcudart"},
+    ),
+    "horovod-linked-to-another-nccl": Case(
+        layer={
+            f"{NVIDIA}/nccl/lib/libnccl.so.2": lib("libnccl.so.2", "ncclSend", "ncclCommSplit"),
+            f"{LIB}/libnccl.so.2": lib("libnccl.so.2", "ncclSend"),
+            f"{SITE}/horovod/mpi_lib.so": user("libnccl.so.2", wants=("ncclCommSplit",)),
+        },
+        tells={rules.SYMBOLS: f"ncclCommSplit of nccl|{LIB}/libnccl.so.2 (default)"},
+    ),
+    "a-library-that-is-nowhere": Case(
+        layer={"/opt/env/bin/tool": program("libgone.so.1")},
+        tells={rules.LIBRARIES: "libgone.so.1"},
+    ),
+    "an-upper-layer-hides-a-library": Case(
+        layer={f"{LIB}/libstdc++.so.6": None, "/opt/env/bin/tool": program("libstdc++.so.6")},
+        tells={rules.LIBRARIES: "libstdc++.so.6"},
+    ),
+    "an-upper-layer-replaces-the-c-library": Case(
+        layer={f"{LIB}/libc.so.6": Elf(soname="libc.so.6", versions_defined=("libc.so.6", "GLIBC_2.2.5"))},
+        tells={rules.VERSIONS: "libc.so.6 with GLIBC_2.34"},
+    ),
+    "a-file-that-is-cut-short": Case(
+        layer={f"{SITE}/broken.so": Elf(needed=("libc.so.6",)).bytes()[:200] + bytes(8)},
+        tells={rules.OBJECTS: f"{SITE}/broken.so"},
+    ),
+}
+
+GOOD = {
+    "nothing-but-a-base": Case(layer={}),
+    "c04-runpath-build-works-on-shifter": Case(
+        layer={
+            "/opt/conda/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            MPI4PY: user("libmpi.so.12", wants=("MPI_Init",), runpath="/opt/conda/lib"),
+        },
+        lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH)},
+    ),
+    "c07-no-version-information-is-harmless": Case(
+        layer={f"{LIB}/libnl-3.so.200": lib("libnl-3.so.200")},
+        lent={
+            "libcxi.so.1": Elf(
+                soname="libcxi.so.1",
+                needed=("libnl-3.so.200",),
+                versions_needed={"libnl-3.so.200": ("libnl_3",)},
+            )
+        },
+    ),
+    "an-mpis-own-parts-know-one-another": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/mpi/lib/libmpifort.so.12": user(
+                "libmpi.so.12", wants=("MPIR_Err_return_comm",), rpath="$ORIGIN"
+            ),
+            "/opt/env/bin/solve": program("libmpifort.so.12"),
+        },
+    ),
+    "open-mpis-components-take-symbols-of-its-other-libraries": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4, needed=("libopen-pal.so.40",)),
+            "/opt/mpi/lib/libopen-pal.so.40": lib("libopen-pal.so.40", "ompi_sync_wait_mt"),
+            "/opt/mpi/lib/openmpi/mca_pml_cm.so": user("libmpi.so.40", wants=("ompi_sync_wait_mt",)),
+        },
+    ),
+    "cntks-links-to-a-later-open-mpi": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4),
+            "/opt/mpi/lib/libmpi.so.12": ("libmpi.so.40",),
+            "/opt/cntk/cntk": program("libmpi.so.12", wants=("MPI_Init", "ompi_mpi_comm_world")),
+        },
+    ),
+    "mpi4py-brings-an-extension-for-each-mpi": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            MPI4PY.replace("MPI.", "MPI.mpich."): user("libmpi.so.12", wants=("MPI_Init",)),
+            MPI4PY.replace("MPI.", "MPI.openmpi."): user("libmpi.so.40", wants=("ompi_mpi_comm_world",)),
+        },
+    ),
+    "two-copies-that-no-process-loads-together": Case(
+        layer={
+            f"{SITE}/a.libs/libcudart.so.12": lib("libcudart.so.12"),
+            f"{SITE}/b.libs/libcudart.so.12": lib("libcudart.so.12"),
+            f"{SITE}/a/_a.so": user("libcudart.so.12", runpath="$ORIGIN/../a.libs"),
+            f"{SITE}/b/_b.so": user("libcudart.so.12", runpath="$ORIGIN/../b.libs"),
+        },
+    ),
+    "a-package-loads-its-own-libraries-first": Case(
+        layer={
+            f"{SITE}/torch/lib/libc10.so": lib("libc10.so"),
+            f"{SITE}/torchvision/_C.so": user("libc10.so"),
+        },
+    ),
+    "the-drivers-libraries-are-the-hosts": Case(
+        layer={f"{SITE}/torch/lib/libtorch_cuda.so": lib("libtorch_cuda.so", needed=("libcuda.so.1",))},
+    ),
+    "what-the-recipe-says-is-lacking": Case(
+        layer={"/opt/cntk/reader.so": user("libopencv_core.so.3.1")}, lacks=("libopencv_core.so.3.1",)
+    ),
+    "a-plugin-with-its-cuda-link": Case(
+        layer={
+            f"{LIB}/libcudart.so.12": lib("libcudart.so.12"),
+            f"{LIB}/libcudart.so": ("libcudart.so.12",),
+        },
+        lent={"libnccl-net.so": Elf(soname="libnccl-net.so", texts=("libcudart.so",))},
+    ),
+    "a-whole-cudnn": Case(
+        layer={
+            **cudnn9(f"{NVIDIA}/cudnn/lib", *CUDNN9),
+            f"{SITE}/torch/lib/libtorch_cuda.so": user(
+                "libcudnn.so.9", wants=("cudnnCreate",), runpath="$ORIGIN/../../nvidia/cudnn/lib"
+            ),
+        },
+    ),
+    "tensorflow-for-the-cpu": Case(
+        layer={f"{SITE}/tensorflow/libtensorflow_framework.so.2": lib("libtensorflow_framework.so.2")}
+    ),
+    "libraries-of-another-machine": Case(
+        layer={"/opt/arm/tool": Elf(machine="arm64", needed=("libgone.so",), interpreter="/lib/ld.so")}
+    ),
+    "a-version-that-is-only-wished-for": Case(
+        layer={
+            "/opt/env/bin/tool": Elf(
+                needed=("libc.so.6",),
+                interpreter=LOADER,
+                versions_needed={"libc.so.6": ("GLIBC_ABI_DT_RELR",)},
+                weak_versions=("GLIBC_ABI_DT_RELR",),
+            )
+        }
+    ),
+}
+
+
+def problems(case: Case, tmp_path: Path) -> tuple[Problem, ...]:
+    image = small_image(
+        tmp_path,
+        BASE,
+        case.layer,
+        lacks=case.lacks,
+        environment=(Variable(name="LD_LIBRARY_PATH", operation="prepend", value=case.path),),
+    )
+    lent = {}
+    for name, elf in case.lent.items():
+        (tmp_path / "host").mkdir(exist_ok=True)
+        lent[name] = tmp_path / "host" / name
+        lent[name].write_bytes(elf.bytes())
+    return preflight(image, Store(tmp_path / "store"), injected=lent)[1].problems
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_told_by_its_rule(name: str, tmp_path: Path) -> None:
+    found = problems(BROKEN[name], tmp_path)
+    assert {problem.rule for problem in found} == BROKEN[name].tells.keys()
+    for rule, words in BROKEN[name].tells.items():
+        lines = [
+            f"need {one.need}; {one.file} gets {one.winner}; {one.hint}" for one in found if one.rule == rule
+        ]
+        assert any(all(word in line for word in words.split("|")) for line in lines), lines
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_look_alike_is_not_told(name: str, tmp_path: Path) -> None:
+    assert problems(GOOD[name], tmp_path) == ()

@@ -1,0 +1,163 @@
+"""What a scan keeps, and that it comes back from the store as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.check.preflight import components
+from envbuild.check.preflight.run import preflight
+from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
+from envbuild.errors import RequestError
+from envbuild.image.sif import read_manifest, read_sif
+from envbuild.image.squashfs import Squashfs
+from envbuild.store.store import Store
+from tests.support.elves import Elf
+from tests.support.small_images import BASE, LIB, Layer, small_image
+
+MPI = Elf(soname="libmpi.so.12", defined=("MPI_Init", "helper", "MPI_UNWEIGHTED"), undefined=("puts",))
+LAYER: Layer = {
+    "/opt/libmpi.so.12": MPI,
+    "/opt/user.so": Elf(needed=("libmpi.so.12",), undefined=("MPI_Init", "puts")),
+    "/opt/other.so": Elf(undefined=("MPI_Init",)),
+    "/opt/libnccl-net-ofi.so": Elf(texts=("libcudart.so",)),
+    "/opt/libnccl-net.so": Elf(texts=("libcudart.so.12",)),
+    "/opt/broken.so": MPI.bytes()[:120],
+    "/opt/script.so": b"#!/bin/sh\n" * 20,
+    "/opt/notes.txt": b"\x7fELF is a format",
+    "/usr/lib/libstdc++.so": None,
+}
+
+
+def scanned(tmp_path: Path) -> tuple[Path, list[LayerScan]]:
+    image = small_image(tmp_path, BASE, LAYER)
+    with image.open("rb") as file:
+        parts = read_sif(image).partitions
+        return image, [scan_layer(Squashfs(file, part.offset, part.size)) for part in parts]
+
+
+def test_what_a_scan_keeps(tmp_path: Path) -> None:
+    _, (base, layer) = scanned(tmp_path)
+    assert base.links == {"/lib": "usr/lib"}
+    assert base.texts["/etc/ld.so.conf.d/local.conf"] == "/usr/local/lib\n"
+    assert base.files == ["/etc/ld.so.cache"]
+    assert layer.whiteouts == ["/usr/lib/libstdc++.so"]
+    assert sorted(layer.files) == ["/opt/broken.so", "/opt/notes.txt", "/opt/script.so"]
+    assert list(layer.unreadable) == ["/opt/broken.so"]
+    symbols = {path: found.symbols for path, found in layer.objects.items()}
+    # Of a family's library and its users the family's names alone; of nobody else anything.
+    assert symbols["/opt/libmpi.so.12"].defined == {"MPI_Init", "MPI_UNWEIGHTED"}
+    assert symbols["/opt/user.so"].undefined == {"MPI_Init"}
+    assert symbols["/opt/other.so"].undefined == frozenset()
+    written = {path: found.written for path, found in layer.objects.items() if found.written}
+    assert written == {"/opt/libnccl-net-ofi.so": ("libcudart.so",)}
+
+
+def test_a_scan_comes_back_as_it_was(tmp_path: Path) -> None:
+    for scan in scanned(tmp_path)[1]:
+        assert from_json(scan.to_json()) == scan
+
+
+@given(st.data())
+def test_a_damaged_scan_is_none(data: st.DataObject) -> None:
+    text = LayerScan(directories=["/"], links={"/a": "b"}).to_json()
+    place = data.draw(st.integers(0, len(text) - 2))
+    assert from_json(text[:place]) is None
+    document = json.loads(text)
+    document[data.draw(st.sampled_from(sorted(document)))] = data.draw(st.sampled_from([None, 7, "x", [1]]))
+    assert from_json(json.dumps(document)) is None
+
+
+def test_a_scan_that_looked_for_other_names_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = LayerScan().to_json()
+    assert from_json(text) == LayerScan()
+    monkeypatch.setattr(components, "digest", lambda: "other")
+    assert from_json(text) is None
+
+
+def test_what_is_no_library_of_a_host(tmp_path: Path) -> None:
+    path = tmp_path / "libx.so"
+    path.write_text("a text\n")
+    assert scan_host_file(path) is None
+
+
+class Kept:
+    """The scans that a store keeps."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store(root)
+
+    def files(self) -> list[Path]:
+        return sorted((self.store.root / "scans").rglob("*.json"))
+
+
+def test_each_file_system_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image, kept = small_image(tmp_path, BASE, LAYER), Kept(tmp_path / "store")
+    first = preflight(image, kept.store)[1]
+    digests = sorted(part.digest.removeprefix("sha256:") for part in read_manifest(image).parts)
+    assert sorted(path.stem for path in kept.files()) == digests
+    monkeypatch.setattr("envbuild.check.preflight.run.scan_layer", lambda _: pytest.fail("read again"))
+    assert preflight(image, kept.store)[1] == first
+    assert preflight(image, kept.store, intact=True)[1] == first
+
+
+def test_a_damaged_scan_is_read_anew(tmp_path: Path) -> None:
+    image, kept = small_image(tmp_path, BASE, LAYER), Kept(tmp_path / "store")
+    first = preflight(image, kept.store)[1]
+    whole = [path.read_text() for path in kept.files()]
+    for path in kept.files():
+        path.write_text(path.read_text()[:-40])
+    assert preflight(image, kept.store)[1] == first
+    assert [path.read_text() for path in kept.files()] == whole
+
+
+def test_an_image_that_lies_about_its_parts_spoils_no_others(tmp_path: Path) -> None:
+    """A stranger's image says that its file systems are ones we know; it is read as it is."""
+    honest, kept = small_image(tmp_path, BASE, {f"{LIB}/libx.so": Elf()}), Kept(tmp_path / "store")
+    broken: Layer = {"/bin/tool": Elf(needed=("libgone.so",), interpreter="/lib/ld.so")}
+    liar = small_image(tmp_path, BASE, broken, name="liar.sif")
+    told = read_manifest(honest)
+    content = liar.read_bytes()
+    for own, other in zip(read_manifest(liar).parts, told.parts, strict=True):
+        content = content.replace(own.digest.encode(), other.digest.encode())
+    liar.write_bytes(content)
+    assert read_manifest(liar).parts[1].digest == told.parts[1].digest
+    assert not preflight(liar, kept.store)[1].passed
+    assert [path.stem for path in kept.files()] == [told.parts[0].digest.removeprefix("sha256:")]
+    assert preflight(honest, kept.store)[1].passed
+    assert not preflight(liar, kept.store)[1].passed
+    assert not preflight(liar, kept.store, intact=False)[1].passed
+
+
+def test_a_store_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file, not a directory")
+    image = small_image(tmp_path, BASE)
+    assert preflight(image, Store(tmp_path / "store"))[1].passed
+
+
+def test_a_damaged_file_system_is_told(tmp_path: Path) -> None:
+    image = small_image(tmp_path, BASE)
+    part = read_sif(image).partitions[0]
+    with image.open("r+b") as file:
+        file.seek(part.offset + 20)
+        file.write(b"\x09")
+    with pytest.raises(RequestError, match="of `small\\.sif` cannot be read: its comp"):
+        preflight(image, Store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "No such file"), (b"a text", "is no library"), (MPI.bytes()[:150], "cannot be read")],
+)
+def test_a_library_of_the_host_that_cannot_be_used(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    image, path = small_image(tmp_path, BASE), tmp_path / "libmpi.so.12"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RequestError, match=problem):
+        preflight(image, Store(tmp_path / "store"), injected={"libmpi.so.12": path})

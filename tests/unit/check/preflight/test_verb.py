@@ -1,0 +1,118 @@
+"""The verb `check`, and what `build` makes of a preflight that fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.rules import COPIES, LIBRARIES, RULES, Problem
+from envbuild.check.preflight.run import preflight
+from envbuild.cli.main import main
+from envbuild.store.store import Store
+from envbuild.workflows import build
+from envbuild.workflows.build import Built
+from tests.support.elves import Elf
+from tests.support.small_images import BASE, Layer, small_image
+
+BROKEN: Layer = {"/opt/tool": Elf(needed=("libgone.so.1",), interpreter="/lib/ld.so")}
+
+
+def envbuild(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_a_good_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert envbuild("check", small_image(tmp_path, BASE), "--store", tmp_path / "store") == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    told = [line.split()[1] for line in lines if line.startswith("PASS")]
+    assert told[: len(RULES)] == list(RULES)
+    assert "demo/2026.11" in lines[-1]
+    assert "passed; 3 ELF files, 2 processes" in lines[-1]
+
+
+def test_a_broken_image_ends_with_4_and_is_data_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = small_image(tmp_path, BASE, BROKEN)
+    assert envbuild("check", image, "--store", tmp_path / "store", "--json") == 4
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert (document["schema"], document["passed"], document["counts"]["FAIL"]) == (1, False, 1)
+    assert document["problems"] == [
+        {
+            "rule": LIBRARIES,
+            "file": "/opt/tool",
+            "need": "libgone.so.1",
+            "winner": "nothing",
+            "hint": document["problems"][0]["hint"],
+        }
+    ]
+    (line,) = [line for line in said.err.splitlines() if line.startswith("FAIL")]
+    assert line.startswith('FAIL P1.libraries expected=libgone.so.1 observed="/opt/tool gets nothing" hint=')
+
+
+def test_what_is_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(tmp_path / "none.sif")])
+    assert ended.value.code == 2
+    assert "there is no image" in capsys.readouterr().err
+
+
+def test_two_copies_are_told_once_however_many_programs_load_them(tmp_path: Path) -> None:
+    libraries: Layer = {
+        "/opt/mpi/lib/libmpi.so.12": Elf(soname="libmpi.so.12"),
+        "/usr/lib/libmpi.so.40": Elf(soname="libmpi.so.40"),
+    }
+    programs: Layer = {
+        f"/opt/bin/p{number}": Elf(needed=("libmpi.so.12", "libmpi.so.40"), interpreter="/lib/ld.so")
+        for number in range(30)
+    }
+    image = small_image(tmp_path, BASE, {**libraries, **programs})
+    found = preflight(image, Store(tmp_path / "store"))[1]
+    assert [problem.rule for problem in found.problems] == [COPIES]
+
+
+def test_many_problems_of_one_rule_are_counted() -> None:
+    problems = tuple(
+        Problem(rule=LIBRARIES, file=f"/{number:03}", need="libx.so", winner="nothing", hint="")
+        for number in range(50)
+    )
+    found = Preflight(problems=problems, excused=(), objects=50, processes=50)
+    told = [finding for finding in found.findings() if finding.status == "FAIL"]
+    assert len(told) == 21
+    assert told[-1].observed == "30 more of this rule"
+    assert len(found.document({})["problems"]) == 50  # type: ignore[arg-type]
+
+
+def test_a_build_whose_preflight_fails_ends_with_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = Problem(rule=LIBRARIES, file="/opt/tool", need="libx.so", winner="nothing", hint="why")
+
+    def built(passed: bool) -> Built:
+        found = Preflight(problems=() if passed else (problem,), excused=(), objects=1, processes=1)
+        return Built(
+            path=tmp_path / "a.sif",
+            digest="sha256:" + "0" * 64,
+            size_bytes=10,
+            layers=1,
+            unchanged=False,
+            preflight=found,
+        )
+
+    monkeypatch.setattr(build, "build_image", lambda *_, **__: built(True))
+    assert envbuild("build", "a.yaml", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["preflight"] == {"passed": True, "problems": []}
+    monkeypatch.setattr(build, "build_image", lambda *_, **__: built(False))
+    assert envbuild("build", "a.yaml", "--json") == 4
+    said = capsys.readouterr()
+    assert json.loads(said.out)["preflight"]["problems"][0]["file"] == "/opt/tool"
+    assert "FAIL P1.libraries" in said.err
+    assert "is written" in said.err
