@@ -47,8 +47,8 @@ ALONE = ("mpich", "openmpi", "intel-mpi")
 PARTS = ("pytorch", "horovod", "suite", "speed")
 
 # What mpi4py's suite wants in the environment. Intel MPI takes shared memory alone on one node unless told,
-# and ends in a segmentation fault where processes are then connected. Open MPI's processes that are spawned in
-# a container do not reach their parents.
+# and ends in a segmentation fault where processes are then connected. Open MPI's spawned
+# processes do not reach their parents in a container without network.
 SUITE_SETTINGS = {"intel-mpi": {"I_MPI_SPAWN": "1"}, "openmpi": {"MPI4PY_TEST_SPAWN": "0"}}
 # Tests of mpi4py's that fail for a reason that is not the image's; they run all the same, and are named.
 KNOWN = {
