@@ -52,7 +52,7 @@ PARTS = ("pytorch", "horovod", "suite", "speed")
 SUITE_SETTINGS = {"intel-mpi": {"I_MPI_SPAWN": "1"}, "openmpi": {"MPI4PY_TEST_SPAWN": "0"}}
 # Tests of mpi4py's that fail for a reason that is not the image's; they run all the same, and are named.
 KNOWN = {
-    # Each type that the library calls supported and does not have, in a wheel without Fortran.
+    # Through the MPICH ABI the library calls types of Fortran supported that programs do not find.
     "test_mpiabi.testGetFortranInfo",
 }
 
@@ -71,8 +71,8 @@ SUITE = """
 ## mpi4py's own test suite
 
 From the source archive of mpi4py, on 2 ranks inside an image, with the host's network. What failed is named.
-Known is `testGetFortranInfo`, which fails once for each type: MPICH's wheel names types of Fortran as
-supported that it does not have.
+Known is `testGetFortranInfo`, which fails once for each type: through the MPICH ABI, MPICH and Intel MPI name
+types of Fortran as supported that programs do not find.
 On Open MPI no processes are spawned (the suite's own switch, `MPI4PY_TEST_SPAWN=0`).
 
 | image | tests | failed | errors | skipped | which |
