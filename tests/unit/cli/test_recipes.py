@@ -197,6 +197,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "patches": [],
         },
         "requires": [],
+        "requires_one_of": [],
         "needs_mpi": True,
         "system": ["libgomp1"],
         "python": ["numpy>=2"],

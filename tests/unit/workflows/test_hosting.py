@@ -40,13 +40,13 @@ def subject(**changes: object) -> Subject:
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: None)
     with pytest.raises(RequestError, match="no site says what it is"):
-        hosting.host_mpi(subject(mpi_family="mpich"), settings(tmp_path))
+        hosting.lent(subject(mpi_family="mpich"), settings(tmp_path), hosting.Lend(mpi=True))
 
 
 def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: SimpleNamespace(value=Site(name="here")))
     with pytest.raises(RequestError, match="holds no MPI that the host's could stand in for"):
-        hosting.host_mpi(subject(mpi="", mpi_family=""), settings(tmp_path))
+        hosting.lent(subject(mpi="", mpi_family=""), settings(tmp_path), hosting.Lend(mpi=True))
 
 
 def test_a_staging_directory_lasts_and_is_the_same_for_the_same_names(tmp_path: Path) -> None:

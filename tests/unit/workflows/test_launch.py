@@ -14,6 +14,7 @@ from envbuild.spec.site import Site, SiteBind, SiteMpi, SiteScheduler
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import launch
+from envbuild.workflows.hosting import Lend
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
 
@@ -48,7 +49,7 @@ class Bench:
     def site(self, site: Site | None) -> None:
         loaded = SimpleNamespace(value=site) if site else None
         self._patch.setattr(launch, "read_site", lambda _: loaded)
-        self._patch.setattr(launch, "host_mpi", lambda *_: (site, INJECTION))
+        self._patch.setattr(launch, "lent", lambda *_: (site, INJECTION))
 
     def srun(self, listed: str | None) -> None:
         def run(argv: list[str], **_: Any) -> Any:
@@ -62,7 +63,7 @@ class Bench:
     def line(self, *, ranks: int | None = 2, on_host_mpi: bool = False) -> list[str]:
         settings = Settings.of(store=self._store, apptainer=None, recipes=None, site=None)
         return launch.launch_line(
-            Path("/i.sif"), ["job"], ranks=ranks, on_host_mpi=on_host_mpi, settings=settings
+            Path("/i.sif"), ["job"], ranks=ranks, lend=Lend(mpi=on_host_mpi), settings=settings
         )
 
 
