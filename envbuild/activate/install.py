@@ -135,7 +135,7 @@ def install(
     site : Site, optional
         Host paths that every start binds.
     injection : Injection, optional
-        What the host lends of its MPI; then its own mpiexec starts ranks, and the image's has no wrapper.
+        What the host lends; with an MPI, the host's own mpiexec starts ranks, and the image's has no wrapper.
     apptainer : Apptainer
         Its path is written into the launcher.
     copied : callable, optional
@@ -210,13 +210,14 @@ def _launch(
     apptainer: Apptainer,
 ) -> Launch:
     home = root / "envs" / manifest.name / manifest.version
+    on_host_mpi = injection is not None and bool(injection.mpi)
     return Launch(
         label=f"{manifest.name}/{manifest.version}",
         home=home,
         image=parts[0] if parts else home / IMAGE,
         overlays=parts[1:] if parts else (),
         digest=manifest.digest,
-        commands=tuple(name for name in command_names(manifest) if not (injection and name in _LAUNCHERS)),
+        commands=tuple(name for name in command_names(manifest) if not (on_host_mpi and name in _LAUNCHERS)),
         has_mpi=bool(manifest.mpi),
         apptainer=Path(os.path.abspath(apptainer.program)),  # noqa: PTH100
         binds=site.binds if site is not None else (),

@@ -3,7 +3,7 @@
 # so that signals, exit codes and streams are those of the program.
 #
 # Exit codes of its own: 2 wrong use, 121 the image is missing, 122 inside another
-# image, 123 no Apptainer, 124 the host's MPI is not what it was. All else comes from Apptainer (255) or the program.
+# image, 123 no Apptainer, 124 what the host lends is not what it was. All else comes from Apptainer (255) or the program.
 #
 # All names start with _eb_ so that no variable of the user is touched by accident.
 
@@ -156,7 +156,7 @@ for _eb_i in $_eb_overlays; do
 done
 for _eb_i in $_eb_lent; do
     # A library that is gone would leave the image's own in its place, without a word.
-    [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "the host's MPI of $_eb_label lacks ${_eb_i%%"$_eb_tab"*}" \
+    [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "what the host lends to $_eb_label lacks ${_eb_i%%"$_eb_tab"*}" \
         "the host has changed: mend the site file, and install the module again"
     set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"
 done

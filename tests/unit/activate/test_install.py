@@ -13,6 +13,7 @@ from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, RequestError
+from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteBind
 from envbuild.system.apptainer import Apptainer
 
@@ -275,3 +276,25 @@ def test_an_empty_root_is_refused(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="root for modules is empty"):
         install_command(Path("a.sif"), root="")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mpi", "has_launcher"), [(("libmpi.so.12",), False), ((), True)])
+def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, mpi, has_launcher):
+    library = tmp_path / "libmpi.so.12"
+    library.write_bytes(b"")
+    lent = Injection(
+        implementation="mpich" if mpi else "",
+        version="",
+        abis=(),
+        mpi=mpi,
+        files={"libmpi.so.12": str(library)},
+        links={},
+        companions=(),
+        environment={"FI_PROVIDER": "cxi", "LD_LIBRARY_PATH": "/media/envbuild"},
+    )
+    installed = put(injection=lent)
+    launcher = (installed.home / "bin/launcher").read_text()
+    assert (installed.home / "bin/mpiexec").is_symlink() is has_launcher
+    assert "export APPTAINERENV_FI_PROVIDER=cxi" in launcher
+    assert f"src={library}" in launcher
+    assert (installed.home / "host/envbuild/libmpi.so.12").read_bytes() == b""
