@@ -13,6 +13,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_fits
 from envbuild.spec.building import against_mistakes, source_mistakes
 from envbuild.spec.contents import content_mistakes, link_mistakes, search_path_mistakes, variable_mistakes
+from envbuild.spec.jobs import job_mistakes
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
@@ -285,22 +286,7 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
     yield from search_path_mistakes(loaded, recipe.environment)
     yield from link_mistakes(loaded)
     yield from source_mistakes(source.loaded, source.files)
-    seen: set[str] = set()
-    for index, job in enumerate(recipe.verify):
-        if f"verify/{job.job}" not in source.files:
-            there = [path.removeprefix("verify/") for path in source.files if path.startswith("verify/")]
-            hint = did_you_mean(job.job, there) or f"there are: {', '.join(sorted(there)) or 'none'}"
-            problem = f"there is no file `verify/{job.job}` in the recipe"
-            yield RequestError(problem, at=loaded.at("verify", index, "job"), hint=hint)
-        for place, name in enumerate(job.variants):
-            if name not in recipe.variants:
-                at = loaded.at("verify", index, "variants", place)
-                meant = did_you_mean(name, list(recipe.variants))
-                yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=meant)
-        if job.id in seen:
-            problem = f"the check `{job.id}` is there twice"
-            yield RequestError(problem, at=loaded.at("verify", index, "id"))
-        seen.add(job.id)
+    yield from job_mistakes(loaded, source.files)
 
 
 def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: Sequence[_Demand]) -> Mistakes:
