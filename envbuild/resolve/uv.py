@@ -311,9 +311,10 @@ class Uv:
         hint = self._origin_hint(stderr) or f"uv's whole reasoning is in {self.log}"
         if self.offline:
             hint = f"only what is on this machine was asked; {hint}"
-        return RequestError(
-            f"no set of Python packages meets what was asked: {uvtext.reason(stderr)}", at=at, hint=hint
-        )
+        reason = uvtext.reason(stderr)
+        told = "".join(f"\n  the recipe `{name}` asks for {text}" for name, text in self.asked.askers(reason))
+        problem = f"no set of Python packages meets what was asked: {reason}{told}"
+        return RequestError(problem, at=at, hint=hint)
 
     def _lacking_origin(self, stderr: str) -> tuple[str, str] | None:
         """Return a distribution that was not found and the origin without an address that should have it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location
@@ -109,6 +111,16 @@ class Asked:
     def frameworks(self) -> tuple[ChosenRecipe, ...]:
         """The framework recipes."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
+
+    def askers(self, text: str) -> tuple[tuple[str, str], ...]:
+        """Return which recipes bound the distributions that a text names: recipe and requirement."""
+        words = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
+        return tuple(
+            (chosen.recipe.name, str(wanted))
+            for chosen in self.recipes
+            for wanted in map(Requirement, chosen.requirements())
+            if wanted.specifier and canonicalize_name(wanted.name) in words
+        )
 
     @property
     def built(self) -> dict[str, ChosenRecipe]:

@@ -117,3 +117,13 @@ def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Pat
 )
 def test_the_base_is_the_one_that_the_recipes_need(example: str, base: str) -> None:
     assert read_asked(RECIPES.parent / "examples" / f"{example}.yaml").base.name == base
+
+
+def test_who_bounds_what_a_text_names_is_told(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\nmpi: mpich\nframeworks: [chainer, pytorch]\n')
+    told = read_asked(spec).askers("torch==2.13.0+cpu depends on setuptools>=77 and numpy")
+    assert ("pytorch", "torch==2.13.0+cpu") in told
+    assert ("chainer", "setuptools<70") in told
+    # What anybody would take is no reason.
+    assert "numpy" not in {requirement for _, requirement in told}
