@@ -87,7 +87,7 @@ def report(rank, size, **values):
         "pid": os.getpid(),
         "python": platform.python_version(),
         "libraries": libraries,
-        "mpi": [loaded_mpi(path) for path in libraries if _MPI.match(os.path.basename(path))],
+        "mpi": [loaded_mpi(each) for each in libraries if _MPI.match(os.path.basename(each))],
         "values": values,
     }
     _write_whole(path, json.dumps(facts, sort_keys=True))

@@ -36,6 +36,7 @@ def newer(text: str) -> list[str]:
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             if node.args.kwonlyargs or node.args.posonlyargs:
                 found.append(f"{node.name}: arguments by name or position alone")
+            found += [f"{node.name}: a list's own `{name}` overwrites another" for name in leaks(node)]
             if node.returns is not None or any(argument.annotation for argument in arguments):
                 found.append(f"{node.name}: annotations")
         elif isinstance(node, (ast.Tuple, ast.List)) and any(isinstance(e, ast.Starred) for e in node.elts):
@@ -52,6 +53,19 @@ def newer(text: str) -> list[str]:
         elif isinstance(node, ast.Attribute) and node.attr == "monotonic":
             found.append("time.monotonic")
     return found
+
+
+def leaks(function: ast.FunctionDef) -> list[str]:
+    """Return the names of list comprehensions that mean something else as well: in Python 2 they are one."""
+    lists = [node for node in ast.walk(function) if isinstance(node, ast.ListComp)]
+    inside = {id(node) for one in lists for each in one.generators for node in ast.walk(each.target)}
+    own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) in inside}
+    stored = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside
+    }
+    return sorted(own & (stored | {argument.arg for argument in function.args.args}))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +98,7 @@ def test_the_probe_sends_such_code_to_the_images_python() -> None:
         "raise ValueError from error",
         "first, *rest = words",
         "except_ = TimeoutError",
+        "def f(a):\n    b = 1\n    return [b for b in a], b",
     ],
 )
 def test_what_is_newer_is_seen(text: str) -> None:
