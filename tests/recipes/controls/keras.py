@@ -18,6 +18,7 @@ CONTROLS = (
         "D9.keras/backends",
         ("backends=backends,", "backends=backends[comm.rank :],"),
     ),
+    # Of an image that holds several.
     _keras(
         "one backend for all",
         "D9.keras/left_out",
