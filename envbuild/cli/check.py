@@ -12,6 +12,7 @@ from envbuild.cli.options import (
     MpiOption,
     SiteOption,
     StoreOption,
+    lending,
     put,
     say,
 )
@@ -28,12 +29,11 @@ def command(
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.check import check_image  # noqa: PLC0415
-    from envbuild.workflows.hosting import Lend  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=None, site=site, emit=emit)
-        checked = check_image(image, settings, lend=Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST))
+        checked = check_image(image, settings, lend=lending(mpi, fabric))
     if json:
         put(checked.to_json())
     say(checked.to_text())

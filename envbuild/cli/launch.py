@@ -17,6 +17,7 @@ from envbuild.cli.options import (
     MpiOption,
     SiteOption,
     StoreOption,
+    lending,
     put,
 )
 from envbuild.errors import RequestError
@@ -48,7 +49,6 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
-    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.launch import launch, launch_line  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
@@ -57,12 +57,11 @@ def command(
             "there is no command to start", hint="envbuild launch IMAGE.sif -- python train.py"
         )
     settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site)
-    lend = Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
     line = launch_line(
         image,
         words,
         ranks=ranks,
-        lend=lend,
+        lend=lending(mpi, fabric),
         settings=settings,
     )
     if dry_run:

@@ -18,6 +18,7 @@ from envbuild.cli.options import (
     MpiOption,
     SiteOption,
     StoreOption,
+    lending,
     put,
     say,
 )
@@ -47,13 +48,11 @@ def install(
 ) -> None:
     """Install an image, wrappers for its commands, and an Lmod modulefile."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.module import install_module  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     if not root:
         raise RequestError("the root for modules is empty", hint="name a directory with --root DIR")
-    lend = Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
         installed = install_module(
@@ -61,7 +60,7 @@ def install(
             root=Path(root),
             thin=thin,
             settings=settings,
-            lend=lend,
+            lend=lending(mpi, fabric),
         )
     if json:
         put(json_text.dumps(installed.to_data()))

@@ -6,11 +6,14 @@ import enum
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from envbuild.errors import MachineError, RequestError
+
+if TYPE_CHECKING:
+    from envbuild.workflows.hosting import Lend
 
 
 class Mpi(enum.Enum):
@@ -98,6 +101,13 @@ def seconds(text: str) -> float:
     if not 0 < value <= _DAY_S:
         raise RequestError(f"`{text}` is not between 0 and 24h")
     return value
+
+
+def lending(mpi: Mpi, fabric: Mpi) -> Lend:
+    """Return what the site's host is asked to lend."""
+    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
+
+    return Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
 
 
 def say(text: str) -> None:

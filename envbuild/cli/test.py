@@ -16,6 +16,7 @@ from envbuild.cli.options import (
     MpiOption,
     SiteOption,
     StoreOption,
+    lending,
     put,
     say,
     seconds,
@@ -50,7 +51,6 @@ def command(
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
     from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.cli.listen import listening  # noqa: PLC0415
-    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
     from envbuild.workflows.test import test_image, write_report  # noqa: PLC0415
 
@@ -63,7 +63,7 @@ def command(
             timeout_s=timeout_s,
             settings=settings,
             report=report,
-            lend=Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST),
+            lend=lending(mpi, fabric),
         )
     if json:
         put(to_json(result))
