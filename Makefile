@@ -9,7 +9,7 @@ SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test toolkits vendor lint format bench clean
+.PHONY: help setup venv update-requirements demo test man reference toolkits vendor torture docs lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -18,6 +18,7 @@ help: ## list the targets
 setup: ## everything a machine needs; says first what it needs root for
 	@$(SETUP)/system.py
 	@$(SETUP)/apptainer.py
+	@$(SETUP)/modules.py
 	@$(SETUP)/environment.py
 
 venv: ## envbuild's own virtual environment alone; never needs root
@@ -32,11 +33,24 @@ demo: setup ## build an image, test it across ranks, load it as a module
 test: setup ## run all tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest $(ARGS)
 
+man: setup ## write the man pages, docs/man/*.1, from what --help says
+	@$(BIN)/python setup/manpages.py
+
+reference: setup ## write the reference pages of spec, recipe, controls, base image, site and lock
+	@$(BIN)/python setup/reference.py
+
 toolkits: setup ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
 	@$(BIN)/python benchmarks/toolkits.py $(ARGS)
 
 vendor: setup ## images on every MPI, their own and a host's, and write docs/vendor.md (an hour); ARGS="--only mpich"
 	@$(BIN)/python benchmarks/vendor.py $(ARGS)
+
+torture: setup ## try to break it, and write docs/torture.md (hours); needs root; ARGS="--only crowd"
+	@$(BIN)/python benchmarks/torture.py $(ARGS)
+
+docs: setup ## the documentation as a site, below build/docs
+	@$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs
+	@echo "docs: build/docs/index.html"
 
 lint: setup ## what the code must satisfy besides its tests
 	$(BIN)/ruff check
@@ -47,8 +61,8 @@ format: setup ## let ruff arrange the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup ## measure envbuild against its peers
-	@$(BIN)/python benchmarks/bench.py $(ARGS)
+bench: setup ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--repeats 1 --only more"
+	@$(BIN)/python benchmarks/bench.py --page $(if $(findstring --only,$(ARGS)),/dev/null,docs/bench.md) $(ARGS)
 
 clean: ## remove what make and the tools have written here
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,10 +1,13 @@
-"""How long it takes, beside `apptainer build` of the same packages on the same base, in one run.
+"""How long it takes, beside `apptainer build` and buildah of the same packages on the same base, in one run.
+
+And what it costs to keep many environments: disk, starts and page cache (`sharing.py`).
 
 Not a test: nothing here passes or fails by time. Figures are medians over the
-repeats, the cases interleaved, so that a noisy moment hits both sides; read
+repeats, the cases interleaved, so that a noisy moment hits all sides; read
 the ratios. As root it works as the suite's ordinary user.
 
-    make bench ARGS="--repeat 5"
+    make bench
+    make bench ARGS="--repeats 1 --only build --only start"
 """
 
 from __future__ import annotations
@@ -12,37 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.users import as_user, shared_directory, user_directory  # noqa: E402  # needs the path above
-
-SPEC = """\
-name: bench
-version: "1"
-base: debian-12
-mpi: mpich
-frameworks: [pytorch]
-packages: {python: [scipy%s]}
-"""
-
-DEFINITION = """\
-Bootstrap: localimage
-From: {base}
-
-%post
-    pip="python3 /mnt/pip.whl/pip"
-    $pip install --quiet --no-index --find-links /mnt/wheels --prefix /opt/env {packages}
-"""
+from benchmarks import page, rows, sharing  # noqa: E402  # needs the path above
+from benchmarks.memory import Sampler  # noqa: E402
+from tests.support.users import as_user, shared_directory, user_directory  # noqa: E402
 
 
 @dataclass
@@ -51,188 +38,131 @@ class Bench:
 
     Attributes
     ----------
-    seconds : dict of str to list of float
-        Case → wall-clock seconds of each repeat.
+    program : str
+        What Python runs where imports are measured.
+    seconds, cpu_seconds : dict of str to list of float
+        Case → wall clock of each repeat, and what all its processes computed.
+    peak_bytes : dict of str to list of float
+        Case → memory of all its processes together.
+    failed : dict of str to str
+        Case → why it cannot be measured here.
     """
 
     place: Path
+    program: str = "import torch"
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
+    peak_bytes: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
-    def run(self, argv: Sequence[str | Path]) -> None:
-        """Run a command as the user; show what it said if it fails."""
-        finished = subprocess.run(
+    def run(self, argv: Sequence[str | Path], *, check: bool = True, memory: str = "") -> str:
+        """Run a command as the user and return what it wrote; show it and end if it fails."""
+        with subprocess.Popen(
             as_user(argv),
             cwd=self.place,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-        )
-        if finished.returncode != 0:
-            sys.exit(f"{argv}\n{finished.stdout}{finished.stderr}")
+        ) as process:
+            sampler = Sampler(process.pid)
+            if memory:
+                sampler.start()
+            said, _ = process.communicate()
+            if memory:
+                self.peak_bytes.setdefault(memory, []).append(sampler.stop())
+        if check and process.returncode != 0:
+            raise RuntimeError(f"{[str(word) for word in argv]}\n{said}")
+        return said
 
-    def measure(self, case: str, argv: Sequence[str | Path]) -> None:
-        """Run a command and note how long it took."""
+    def write(self, name: str, text: str) -> None:
+        """Write a file that belongs to the user."""
+        path = self.place / name
+        path.write_text(text)
+        status = self.place.stat()
+        os.chown(path, status.st_uid, status.st_gid)
+
+    def measure(self, case: str, *commands: Sequence[str | Path]) -> None:
+        """Run commands one after the other and note how long they took together."""
+        computed = _used()
         started = time.monotonic()
-        self.run(argv)
-        taken = time.monotonic() - started
-        self.seconds.setdefault(case, []).append(taken)
-        print(f"  {case}: {taken:.2f} s", file=sys.stderr, flush=True)
+        for argv in commands:
+            self.run(argv)
+        self.note(case, time.monotonic() - started, _used() - computed)
+
+    def note(self, case: str, seconds: float, cpu_seconds: float) -> None:
+        """Note what was measured."""
+        self.seconds.setdefault(case, []).append(seconds)
+        self.cpu_seconds.setdefault(case, []).append(cpu_seconds)
+        print(f"  {case}: {seconds:.2f} s, CPU {cpu_seconds:.2f} s", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats of each case [3]")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats of each case [5]")
+    parser.add_argument(
+        "--only", action="append", choices=[*rows.ROWS, "sharing"], help="one part (repeatable) [all]"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/bench.json", metavar="FILE")
+    parser.add_argument("--small", action="store_true", help="a small image: shows that the bench works")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the tables as a page, too")
     arguments = parser.parse_args()
+    chosen = arguments.only or [*rows.ROWS, "sharing"]
     with shared_directory() as shared:
         bench = Bench(place=user_directory(shared))
-        prepare(bench)
-        for number in range(arguments.repeat):
-            print(f"repeat {number + 1} of {arguments.repeat}", file=sys.stderr, flush=True)
-            one_round(bench, number)
-    report(bench, arguments.json)
+        if arguments.small:
+            bench.program = "import numpy"
+        rows.prepare(bench, chosen, rows.SMALL if arguments.small else rows.SPEC)
+        if "sharing" in chosen:
+            sharing.prepare(bench, rows.envbuild(), rows.SPEC)
+        for number in range(arguments.repeats):
+            print(f"repeat {number + 1} of {arguments.repeats}", file=sys.stderr, flush=True)
+            for name in chosen:
+                if name == "sharing":
+                    sharing.one_round(bench)
+                else:
+                    rows.ROWS[name](bench)
+        shares = {}
+        if "sharing" in chosen:
+            shares = {"disk": sharing.disk(bench), "page cache": sharing.page_cache(bench)}
+    report(bench, shares, arguments.repeats, arguments.json, arguments.page)
 
 
-def envbuild(*words: str | Path) -> list[str | Path]:
-    """Return the command line of the checkout's own envbuild."""
-    return [ROOT / ".venv/bin/envbuild", *words]
-
-
-def prepare(bench: Bench) -> None:
-    """Make what is not measured: the locked files, a full store, and the peer's base image."""
-    print("preparing: files, a full store, the peer's base", file=sys.stderr, flush=True)
-    place = bench.place
-    write(bench, "bench.yaml", SPEC % "")
-    write(bench, "more.yaml", SPEC % ", tabulate")
-    bench.run(envbuild("build", "bench.yaml", "--store", "full"))
-    bench.run(envbuild("fetch", "bench.yaml", "--to", "kept", "--store", "full"))
-    bench.run(envbuild("fetch", "more.yaml", "--to", "kept", "--store", "full"))
-    bench.run(
-        [
-            ROOT / ".venv/bin/python",
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            "kept/pip",
-            "pip",
-        ]
-    )
-    shutil.copy(next((place / "kept/pip").glob("pip-*.whl")), place / "kept/pip.whl")
-    record = next(
-        path for path in layer_records(place / "full") if json.loads(path.read_text())["name"] == "base"
-    )
-    digest = json.loads(record.read_text())["blob"].removeprefix("sha256:")
-    bench.run(
-        ["unsquashfs", "-quiet", "-no-progress", "-dest", "root", f"full/blobs/sha256/{digest[:2]}/{digest}"]
-    )
-    # The peer's base is a whole image by itself: nothing has to guard it.
-    (place / "root/.singularity.d/env/00-guard.sh").unlink()
-    bench.run(["apptainer", "--silent", "build", "base.sif", "root"])
-    wheels = [path.name.split("-") for path in (place / "kept/wheels").glob("**/*.whl")]
-    packages = " ".join(sorted(f"{name}=={version}" for name, version, *_ in wheels if name != "tabulate"))
-    write(bench, "bench.def", DEFINITION.format(base="base.sif", packages=packages))
-    write(bench, "more.def", DEFINITION.format(base="base.sif", packages=f"{packages} tabulate"))
-
-
-def one_round(bench: Bench, number: int) -> None:
-    """Measure every case once."""
-    place = bench.place
-    store = place / "store"
-    cases: list[tuple[str, Callable[[], None], Sequence[str | Path]]] = [
-        (
-            "build, base in the store",
-            lambda: keep_base_alone(bench, store),
-            envbuild("build", "bench.yaml", "-o", "image.sif", "--store", store),
-        ),
-        (
-            "apptainer build",
-            lambda: (place / "peer.sif").unlink(missing_ok=True),
-            [
-                "apptainer",
-                "--silent",
-                "build",
-                "--fakeroot",
-                "--bind",
-                f"{place}/kept:/mnt",
-                "peer.sif",
-                "bench.def",
-            ],
-        ),
-        (
-            "rebuild, one more package",
-            lambda: write(bench, "more.lock.yaml", (place / "bench.lock.yaml").read_text()),
-            envbuild("build", "more.yaml", "-o", "image.sif", "--store", store),
-        ),
-        (
-            "apptainer build, one more package",
-            lambda: (place / "peer.sif").unlink(missing_ok=True),
-            [
-                "apptainer",
-                "--silent",
-                "build",
-                "--fakeroot",
-                "--bind",
-                f"{place}/kept:/mnt",
-                "peer.sif",
-                "more.def",
-            ],
-        ),
-        (
-            "nothing changed",
-            lambda: None,
-            envbuild("build", "more.yaml", "-o", "image.sif", "--store", store),
-        ),
-    ]
-    del number
-    for case, before, argv in cases:
-        before()
-        bench.measure(case, argv)
-
-
-def keep_base_alone(bench: Bench, store: Path) -> None:
-    """Make a store that holds the base and the locked files, and no other layer."""
-    shutil.rmtree(store, ignore_errors=True)
-    bench.run(["cp", "--archive", "--link", bench.place / "full", store])
-    for path in layer_records(store):
-        if json.loads(path.read_text())["name"] != "base":
-            path.unlink()
-
-
-def layer_records(store: Path) -> list[Path]:
-    """Return the records of a store's finished layers."""
-    return sorted((store / "layers").glob("*/*.json"))
-
-
-def write(bench: Bench, name: str, text: str) -> None:
-    """Write a file that belongs to the user."""
-    path = bench.place / name
-    path.write_text(text)
-    status = bench.place.stat()
-    os.chown(path, status.st_uid, status.st_gid)
-
-
-def report(bench: Bench, file: Path) -> None:
-    """Print the table and write it as JSON."""
-    medians = {case: statistics.median(taken) for case, taken in bench.seconds.items()}
-    peers = {
-        "build, base in the store": "apptainer build",
-        "rebuild, one more package": "apptainer build, one more package",
-        "nothing changed": "apptainer build, one more package",
+def report(
+    bench: Bench, shares: dict[str, dict[str, float]], repeats: int, file: Path, text: Path | None
+) -> None:
+    """Print the tables and write them as JSON, and as a page if asked for."""
+    found = page.figures(bench)
+    print("\n".join(page.table(found, bench)))
+    for case, peer in sharing.peers().items():
+        if case in bench.seconds:
+            ours, theirs = statistics.median(bench.seconds[case]), statistics.median(bench.seconds[peer])
+            print(f"{case:<36}{ours:>9.2f}s{theirs:>11.2f}s{theirs / ours:>8.2f}x")
+    for line in sharing.lines(shares):
+        print(line)
+    data = {
+        "repeats": repeats,
+        "machine": page.machine(),
+        "seconds": bench.seconds,
+        "cpu_seconds": bench.cpu_seconds,
+        "peak_bytes": bench.peak_bytes,
+        "failed": bench.failed,
+        "medians": {case: statistics.median(taken) for case, taken in bench.seconds.items()},
+        "figures": [figure.to_data() for figure in found],
+        **shares,
     }
-    print(f"{'case':<36}{'envbuild':>10}{'apptainer':>12}{'ratio':>9}")
-    for case, peer in peers.items():
-        print(
-            f"{case:<36}{medians[case]:>9.2f}s{medians[peer]:>11.2f}s{medians[peer] / medians[case]:>8.1f}x"
-        )
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"seconds": bench.seconds, "medians": medians}, indent=2) + "\n")
-    print(f"medians of {len(next(iter(bench.seconds.values())))}; written to {file}")
+    file.write_text(json.dumps(data, indent=2) + "\n")
+    if text is not None:
+        text.write_text(page.page(found, bench, repeats))
+    print(f"medians of {repeats}; written to {file}")
+
+
+def _used() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -12,26 +12,26 @@ Exit codes: 0 done, 5 this machine lacks something that we may not or cannot sup
 """
 
 import argparse
-import fcntl
 import os
-import platform
 import re
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import common
-from aptsources import debian_mirrors, read_sources, source_stanza
 from common import SetupError
+from privateapt import open_archive, unpack, workplace
 
 MINIMUM = (1, 3)
 """Oldest Apptainer that mounts several overlay partitions of a SIF without root."""
 SUITE = "unstable"
 PACKAGE = "apptainer"
 PREFIX = Path("/usr/local")
+OTHERWISE = (
+    "install Apptainer 1.3 or newer by other means (your distribution's package, EPEL, the project's "
+    "own packages) and put it on PATH, or name it in $ENVBUILD_APPTAINER"
+)
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -82,65 +82,6 @@ def existing(prefix: Path) -> tuple[str, str] | None:
     return None
 
 
-def release() -> dict[str, str]:
-    """Read which Linux this is."""
-    try:
-        return platform.freedesktop_os_release()
-    except OSError:
-        return {}
-
-
-class PrivateApt:
-    """An apt that knows one suite of one mirror, and nothing of this machine.
-
-    Parameters
-    ----------
-    directory : Path
-        Where its configuration, lists and downloads live.
-    uri, suite, signed_by : str
-        The archive, and the keys that it must be signed with.
-    """
-
-    def __init__(self, directory: Path, *, uri: str, suite: str, signed_by: str) -> None:
-        self.downloads = directory / "downloads"
-        for part in (directory / "lists" / "partial", directory / "archives" / "partial", self.downloads):
-            part.mkdir(parents=True)
-        (directory / "status").touch()
-        (directory / "archive.sources").write_text(source_stanza(uri, suite, signed_by))
-        settings = {
-            "Dir::Etc::SourceList": directory / "archive.sources",
-            "Dir::Etc::SourceParts": "/dev/null",
-            "Dir::Etc::Preferences": "/dev/null",
-            "Dir::Etc::PreferencesParts": "/dev/null",
-            "Dir::State::Lists": directory / "lists",
-            "Dir::State::Status": directory / "status",
-            "Dir::Cache::Archives": directory / "archives",
-            "Dir::Cache::pkgcache": "",
-            "Dir::Cache::srcpkgcache": "",
-            "Acquire::Languages": "none",
-            "Acquire::Retries": "3",
-        }
-        # Options and no APT_CONFIG: a proxy that the machine's own files set stays in force.
-        self.options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-        if common.is_root():
-            # As root, apt downloads as this user, who must be able to write there.
-            shutil.chown(self.downloads, "_apt")
-
-    def update(self) -> None:
-        """Fetch the list of packages; apt checks who signed it."""
-        common.run(["apt-get", *self.options, "-qq", "-o", "APT::Update::Error-Mode=any", "update"])
-
-    def fields(self, package: str) -> dict[str, str]:
-        """Look one package up; empty if the suite has none of that name."""
-        shown = common.capture(["apt-cache", *self.options, "show", "--no-all-versions", package]).stdout
-        return dict(line.split(": ", 1) for line in shown.splitlines() if re.match(r"[A-Z][\w-]*: ", line))
-
-    def download(self, packages: Sequence[str]) -> list[Path]:
-        """Fetch packages; apt checks them against the signed list."""
-        common.run(["apt-get", *self.options, "-qq", "download", *packages], cwd=str(self.downloads))
-        return sorted(self.downloads.glob("*.deb"))
-
-
 def library_packages(depends: str) -> list[str]:
     """Pick the libraries out of a Depends field, the first of each group of alternatives.
 
@@ -148,13 +89,6 @@ def library_packages(depends: str) -> list[str]:
     """
     names = [group.split("|")[0].split("(")[0].split(":")[0].strip() for group in depends.split(",")]
     return [name for name in names if name.startswith("lib")]
-
-
-def unpack(debs: Sequence[Path], tree: Path) -> None:
-    """Unpack the files of packages over each other; their scripts are not run."""
-    tree.mkdir()
-    for deb in debs:
-        common.run(["dpkg-deb", "--extract", str(deb), str(tree)])
 
 
 def sole(paths: Iterator[Path], what: str) -> Path:
@@ -259,24 +193,6 @@ def smoke(apptainer: Path, work: Path) -> None:
     )
 
 
-@contextmanager
-def workplace(store: Path) -> Iterator[Path]:
-    """Lend a fresh directory below `store` to one installer at a time, and leave nothing there."""
-    store.mkdir(parents=True, exist_ok=True)
-    with (store / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in store.glob(".incoming-*"):
-            # Nobody else is here, so it is from a run that was interrupted.
-            shutil.rmtree(leftover)
-        directory = Path(tempfile.mkdtemp(prefix=".incoming-", dir=store))
-        # Searchable by others: as root, apt downloads as a user of its own.
-        directory.chmod(0o755)
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
 def publish(stage: Path, final: Path, link: Path, work: Path) -> None:
     """Put a finished directory in place, check it there, and only then point the link at it."""
     if final.exists():
@@ -295,33 +211,6 @@ def publish(stage: Path, final: Path, link: Path, work: Path) -> None:
     fresh.replace(link)
 
 
-def open_archive(work: Path) -> PrivateApt:
-    """Find the mirror that has the package, and fetch its list.
-
-    Raises
-    ------
-    SetupError
-        No source of this machine's apt leads to one.
-    """
-    codename = release().get("VERSION_CODENAME", "")
-    mirrors = debian_mirrors(read_sources(), codename)
-    for number, (uri, signed_by) in enumerate(mirrors):
-        apt = PrivateApt(work / f"apt{number}", uri=uri, suite=SUITE, signed_by=signed_by)
-        try:
-            apt.update()
-        except SetupError:
-            # apt has said why. Another source of this machine may still do.
-            print(f"apptainer: mirror {number + 1} of {len(mirrors)} gives no {SUITE} suite", flush=True)
-            continue
-        if apt.fields(PACKAGE):
-            return apt
-    raise SetupError(
-        f"none of this machine's {len(mirrors)} Debian mirrors offers {PACKAGE} in its {SUITE} suite",
-        "install Apptainer 1.3 or newer by other means (your distribution's package, EPEL, the project's "
-        "own packages) and put it on PATH, or name it in $ENVBUILD_APPTAINER",
-    )
-
-
 def install(prefix: Path) -> Path:
     """Fetch Apptainer, arrange it below a prefix, and link it; returns the link.
 
@@ -337,7 +226,7 @@ def install(prefix: Path) -> Path:
             f"{link} is somebody else's, and will not do (see above)", "update it, or move it away"
         )
     with workplace(store) as work:
-        apt = open_archive(work)
+        apt = open_archive(work, suite=SUITE, package=PACKAGE, otherwise=OTHERWISE)
         fields = apt.fields(PACKAGE)
         libraries = library_packages(fields.get("Depends", ""))
         print(f"apptainer: installing {fields['Version']} below {prefix}", flush=True)

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: what a busy machine makes slow is not wrong.
+settings.register_profile("envbuild", deadline=None)
+settings.load_profile("envbuild")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

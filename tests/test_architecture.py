@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "site": frozenset({"spec", "compat", "elf", "system"}),
     "check": frozenset({"spec", "compat", "elf", "lock", "image", "site", "store", "system"}),
     "activate": frozenset({"spec", "lock", "image", "site", "system"}),
+    "doctor": frozenset({"system"}),
     "cli": frozenset({"workflows"}),
 }
 MAY_IMPORT["workflows"] = MAY_IMPORT.keys() - {"cli"}
@@ -222,8 +223,7 @@ def granted(path: Path) -> frozenset[str]:
 
 def carried() -> list[Path]:
     """What an image carries of ours, to prove itself."""
-    check = PACKAGE / "check"
-    return [check / f"{name}.py" for name in (*proof.CARRIED, "entry", "envbuild_job")]
+    return [PACKAGE / f"{name}.py" for name in (*proof.CARRIED, "check/entry", "check/envbuild_job")]
 
 
 def test_what_travels_in_an_image_is_standard_library_only() -> None:

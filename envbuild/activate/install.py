@@ -1,41 +1,35 @@
 """Install an image behind a modulefile, in a directory that others read.
 
-Layout below the root:
-
-    modulefiles/NAME/VERSION.lua
-    envs/NAME/VERSION            link to the release in use
-    envs/NAME/.VERSION-<digest>  a release: image.sif, make_venv.py, bin/
-
-A release is staged beside its place and renamed; the link is swapped in one
-step; the modulefile comes last. A release that another image replaces stays
-for the jobs that run on it: an image that vanishes under a running job ends
-the job, on network file systems at once.
+`envbuild.activate.layout` has the places. A release is staged beside its place
+and renamed; the link is swapped in one step; the modulefiles come last. A
+release that another image replaces stays for the jobs that run on it: an image
+that vanishes under a running job ends the job, on network file systems at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import filecmp
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild.activate.default import check_free, read_default, write_default
+from envbuild.activate.layout import IMAGE, STAGE, Layout, made_by_us
 from envbuild.activate.model import Module, VerdictNote, check_names, command_names, describe
-from envbuild.activate.modulefile import LUA, render
-from envbuild.activate.placing import copy_file, link, sync, write_file
+from envbuild.activate.modulefile import DIALECTS, render
+from envbuild.activate.placing import copy_file, link, sync, told, write_file
+from envbuild.activate.record import RECORD, Record
 from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import Location, RequestError, raise_all
 from envbuild.image.model import Manifest
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import Apptainer
 
-IMAGE = "image.sif"
-STAGE = "host"
 # Of the image; ranks on the host's MPI are started by the host's.
 _LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 _READ_ALL = 0o644
@@ -51,7 +45,9 @@ class Installed:
     module : str
         ``name/version``: what ``module load`` takes.
     modulefile : Path
-        The modulefile.
+        The modulefile that Lmod reads.
+    tcl_modulefile : Path
+        The same in Tcl, which Environment Modules reads.
     home : Path
         The installation as users reach it.
     commands : tuple of str
@@ -60,16 +56,20 @@ class Installed:
         False when everything was in place already.
     replaced : Path or None
         The release of another image that was in use before and was kept.
+    default : bool
+        Whether it was chosen as the version that ``module load NAME`` takes.
     warnings : tuple of str
         What the installer should know; empty after a passed test.
     """
 
     module: str
     modulefile: Path
+    tcl_modulefile: Path
     home: Path
     commands: tuple[str, ...]
     changed: bool
     replaced: Path | None
+    default: bool
     warnings: tuple[str, ...]
 
     @property
@@ -82,11 +82,13 @@ class Installed:
         return {
             "module": self.module,
             "modulefile": str(self.modulefile),
+            "tcl_modulefile": str(self.tcl_modulefile),
             "modulefiles": str(self.modulefiles),
             "home": str(self.home),
             "commands": list(self.commands),
             "changed": self.changed,
             "replaced": str(self.replaced) if self.replaced else None,
+            "default": self.default,
             "warnings": list(self.warnings),
         }
 
@@ -111,8 +113,10 @@ def install(
     root: Path,
     verdict: VerdictNote,
     thin_parts: Mapping[str, Path] | None = None,
+    default: bool = False,
     site: Site | None = None,
     injection: Injection | None = None,
+    apart: Mapping[str, str] | None = None,
     apptainer: Apptainer,
     copied: Callable[[int], None] = lambda _: None,
 ) -> Installed:
@@ -132,10 +136,14 @@ def install(
         What is known of the image on this host.
     thin_parts : mapping of str to Path, optional
         Part digest → squashfs file: start from these files instead of a copy.
+    default : bool
+        Make it the version that ``module load NAME`` takes; otherwise that stays as it is.
     site : Site, optional
         Host paths that every start binds.
     injection : Injection, optional
         What the host lends; with an MPI, the host's own mpiexec starts ranks, and the image's has no wrapper.
+    apart : mapping of str to str, optional
+        Variables for ranks that srun starts, in containers of their own.
     apptainer : Apptainer
         Its path is written into the launcher.
     copied : callable, optional
@@ -144,95 +152,133 @@ def install(
     Raises
     ------
     RequestError
-        The root cannot be written or stand in PATH; names are unfit for a module; a part is nowhere.
+        The root cannot be written or stand in PATH; names are unfit for a module; a part is nowhere;
+        a modulefile of that name is there, or a default chosen, and not by us.
     MachineError
         The disk is full.
     """
     check_names(manifest)
-    root = _checked(root)
+    layout = Layout(root=checked_root(root), name=manifest.name, version=manifest.version)
     parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
-    launch = _launch(manifest, root=root, parts=parts, site=site, injection=injection, apptainer=apptainer)
+    launch = _launch(
+        manifest,
+        layout,
+        parts=parts,
+        site=site,
+        injection=injection,
+        apart=apart or {},
+        apptainer=apptainer,
+    )
     own = None if parts else launch.image
     module = describe(manifest, commands_directory=launch.home / "bin", image=own, verdict=verdict)
-    release = _release(launch.home, manifest, thin=parts is not None, hosted=injection is not None)
-    content = _content(launch, image=None if parts else image, injection=injection)
-    with _told(root):
-        changed, replaced = _publish(root, module, launch.home, release, content, copied)
+    release = layout.release(manifest.digest, thin=parts is not None, hosted=injection is not None)
+    content = _content(launch, layout, image=None if parts else image, injection=injection)
+    directory = layout.modulefiles[0].parent
+    with told(layout.root, "install"):
+        _check_free(layout)
+        if default:
+            check_free(directory)
+        changed, replaced = _publish(layout, module, release, content, copied)
+        if default:
+            changed |= write_default(directory, layout.version)
+        chosen = read_default(directory) == layout.version
+    lua, tcl = layout.modulefiles
     return Installed(
-        module=launch.label,
-        modulefile=_modulefile(root, module),
-        home=launch.home,
+        module=layout.label,
+        modulefile=lua,
+        tcl_modulefile=tcl,
+        home=layout.home,
         commands=launch.commands,
         changed=changed,
         replaced=replaced,
+        default=chosen,
         warnings=_warnings(verdict, parts or ()),
     )
 
 
+def _check_free(layout: Layout) -> None:
+    """Refuse to write over a modulefile that somebody else made."""
+    raise_all(
+        [
+            RequestError(
+                f"there is a module {layout.label} already, and envbuild did not make it",
+                at=Location(path=path),
+                hint="install under another root with --root DIR, or move that file away",
+            )
+            for path in layout.modulefiles
+            if path.is_symlink() or (path.exists() and not made_by_us(path))
+        ]
+    )
+
+
 def _publish(
-    root: Path,
-    module: Module,
-    home: Path,
-    release: Path,
-    content: _Content,
-    copied: Callable[[int], None],
+    layout: Layout, module: Module, release: Path, content: _Content, copied: Callable[[int], None]
 ) -> tuple[bool, Path | None]:
     """Put everything in place: whether anything had to be done, and the release that was left."""
-    modulefile = _modulefile(root, module)
-    _make_directory(release.parent, below=root)
-    _make_directory(modulefile.parent, below=root)
+    _make_directory(layout.shelf, below=layout.root)
+    _make_directory(layout.modulefiles[0].parent, below=layout.root)
     filled = _place_release(release, content, copied)
-    pointed, replaced = _point(home, release)
-    # Last: whoever sees the modulefile finds all that it names.
-    written = write_file(modulefile, render(module, LUA), mode=_READ_ALL)
-    return filled or pointed or written, replaced
+    pointed, replaced = _point(layout.home, release)
+    # Last: whoever sees a modulefile finds all that it names.
+    written = [
+        write_file(path, render(module, dialect), mode=_READ_ALL)
+        for path, dialect in zip(layout.modulefiles, DIALECTS, strict=True)
+    ]
+    return filled or pointed or any(written), replaced
 
 
-def _modulefile(root: Path, module: Module) -> Path:
-    return root / "modulefiles" / module.name / f"{module.version}{LUA.suffix}"
-
-
-def _content(launch: Launch, *, image: Path | None, injection: Injection | None) -> _Content:
+def _content(launch: Launch, layout: Layout, *, image: Path | None, injection: Injection | None) -> _Content:
+    record = Record(
+        name=layout.name,
+        version=layout.version,
+        digest=launch.digest,
+        parts=() if image is not None else tuple(map(str, (launch.image, *launch.overlays))),
+        lent=injection.identities if injection is not None else {},
+    )
     texts = {
         f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
         VENV_MAKER: (venv_maker_text(), _READ_ALL),
+        RECORD: (record.to_json(), _READ_ALL),
     }
     return _Content(image=image, texts=texts, commands=launch.commands, injection=injection)
 
 
 def _launch(
     manifest: Manifest,
+    layout: Layout,
     *,
-    root: Path,
     parts: tuple[Path, ...] | None,
     site: Site | None,
     injection: Injection | None,
+    apart: Mapping[str, str],
     apptainer: Apptainer,
 ) -> Launch:
-    home = root / "envs" / manifest.name / manifest.version
+    home = layout.home
     on_host_mpi = injection is not None and bool(injection.mpi)
     return Launch(
-        label=f"{manifest.name}/{manifest.version}",
+        label=layout.label,
         home=home,
         image=parts[0] if parts else home / IMAGE,
         overlays=parts[1:] if parts else (),
         digest=manifest.digest,
         commands=tuple(name for name in command_names(manifest) if not (on_host_mpi and name in _LAUNCHERS)),
-        has_mpi=bool(manifest.mpi),
+        mpi=manifest.mpi_family,
         apptainer=Path(os.path.abspath(apptainer.program)),  # noqa: PTH100
         binds=site.binds if site is not None else (),
         lent=injection.binds(home / STAGE) if injection else (),
         variables=tuple(sorted(injection.environment.items())) if injection else (),
+        apart=tuple(sorted(apart.items())),
     )
 
 
-def _release(home: Path, manifest: Manifest, *, thin: bool, hosted: bool) -> Path:
-    name = f".{manifest.version}-{manifest.digest.removeprefix('sha256:')[:16]}"
-    # They differ in their commands: one must not find what another left.
-    return home.with_name(f"{name}{'-thin' if thin else ''}{'-host' if hosted else ''}")
+def checked_root(root: Path) -> Path:
+    """Return an absolute root.
 
-
-def _checked(root: Path) -> Path:
+    Raises
+    ------
+    RequestError
+        It cannot stand in PATH.
+    """
     root = Path(os.path.abspath(root))  # noqa: PTH100  # keeps symbolic links: automounters need them
     bad = sorted({char for char in str(root) if char == ":" or not char.isprintable()})
     if bad:
@@ -266,21 +312,6 @@ def _warnings(verdict: VerdictNote, parts: tuple[Path, ...]) -> tuple[str, ...]:
             f"only you can start this: others may not enter `{closed[0]}`, where its parts are stored"
         )
     return tuple(found)
-
-
-@contextlib.contextmanager
-def _told(root: Path) -> Iterator[None]:
-    """Tell what the file system refused as what it is: somebody's choice of a directory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free some space and run it again"
-            raise MachineError(f"no space left under `{root}`", hint=hint) from error
-        raise RequestError(
-            f"cannot install under `{root}`: {error.filename or root}: {error.strerror}",
-            hint="name another directory with --root DIR",
-        ) from error
 
 
 def _make_directory(path: Path, *, below: Path) -> None:

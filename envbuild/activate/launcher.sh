@@ -179,9 +179,15 @@ if [ -e /dev/kfd ]; then set -- --rocm "$@"; fi
 # A root without all capabilities can start an image in a user namespace only. -O: is it ours?
 if [ -O / ]; then set -- --userns "$@"; fi
 
-if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ] &&
-    [ -z "${PMI_RANK:-}${PMI_FD:-}${PMIX_RANK:-}${PMIX_NAMESPACE:-}" ]; then
-    printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no PMI: every MPI rank will be alone (srun --mpi=list tells the kinds)" >&2
+if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_apart; fi
+if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then
+    # Open MPI takes no other: with PMI 2 its ranks are as alone as with none.
+    case $_eb_mpi in
+        openmpi) _eb_i=PMIx _eb_found=${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
+        *) _eb_i=PMI _eb_found=${PMI_RANK:-}${PMI_FD:-}${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
+    esac
+    [ -n "$_eb_found" ] ||
+        printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no $_eb_i: every MPI rank will be alone (srun --mpi=list tells the kinds)" >&2
 fi
 
 _eb_apptainer=${ENVBUILD_APPTAINER:-$_eb_apptainer}

@@ -24,6 +24,9 @@ OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-s
 # A wrapper of this name would hide what the launcher itself needs from the host.
 _HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh"})
 
+# A link named `default` chooses a version, and `1.0.lua` is the file of version 1.0.
+_RESERVED_VERSION = r"default|.*\.lua"
+
 _COMMAND = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 _MODULE = r"[A-Za-z0-9][A-Za-z0-9._+/-]*"
 
@@ -112,7 +115,8 @@ def check_names(manifest: Manifest) -> None:
     ------
     RequestError
         A name, version, command or conflict is not of the form that specs
-        allow, or a command is one that must remain the host's.
+        allow, a command is one that must remain the host's, or a version is
+        what module systems mean something else by.
     """
     checks: list[tuple[str, str, str]] = [
         ("name", NAME, manifest.name),
@@ -132,6 +136,11 @@ def check_names(manifest: Manifest) -> None:
             RequestError(f"the command `{command}` cannot have a wrapper: it would hide the host's own")
             for command in manifest.commands
             if command in _HOST_ONLY
+        ]
+        + [
+            RequestError(f"the version `{visible(version)}` means something else to module systems")
+            for version in [manifest.version]
+            if re.fullmatch(_RESERVED_VERSION, version)
         ]
     )
 

@@ -12,6 +12,9 @@ from pathlib import PurePath
 
 from envbuild.activate.model import Module
 
+MADE_BY = "Made by envbuild: `envbuild module install` writes this file anew."
+"""What the first comment of a modulefile of ours says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
@@ -57,7 +60,30 @@ def _lua_character(char: str) -> str:
     return char
 
 
+def tcl_literal(text: str) -> str:
+    """Return a word of Tcl 8.4 to 8.6 in double quotes that means exactly the text.
+
+    Source
+    ------
+    Tcl(n), rules 4 to 9: what is substituted in quotes, and the four digits of a Unicode escape. Braces are
+    escaped because the word may stand in a body that braces enclose, where they are counted first.
+    """
+    escaped = "".join(_tcl_character(char) for char in text)
+    return f'"{escaped}"'
+
+
+def _tcl_character(char: str) -> str:
+    if char in '"\\$[]{}':
+        return f"\\{char}"
+    if ord(char) < 32 or ord(char) == 127:
+        return f"\\u{ord(char):04x}"
+    return char
+
+
 LUA = Dialect(template="module.lua.j2", suffix=".lua", quote=lua_literal)
+TCL = Dialect(template="module.tcl.j2", suffix="", quote=tcl_literal)
+DIALECTS = (LUA, TCL)
+"""In the order in which a suffix is looked for: Tcl has none."""
 
 
 def render(module: Module, dialect: Dialect = LUA) -> str:
@@ -90,4 +116,4 @@ def render(module: Module, dialect: Dialect = LUA) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["quote"] = quote
-    return environment.get_template(dialect.template).render(module=module)
+    return environment.get_template(dialect.template).render(module=module, made_by=_Literal(MADE_BY))

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from envbuild.errors import MachineError, RequestError
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 
@@ -85,3 +87,26 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def told(root: Path, verb: str, *, hint: str = "name another directory with --root DIR") -> Iterator[None]:
+    """Tell what the file system refused as what it is: somebody's choice of a directory.
+
+    Raises
+    ------
+    MachineError
+        The disk is full.
+    RequestError
+        Anything else.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise MachineError(
+                f"no space left under `{root}`", hint="free some space and run it again"
+            ) from error
+        raise RequestError(
+            f"cannot {verb} under `{root}`: {error.filename or root}: {error.strerror}", hint=hint
+        ) from error

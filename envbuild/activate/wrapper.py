@@ -39,8 +39,8 @@ class Launch:
         The image's identity (``sha256:…``).
     commands : tuple of str
         Names that it may be called by.
-    has_mpi : bool
-        Whether tasks without PMI are worth a warning.
+    mpi : str
+        Family of the image's MPI, whose tasks without its PMI are worth a warning; empty for none.
     apptainer : Path
         Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both.
     binds : tuple of SiteBind
@@ -49,6 +49,8 @@ class Launch:
         What the host lends of its MPI, in the order of the mounts; without one of them nothing starts.
     variables : tuple of (str, str)
         Set in the image.
+    apart : tuple of (str, str)
+        Set, unless the user has, where srun starts several tasks: their ranks are in containers apart.
     """
 
     label: str
@@ -57,11 +59,12 @@ class Launch:
     overlays: tuple[Path, ...]
     digest: str
     commands: tuple[str, ...]
-    has_mpi: bool
+    mpi: str
     apptainer: Path
     binds: tuple[SiteBind, ...]
     lent: tuple[Bind, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    apart: tuple[tuple[str, str], ...] = ()
 
 
 def launcher_text(launch: Launch) -> str:
@@ -86,7 +89,7 @@ def launcher_text(launch: Launch) -> str:
         "alone": "" if launch.overlays else launch.digest,
         "digest": launch.digest,
         "commands": f" {' '.join(launch.commands)} ",
-        "mpi": "yes" if launch.has_mpi else "",
+        "mpi": launch.mpi,
         "apptainer": str(launch.apptainer),
         # The script puts options in front of those it has: the topmost overlay comes first here.
         "overlays": "\n".join(str(path) for path in reversed(launch.overlays)),
@@ -99,6 +102,13 @@ def launcher_text(launch: Launch) -> str:
         f"# The launcher of {launch.label}, made by envbuild: `envbuild module install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
         *(f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in launch.variables),
+        "_eb_apart() {",
+        *(
+            f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
+            for name, value in launch.apart
+        ),
+        "    :",
+        "}",
     ]
     return "\n".join(lines) + "\n" + _data("launcher.sh")
 

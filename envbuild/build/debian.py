@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from envbuild.build import settled
-from envbuild.build.keystore import make_certificates_timeless
+from envbuild.build.keystore import KEYSTORE, make_certificates_timeless
 from envbuild.build.sandbox import step_failed
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import BuildError
@@ -82,6 +82,14 @@ _DIRECTORIES = (
     "var/tmp",
 )
 
+TOUCHED = (
+    *_DIRECTORIES,
+    *_EMPTIED_DIRECTORIES,
+    *_REMOVED_SUFFIXES,
+    *(name.rpartition("/")[0] for name in (*_REMOVED_FILES, *_MOUNT_POINTS, KEYSTORE)),
+)
+"""What is written or emptied in a root, relative to it."""
+
 
 def make_root(
     debs: Mapping[Path, str],
@@ -134,6 +142,14 @@ def make_root(
             *("--no-same-owner", "--exclude=./dev/*", "--numeric-owner"),
         ]
         _run(argv, env=host.environment(), log=log, what="the root could not be unpacked")
+    settle(tree, texts)
+
+
+def settle(tree: Path, texts: Mapping[str, str]) -> None:
+    """Take away what came from the host, the moment or the tools, and add what an image needs.
+
+    The directories of `TOUCHED` are no links.
+    """
     _clean(tree)
     _add_texts(tree, texts)
     _make_bytecode_timeless(tree)
@@ -219,17 +235,18 @@ def _clean(tree: Path) -> None:
             for child in directory.iterdir():
                 remove(child)
     for name in _REMOVED_FILES:
-        (tree / name).unlink(missing_ok=True)
+        remove(tree / name)
     for place, suffixes in _REMOVED_SUFFIXES.items():
-        for path in (tree / place).iterdir():
+        for path in (tree / place).iterdir() if (tree / place).is_dir() else ():
             if path.name.endswith(suffixes):
                 path.unlink()
     for name in _DIRECTORIES:
-        (tree / name).mkdir(exist_ok=True)
+        (tree / name).mkdir(parents=True, exist_ok=True)
         (tree / name).chmod(0o1777 if name in ("tmp", "var/tmp") else 0o755)
     for name in _MOUNT_POINTS:
         path = tree / name
-        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        remove(path)
         path.touch()
         path.chmod(0o644)
     for path, status in walk(tree):

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 # Where Debian's ca-certificates-java writes it, and with which password: Java's own, known to all.
-_PLACE = "etc/ssl/certs/java/cacerts"
+KEYSTORE = "etc/ssl/certs/java/cacerts"
 _PASSWORD = "changeit"  # noqa: S105
 
 _HEADER = struct.Struct(">4sII")  # magic, version, entries
@@ -28,7 +28,7 @@ def make_certificates_timeless(tree: Path) -> None:
     tree : Path
         A root of Debian packages.
     """
-    path = tree / _PLACE
+    path = tree / KEYSTORE
     if path.is_file() and not path.is_symlink():
         content = path.read_bytes()
         timeless = without_times(content)

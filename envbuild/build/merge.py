@@ -7,9 +7,12 @@ for an ordinary user.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +40,8 @@ class Entry:
         What it is.
     link : bytes
         The path that it is a hard link to; empty for none.
+    opaque : bool
+        Of a directory: whether it hides the lower ones of its name.
     """
 
     at: int
@@ -44,6 +49,26 @@ class Entry:
     directory: bool = False
     whiteout: bool = False
     link: bytes = b""
+    opaque: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """A squashfs to be merged.
+
+    Attributes
+    ----------
+    path : Path
+        The file that it lies in.
+    offset : int
+        Where in that file it begins, in bytes.
+    opaque : collection of str
+        Its opaque directories, as absolute paths: dumps do not tell of extended attributes.
+    """
+
+    path: Path
+    offset: int = 0
+    opaque: Collection[str] = ()
 
 
 class _NotMergeableError(ValueError):
@@ -81,21 +106,49 @@ def merge(
     MachineError
         The squashfs tools or space are missing.
     """
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".merge-") as work:
+    with merged([Blob(path=layer) for layer in layers], beside=out.parent, with_root=with_root) as dumps:
+        squashfs.make_of_dumps(dumps, out, compression=compression, processors=processors)
+
+
+@contextlib.contextmanager
+def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator[list[Path]]:
+    """Give what layers show together, once, for `system.squashfs.make_of_dumps` to make any form of it.
+
+    Parameters
+    ----------
+    layers : sequence of Blob
+        From bottom to top.
+    beside : Path
+        A directory with space for the unpacked layers; what is put there is gone afterwards.
+    with_root : bool
+        As in `merge`.
+
+    Raises
+    ------
+    BuildError, MachineError
+        As `merge`.
+    """
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".merge-") as work:
         dumps = [Path(work) / f"{index}.dump" for index in range(len(layers))]
         for layer, dump in zip(layers, dumps, strict=True):
-            squashfs.dump(layer, dump)
+            squashfs.dump(layer.path, dump, offset=layer.offset)
         try:
-            listings = [list(_entries(dump)) for dump in dumps]
+            listings = [
+                list(_entries(dump, {_written(path) for path in layer.opaque}))
+                for layer, dump in zip(layers, dumps, strict=True)
+            ]
             hidden = hidden_entries(listings, with_root=with_root)
         except _NotMergeableError as error:
-            raise BuildError(
-                f"the layers {', '.join(layer.name for layer in layers)} cannot be merged: {error}"
-            ) from error
-        for dump, entries in zip(dumps, hidden, strict=True):
-            _hide(dump, entries)
+            names = ", ".join(dict.fromkeys(layer.path.name for layer in layers))
+            raise BuildError(f"the layers {names} cannot be merged: {error}") from error
+        for dump, listing, gone in zip(dumps, listings, hidden, strict=True):
+            heirs = _heirs(listing, gone)
+            if heirs:
+                _bequeath(dump, listing, gone, heirs)
+            else:
+                _hide(dump, gone)
         # From top to bottom: a directory's entry is the topmost layer's, and comes before what it holds.
-        squashfs.make_of_dumps(dumps[::-1], out, compression=compression, processors=processors)
+        yield dumps[::-1]
 
 
 def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> list[list[Entry]]:
@@ -106,18 +159,19 @@ def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> l
     Raises
     ------
     ValueError
-        One layer cannot say it: a directory that hides what lies below the
-        layers, or a hard link whose target is hidden.
+        One layer cannot say it: a directory that hides what lies below the layers.
     """
     hidden: list[list[Entry]] = []
     directories: set[bytes] = set()
-    # Paths at which what lies lower ends: files, links, whiteouts.
+    # Paths at which what lies lower ends: files, links, whiteouts; and below which it ends.
     ends: set[bytes] = set()
+    opaque: set[bytes] = set()
     for listing in reversed(listings):
         here: list[Entry] = []
         ends_here: set[bytes] = set()
         for entry in listing:
-            if any(path in ends for path in _with_parents(entry.path)):
+            first, *above = _with_parents(entry.path)
+            if first in ends or any(path in ends or path in opaque for path in above):
                 here.append(entry)
                 continue
             seen = entry.path in directories
@@ -127,20 +181,23 @@ def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> l
                 ends_here.add(entry.path)
             if seen or (entry.whiteout and with_root):
                 here.append(entry)
-            if seen and not entry.directory and not with_root:
+            if ((seen and not entry.directory) or entry.opaque) and not with_root:
                 name = _shown(entry.path)
                 raise _NotMergeableError(f"the directory {name} would have to hide what lies below")
         ends |= ends_here
-        _check_links(listing, here)
+        opaque |= {entry.path for entry in listing if entry.opaque}
         hidden.append(here)
     return hidden[::-1]
 
 
-def _check_links(listing: Iterable[Entry], hidden: Sequence[Entry]) -> None:
+def _heirs(listing: Iterable[Entry], hidden: Iterable[Entry]) -> dict[bytes, bytes]:
+    """Return, for hidden files with hard links that show, which of these has to become the file."""
     gone = {entry.path for entry in hidden}
+    heirs: dict[bytes, bytes] = {}
     for entry in listing:
         if entry.link in gone and entry.path not in gone:
-            raise _NotMergeableError(f"{_shown(entry.path)} is a hard link to a file that is hidden")
+            heirs.setdefault(entry.link, entry.path)
+    return heirs
 
 
 def _with_parents(path: bytes) -> Iterator[bytes]:
@@ -150,8 +207,13 @@ def _with_parents(path: bytes) -> Iterator[bytes]:
         yield path
 
 
-def _entries(dump: Path) -> Iterator[Entry]:
+def _entries(dump: Path, opaque: Collection[bytes]) -> Iterator[Entry]:
     """Read the lines of a dump.
+
+    Parameters
+    ----------
+    opaque : collection of bytes
+        Paths of opaque directories, as the lines have them.
 
     Raises
     ------
@@ -174,6 +236,7 @@ def _entries(dump: Path) -> Iterator[Entry]:
                 directory=kind == b"D",
                 whiteout=kind == b"C" and rest.strip() == b"0 0",
                 link=link or b"",
+                opaque=kind == b"D" and path in opaque,
             )
             at += len(line)
     raise _NotMergeableError("a layer's listing does not end")
@@ -185,6 +248,32 @@ def _hide(dump: Path, entries: Sequence[Entry]) -> None:
         for entry in entries:
             file.seek(entry.at)
             file.write(b"#")
+
+
+def _bequeath(
+    dump: Path, listing: Sequence[Entry], hidden: Collection[Entry], heirs: Mapping[bytes, bytes]
+) -> None:
+    """Leave lines out, and let the first hard link of each file that goes become that file."""
+    gone = {entry.path for entry in hidden}
+    heads = set(heirs.values())
+    changed = dump.with_suffix(".heirs")
+    with dump.open("rb") as old, changed.open("wb") as new:
+        lines = {entry.path: old.readline() for entry in listing}
+        for entry in listing:
+            heir = heirs.get(entry.link, b"")
+            if entry.path in gone:
+                continue
+            if entry.path in heads:
+                new.write(entry.path + lines[entry.link].removeprefix(entry.link))
+            else:
+                new.write(entry.path + b" L " + heir + b"\n" if heir else lines[entry.path])
+        shutil.copyfileobj(old, new, 1 << 20)
+    changed.replace(dump)
+
+
+def _written(path: str) -> bytes:
+    """Return a path as the lines of a dump have it."""
+    return re.sub(rb"""([\s"'\\])""", rb"\\\1", os.fsencode(path.strip("/")))
 
 
 def _shown(text: bytes) -> str:

@@ -5,6 +5,7 @@ Source: PEP 552 (unchecked hash-based .pyc files, which need no source times).
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,27 @@ from envbuild.system.apptainer import Bind
 _BYTECODE = {"PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}
 
 UV = "/mnt/uv"
+
+Wheel = tuple[InputFile, Path]
+
+# Runs in the sandbox, with the base's Python: an empty environment, kept as it was, and one that is filled.
+# One start of the sandbox for both, since starting it takes longer than installing a small wheel.
+_INSTALL = """\
+import json, shutil, subprocess, sys
+
+uv, prefix, jobs = sys.argv[1:]
+with open(jobs) as file:
+    venv, install = json.load(file)
+
+def call(arguments):
+    code = subprocess.call([uv, *arguments])
+    if code:
+        sys.exit(code if code > 0 else 1)
+
+call(venv)
+shutil.copytree(prefix, "/opt/.skeleton", symlinks=True)
+call(install)
+"""
 
 
 def make_venv(
@@ -44,8 +66,8 @@ def make_venv(
     """
     root = _prepare(stage, prefix)
     words = ["--system-site-packages"] if debian_python else []
-    _uv(
-        ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", *words, prefix],
+    _run(
+        [UV, "venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", *words, prefix],
         stage=stage,
         sandbox=sandbox,
         uv=uv,
@@ -59,13 +81,7 @@ def make_venv(
 
 
 def install_wheels(
-    wheels: Sequence[tuple[InputFile, Path]],
-    prefix: str,
-    *,
-    stage: Path,
-    sandbox: Sandbox,
-    uv: Path,
-    log: Path,
+    wheels: Sequence[Wheel], prefix: str, *, stage: Path, sandbox: Sandbox, uv: Path, log: Path
 ) -> Path:
     """Install verified wheels below a prefix, without network and without dependencies.
 
@@ -79,11 +95,13 @@ def install_wheels(
     Path
         The root of the tree, without the virtual environment's skeleton.
     """
-    root = make_venv(prefix, stage=stage, sandbox=sandbox, uv=uv, log=log)
-    skeleton = scan(root)
-    arguments, binds = installation(wheels, stage / "in")
-    _uv(
-        [*arguments, "--python", f"{prefix}/bin/python", "--link-mode", "hardlink", "--compile-bytecode"],
+    root = _prepare(stage, prefix)
+    install, binds = installation(wheels, stage / "in")
+    install += ["--python", f"{prefix}/bin/python", "--link-mode", "hardlink", "--compile-bytecode"]
+    venv = ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", prefix]
+    (stage / "in" / "jobs.json").write_text(json.dumps([venv, install]))
+    _run(
+        ["/usr/bin/python3", "-I", "-c", _INSTALL, UV, prefix, "/mnt/jobs.json"],
         stage=stage,
         sandbox=sandbox,
         uv=uv,
@@ -92,13 +110,19 @@ def install_wheels(
         binds=binds,
     )
     remove(root / "opt" / ".cache")
+    empty = stage / "empty"
+    target = empty / prefix.lstrip("/")
+    for directory in (empty, target.parent):
+        touch_place(directory)
+    (root / "opt" / ".skeleton").rename(target)
     _forget_where_wheels_came_from(root)
-    _tidy(root)
-    _subtract(root, skeleton)
+    for tree in (empty, root):
+        _tidy(tree)
+    _subtract(root, scan(empty))
     return root
 
 
-def installation(wheels: Sequence[tuple[InputFile, Path]], inputs: Path) -> tuple[list[str], list[Bind]]:
+def installation(wheels: Sequence[Wheel], inputs: Path) -> tuple[list[str], list[Bind]]:
     """Return uv's arguments that install exactly these wheels, and the binds that show them.
 
     Parameters
@@ -137,8 +161,8 @@ def touch_place(directory: Path) -> None:
     directory.chmod(0o755)
 
 
-def _uv(
-    arguments: Sequence[str],
+def _run(
+    argv: Sequence[str],
     *,
     stage: Path,
     sandbox: Sandbox,
@@ -148,7 +172,7 @@ def _uv(
     binds: Sequence[Bind],
 ) -> None:
     sandbox.run(
-        [UV, *arguments],
+        argv,
         binds=[
             # All of /opt is one mount, so that uv can hard-link from its cache into the prefix.
             Bind(source=(stage / "root" / "opt").absolute(), target="/opt", writable=True),

@@ -7,13 +7,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build import debian, python, python2, source
+from envbuild.build import debian, python, python2, roots, source
 from envbuild.build.files import write_files
 from envbuild.build.merge import merge
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import BuildError
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
+    PIECE,
     BaseStep,
     BuildPlan,
     FilesStep,
@@ -21,6 +22,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    RootStep,
     SourceStep,
     SystemStep,
     UnpackStep,
@@ -28,7 +30,7 @@ from envbuild.plan.model import (
 )
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree, collisions, scan, stack
-from envbuild.system import clock, host, process, squashfs
+from envbuild.system import clock, host, process, spans, squashfs
 from envbuild.system.apptainer import Apptainer
 
 
@@ -118,7 +120,9 @@ def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
         if part not in missing:
             workshop.emit(LayerReused(layer=part.name, key=part.key))
     _build_in_order(missing, records, workshop)
-    _settle_ownership(plan, workshop.store)
+    with spans.span("ownership of paths"):
+        _settle_ownership(plan, workshop.store)
+        _tell_covered(plan, workshop)
     return records
 
 
@@ -147,6 +151,16 @@ def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord],
 
 
 def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:
+    """Build a layer, or take the one that another process built while we waited for it."""
+    with workshop.store.claim(layer.key):
+        record = None if workshop.rebuild else workshop.store.get(layer.key)
+        if record is not None:
+            workshop.emit(LayerReused(layer=layer.name, key=layer.key))
+            return record
+        return _make_layer(layer, below, workshop)
+
+
+def _make_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:
     task = f"layer:{layer.name}"
     started = clock.seconds()
     store = workshop.store
@@ -157,11 +171,15 @@ def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Works
         with store.stage() as stage:
             image = stage / "layer.squashfs"
             if isinstance(layer.step, MergeStep):
-                entries = _merge(layer, below, workshop, image)
+                with spans.span(f"layer {layer.name}: merge"):
+                    entries = _merge(layer, below, workshop, image)
             else:
-                tree, entries = _carry_out(layer, below, workshop, stage, log)
-                squashfs.make(tree, image, pseudo=[squashfs.whiteout(path) for path in entries.whiteouts])
-            record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+                with spans.span(f"layer {layer.name}: make"):
+                    tree, entries = _carry_out(layer, below, workshop, stage, log)
+                with spans.span(f"layer {layer.name}: compress"):
+                    squashfs.make(tree, image, pseudo=[squashfs.whiteout(path) for path in entries.whiteouts])
+            with spans.span(f"layer {layer.name}: publish"):
+                record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
     except BaseException:
         workshop.emit(TaskFailed(task=task))
         raise
@@ -187,6 +205,15 @@ def _carry_out(
     if isinstance(step, BaseStep):
         _debian_root(step, step.debs, workshop, tree, log)
         return tree, scan(tree)
+    if isinstance(step, RootStep):
+        roots.make_imported_root(
+            [workshop.locate(archive) for archive in step.archives],
+            kind=step.format,
+            python=step.python,
+            texts=step.texts,
+            tree=tree,
+        )
+        return tree, scan(tree)
     if isinstance(step, SystemStep):
         _debian_root(step, (*step.base_debs, *step.debs), workshop, tree, log)
         return tree, debian.subtract(tree, scan(tree), below["base"].tree)
@@ -206,7 +233,7 @@ def _carry_out(
         )
     elif isinstance(step, PrefixStep):
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
-        python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
+        tree = python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
     elif isinstance(step, UnpackStep):
         wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
         python2.unpack_wheels(wheels, step.prefix, stage=stage, sandbox=plain, log=log)
@@ -251,13 +278,37 @@ def _merge(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, i
     return stack([record.tree for record in inputs], with_root=with_root)
 
 
+def _tree_of(layer: Layer, plan: BuildPlan, store: Store) -> Tree | None:
+    """Return what a layer holds, where the store knows it or all that it would be merged from."""
+    record = store.get(layer.key)
+    if record is not None:
+        return record.tree
+    pieces = [store.get(plan.layer(name).key) for name in layer.inputs]
+    known = [piece.tree for piece in pieces if piece is not None]
+    if not isinstance(layer.step, MergeStep) or len(known) < len(pieces):
+        return None
+    return stack(known, with_root=False)
+
+
+def _tell_covered(plan: BuildPlan, workshop: Workshop) -> None:
+    """Warn where two small wheels hold a path differently: installers let one of them win without a word."""
+    records = {layer.name: workshop.store.get(layer.key) for layer in plan.layers if layer.is_piece}
+    trees = {name: record.tree for name, record in records.items() if record is not None}
+    for path, first, second in collisions(trees):
+        earlier, later = sorted((first.removeprefix(PIECE), second.removeprefix(PIECE)))
+        workshop.emit(Warned(text=f"{earlier} and {later} both bring `/{path}`: that of {later} is taken"))
+
+
 def _settle_ownership(plan: BuildPlan, store: Store) -> None:
     """Refuse layers that hold the same path differently. Only `system` is stacked on `base`."""
     trees: dict[str, Tree] = {}
     for part in plan.parts():
-        members = {name: store.get(plan.layer(name).key) for name in plan.members[part.name]}
-        records = members if all(members.values()) else {part.name: store.get(part.key)}
-        trees.update({name: record.tree.without_whiteouts() for name, record in records.items() if record})
+        members = {name: _tree_of(plan.layer(name), plan, store) for name in plan.members[part.name]}
+        found_whole = {name: tree for name, tree in members.items() if tree is not None}
+        if len(found_whole) < len(members):
+            whole = store.get(part.key)
+            found_whole = {} if whole is None else {part.name: whole.tree}
+        trees.update({name: tree.without_whiteouts() for name, tree in found_whole.items()})
     stacked = {name for name in trees if "system" in plan.members.get(name, (name,))}
     found = [
         (path, first, second)

@@ -1,8 +1,7 @@
-"""An image on its host's MPI: what the image says of itself, its ranks started, and the proof."""
+"""An image on its host's MPI: its side of what is lent, its ranks started, and the proof."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,80 +10,41 @@ from envbuild.check.findings import Finding
 from envbuild.check.judge import Ended
 from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
+from envbuild.check.preflight.examine import Preflight
 from envbuild.check.run import RESULTS, Subject
 from envbuild.check.trial import Launch
-from envbuild.errors import MachineError
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.site.inject import PRIVATE, Injection
 from envbuild.site.lent import ImageSide
-from envbuild.spec.site import MpiAbi, SiteMpi
+from envbuild.spec.site import SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import sha256
 
 FROM_HOST = "S4.mpi-from-host"
 LENT = "S4.fabric-from-host"
-_ABIS: Mapping[str, MpiAbi] = {
-    "libmpi_abi.so.1": "standard",
-    "libmpi.so.12": "mpich",
-    "libmpi.so.20": "openmpi-20",
-    "libmpi.so.40": "openmpi-40",
-}
 _LIBS = "/.singularity.d/libs"
 
 
-def image_side(subject: Subject, names: Sequence[str], *, limit_s: float) -> ImageSide:
-    """Ask an image what it needs of a host that lends its MPI; starts it once, without ranks.
+def image_side(manifest: Manifest, found: Preflight) -> ImageSide:
+    """Return what of an image decides what it can take from a host.
 
     Parameters
     ----------
-    names : sequence of str
-        Libraries that the host would lend.
-    limit_s : float
-        Wall-clock limit in seconds.
-
-    Raises
-    ------
-    MachineError
-        It did not answer.
+    found : Preflight
+        Of the image on its own libraries; asked for the names that the host would lend.
     """
-    argv = subject.apptainer.command(
-        subject.image, ["/usr/bin/python3", "-I", "-", "/opt", "--hosting", *names], cwd="/"
-    )
-    source = Path(__file__).with_name("probe.py").read_bytes()
-    done = process.run(argv, env=host.environment(), timeout_s=limit_s, stdin=source)
-    try:
-        answer = json.loads(done.stdout) if done.ok else None
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise MachineError(
-            f"the image `{subject.image}` did not say which MPI its programs need",
-            hint=done.last_lines(3) or "`envbuild test IMAGE` says what is wrong with it",
-        )
-    return side_of(subject.manifest, answer)
-
-
-def side_of(manifest: Manifest, answer: Mapping[str, object]) -> ImageSide:
-    """Return an image's side of a swap, from its manifest and from what the probe found in it.
-
-    Parameters
-    ----------
-    answer : mapping
-        The probe's JSON: text from a stranger, taken piece by piece.
-    """
-    provides = answer.get("provides")
-    known = provides if isinstance(provides, dict) else {}
-    needed = _texts(answer.get("mpi")) or tuple(name for name in _ABIS if name in known)[-1:]
+    told = found.told
     return ImageSide(
         label=f"{manifest.name}/{manifest.version}",
         family=manifest.mpi_family,
-        abis=tuple(dict.fromkeys(_abi(name, manifest.mpi_family) for name in needed if name in _ABIS)),
+        # Where nothing asks for an MPI, programs that open it are taken for the image's own's.
+        abis=told.needed_abis or (told.mpi_abis or ())[:1],
         glibc=manifest.glibc,
         library_path=library_path(manifest),
-        provides={str(name): _texts(versions) for name, versions in known.items()},
-        bound_hard=_texts(answer.get("bound_hard")),
+        provides=found.provides,
+        bound_hard=told.rpath_files,
     )
 
 
@@ -92,15 +52,6 @@ def library_path(manifest: Manifest) -> str:
     """Return LD_LIBRARY_PATH as an image's own environment makes it under Apptainer."""
     own = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
     return f"{own}:{_LIBS}".lstrip(":")
-
-
-def _abi(name: str, family: str) -> MpiAbi:
-    # An image knows its own family; a foreign library's is told by its symbols.
-    return "openmpi-12" if name == "libmpi.so.12" and family == "openmpi" else _ABIS[name]
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def host_launcher(mpi: SiteMpi, injection: Injection) -> HostMpiexec | None:

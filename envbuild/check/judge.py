@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envbuild.check.arithmetic import evaluate
+from envbuild.check.builds import judge_builds
 from envbuild.check.facts import Reports, number_of, values_of
 from envbuild.check.findings import NO_JOBS, Finding
+from envbuild.spec.arithmetic import evaluate
 
 STORY = "/.envbuild"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -269,7 +270,7 @@ def judge_mapped(reports: Iterable[Reports]) -> Finding:
 
 
 def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> list[Finding]:
-    """S1 and S3 from what `probe.py` found inside the image.
+    """S1, S2 and S3 from what `probe.py` found inside the image.
 
     Parameters
     ----------
@@ -318,6 +319,7 @@ def judge_probe(facts: Mapping[str, object], manifest: Mapping[str, object]) -> 
         ),
         _check("S3.libraries", not missing, "0 not found", _some(missing), observed=found),
         _judge_copies([str(path) for path in _list(facts.get("single"))]),
+        *judge_builds(facts, manifest),
     ]
 
 

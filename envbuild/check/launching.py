@@ -10,7 +10,7 @@ from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.srun import Srun
-from envbuild.compat.derive import look_up
+from envbuild.compat.derive import pmi_of
 from envbuild.errors import RequestError
 from envbuild.spec.site import Site
 
@@ -29,8 +29,8 @@ class Situation:
         None for a machine that nobody described.
     on_host_mpi : bool
         Whether ranks run on the site's MPI in place of the image's.
-    allocation : bool
-        Whether this is inside a job of Slurm.
+    srun : bool
+        Whether srun is to start them: it was asked for, or this is inside a job of Slurm.
     offered : tuple of str
         What srun itself names as its types; empty where it was not asked.
     root : bool
@@ -42,7 +42,7 @@ class Situation:
     version: str
     site: Site | None = None
     on_host_mpi: bool = False
-    allocation: bool = False
+    srun: bool = False
     offered: tuple[str, ...] = ()
     root: bool = False
 
@@ -50,7 +50,7 @@ class Situation:
     def by_scheduler(self) -> bool:
         """Whether srun starts the ranks."""
         scheduler = self.site.scheduler if self.site else None
-        return self.allocation or (scheduler is not None and scheduler.name == "slurm")
+        return self.srun or (scheduler is not None and scheduler.name == "slurm")
 
     @property
     def known_types(self) -> tuple[str, ...]:
@@ -68,8 +68,7 @@ def launcher_for(situation: Situation) -> Launcher:
         Nothing fits: the scheduler offers no PMI that the MPI speaks, or the image holds no launcher.
     """
     if situation.by_scheduler:
-        family, _ = _running_mpi(situation)
-        return Srun(mpi_type=pmi_type(situation) if family else "", family=_words(family))
+        return srun_for(situation)
     mpi = situation.site.mpi if situation.site else None
     if situation.on_host_mpi and mpi is not None and mpi.launcher is not None:
         family = _words(mpi.implementation)
@@ -80,6 +79,19 @@ def launcher_for(situation: Situation) -> Launcher:
             hint="add `mpi: mpich` to its spec, or start the command with `apptainer exec`",
         )
     return Mpiexec(family=situation.family, root=situation.root, crowded=False)
+
+
+def srun_for(situation: Situation) -> Srun:
+    """Return the srun that starts the ranks, with a PMI that their MPI speaks.
+
+    Raises
+    ------
+    RequestError
+        The scheduler offers none.
+    """
+    family, _ = _running_mpi(situation)
+    own = not situation.on_host_mpi
+    return Srun(mpi_type=pmi_type(situation) if family else "", family=_words(family), own=own)
 
 
 def pmi_type(situation: Situation) -> str:
@@ -93,8 +105,8 @@ def pmi_type(situation: Situation) -> str:
         There is none: every rank would be alone.
     """
     family, version = _running_mpi(situation)
-    spoken = look_up("pmi-of-mpi", family, version) or ()
-    optional = look_up("optional-pmi-of-mpi", family, version) or ()
+    on_host = situation.on_host_mpi and situation.site is not None and situation.site.mpi is not None
+    spoken, optional = pmi_of(family, version, host=on_host)
     known = situation.known_types
     for each in (*spoken, *optional):
         if each in known:

@@ -1,10 +1,9 @@
 """Facts of an image, found inside it: what imports, and which shared objects lack a library.
 
 Usage: ``python3 -I probe.py ROOT [MODULE…]``; prints one JSON object.
-``python3 -I probe.py ROOT --hosting [NAME…]`` prints what a host must know that
-lends its MPI. Standard library only, Python 3.9 or newer; travels in every
-image, and is also sent in through standard input by `envbuild test`. What is
-imported is imported by the `python` that is first on PATH.
+Standard library only, Python 3.9 or newer; travels in every image, and is also
+sent in through standard input by `envbuild test`. What is imported is imported
+by the `python` that is first on PATH.
 """
 
 from __future__ import annotations
@@ -33,29 +32,51 @@ HOST_LIBRARIES = re.compile(
 DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 # Of these an image holds one copy, or a process would sooner or later load two.
 SINGLE_LIBRARIES = re.compile(r"lib(cudart|nccl|cudnn)\.so(\.|$)")
-_MPI_LIBRARY = re.compile(r"libmpi(_abi)?\.so\.[0-9]+")
-_MPI_PREFIX = "/opt/mpi/"
 # Runs on Python 2.7, too. What a module prints is none of our JSON.
 _IMPORT = """\
 import sys
 del sys.path[0]  # modules come from the image alone, not from the working directory
-import importlib, os
+import importlib, json, os
 out = os.dup(1)
 os.dup2(2, 1)
+
+def built(name, module):
+    if name == "torch":
+        flags = getattr(module._C, "_cuda_getArchFlags", lambda: None)()
+        return {
+            "cuda": module.version.cuda,
+            "hip": getattr(module.version, "hip", None),
+            "architectures": (flags or "").split(),
+        }
+    if name == "tensorflow":
+        told = module.sysconfig.get_build_info()
+        return {
+            "cuda": str(told.get("cuda_version") or "built") if told.get("is_cuda_build") else None,
+            "hip": "built" if told.get("is_rocm_build") else None,
+            "architectures": list(told.get("cuda_compute_capabilities") or []),
+        }
+    if name == "mxnet":
+        return {"cuda": "built" if module.runtime.Features().is_enabled("CUDA") else None}
+
 try:
-    importlib.import_module(sys.argv[1])
+    module = importlib.import_module(sys.argv[1])
 except BaseException as error:  # SystemExit at import is a failure too
     reason = "%s: %s" % (type(error).__name__, error)
     os.write(out, (reason if isinstance(reason, bytes) else reason.encode("utf-8", "replace"))[:2000])
     os._exit(1)
+try:
+    build = built(sys.argv[1], module)
+except Exception as error:
+    build = {"error": "%s: %s" % (type(error).__name__, error)}
+if build is not None:
+    os.write(out, json.dumps(build).encode("utf-8"))
 os._exit(0)
 """
+_CHECK_BUILD_S = 120
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
-_DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
 _MAX_TABLE_BYTES = 64 << 20
 _MAX_NAME_BYTES = 64 << 10
-_MAX_VERSIONS = 4096
 
 
 class Object:
@@ -69,8 +90,6 @@ class Object:
         Whether it names a loader, so that it can be started.
     needed, rpath, runpath : list of str
         The libraries it asks for and where it asks to look first.
-    defined : list of str
-        Symbol versions that it defines (``GLIBCXX_3.4.30``).
     """
 
     def __init__(self, path: str) -> None:
@@ -80,7 +99,6 @@ class Object:
         self.needed: list[str] = []
         self.rpath: list[str] = []
         self.runpath: list[str] = []
-        self.defined: list[str] = []
 
 
 def read_object(path: str) -> Object | None:
@@ -142,12 +160,6 @@ def read_object(path: str) -> Object | None:
                 found.rpath = text(value).split(":")
             elif tag == _DT_RUNPATH:
                 found.runpath = text(value).split(":")
-        if _DT_VERDEF in single:
-            place = _file_offset(segments, single[_DT_VERDEF])
-            for _ in range(min(single.get(_DT_VERDEFNUM, 0), _MAX_VERSIONS)):
-                *_, auxiliary, following = struct.unpack("<HHHHIII", piece(place, 20))
-                found.defined.append(text(struct.unpack("<I", piece(place + auxiliary, 4))[0]))
-                place += following
     return found
 
 
@@ -262,21 +274,59 @@ def _site(path: str) -> str:
     return before + site if site else ""
 
 
-def try_imports(modules: list[str]) -> dict[str, str | None]:
-    """Import each module in a process of its own; None for those that import, else the reason."""
-    return {name: _try_import(name) for name in modules}
+def try_imports(modules: list[str]) -> tuple[dict[str, str | None], dict[str, object]]:
+    """Import each module in a process of its own, and ask it how it was built.
+
+    Returns
+    -------
+    tuple
+        Module → None for those that import, else the reason; and module → what those say of their
+        build that can.
+    """
+    reasons: dict[str, str | None] = {}
+    builds: dict[str, object] = {}
+    for name in modules:
+        reasons[name], build = _try_import(name)
+        if build is not None:
+            builds[name] = build
+    return reasons, builds
 
 
-def _try_import(name: str) -> str | None:
+def _try_import(name: str) -> tuple[str | None, object]:
     # The image's own Python, which may be older than the one that runs this.
     done = subprocess.run(
         ["python", "-s", "-c", _IMPORT, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False
     )
     if done.returncode < 0:
-        return f"ended by signal {-done.returncode}"
+        return f"ended by signal {-done.returncode}", None
     if done.returncode != 0:
-        return done.stdout.decode(errors="replace") or f"exit code {done.returncode}"
-    return None
+        return done.stdout.decode(errors="replace") or f"exit code {done.returncode}", None
+    try:
+        return None, json.loads(done.stdout) if done.stdout else None
+    except ValueError:
+        return None, None
+
+
+def check_horovod(modules: list[str]) -> dict[str, list[str]] | None:
+    """Return what ``horovodrun --check-build`` marks as built, by its headings; None without Horovod."""
+    if not any(name.split(".")[0] == "horovod" for name in modules):
+        return None
+    argv = ["horovodrun", "--check-build"]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CHECK_BUILD_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found: dict[str, list[str]] = {}
+    heading = ""
+    for line in done.stdout.decode(errors="replace").splitlines():
+        title = re.match(r"Available (?:Tensor )?(\w+):", line.strip())
+        heading = title[1].lower() if title else heading
+        mark = re.match(r"\s*\[X\] (\S+)", line)
+        if mark and heading:
+            found.setdefault(heading, []).append(mark[1])
+    return found
 
 
 def labels() -> object:
@@ -295,52 +345,25 @@ def lock_digest() -> str:
         return ""
 
 
-def hosting(root: str, library_path: list[str], names: list[str]) -> dict[str, object]:
-    """Return what a host must know that lends its MPI to this image.
-
-    Parameters
-    ----------
-    names : list of str
-        Libraries that the host would lend.
-
-    Returns
-    -------
-    dict
-        ``mpi`` (names of MPI libraries that the image's programs ask for and
-        it has), ``bound_hard`` (those of the programs whose DT_RPATH leads
-        there) and ``provides`` (name → versions, of what the image has of
-        `names` and of any MPI library), all sorted.
-    """
-    where = [*library_path, *system_directories()]
-    own = [f"libmpi.so.{major}" for major in (12, 20, 40)] + ["libmpi_abi.so.1"]
-    provides = {}
-    for name in sorted({*names, *own}):
-        path = next((f"{place}/{name}" for place in where if place and Path(place, name).is_file()), None)
-        found = read_object(path) if path else None
-        if found is not None:
-            provides[name] = sorted(found.defined)
-    asking = [found for found in _objects(root)[0] if not found.path.startswith(_MPI_PREFIX)]
-    needed, hard = set(), set()
-    for found in asking:
-        for name in (name for name in found.needed if _MPI_LIBRARY.fullmatch(name) and name in provides):
-            needed.add(name)
-            before = [] if found.runpath else directories(found, [], [])
-            if any(Path(place, name).exists() for place in before):
-                hard.add(found.path)
-    return {"mpi": sorted(needed), "bound_hard": sorted(hard), "provides": provides}
+def accelerator() -> str:
+    """Return what the lock that the image carries says that it is for; empty where it says nothing."""
+    try:
+        text = Path("/.envbuild/lock.yaml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+    found = re.search(r"^accelerator: ['\"]?([a-z]+(?:@[0-9.]+)?)['\"]?$", text, flags=re.MULTILINE)
+    return found[1] if found else ""
 
 
 def main(root: str, modules: list[str]) -> None:
     """Print the facts as one line of JSON."""
     library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    if modules[:1] == ["--hosting"]:
-        answer = {"format": FORMAT, **hosting(root, library_path, modules[1:])}
-        sys.stdout.write(json.dumps(answer, sort_keys=True) + "\n")
-        return
     facts: dict[str, object] = {"format": FORMAT, "machine": platform.machine(), "labels": labels()}
     facts["lock_digest"] = lock_digest()
     facts.update(scan(root, library_path))
-    facts["imports"] = try_imports(modules)
+    facts["imports"], facts["builds"] = try_imports(modules)
+    facts["horovod"] = check_horovod(modules)
+    facts["accelerator"] = accelerator()
     sys.stdout.write(json.dumps(facts, sort_keys=True) + "\n")
 
 

@@ -6,18 +6,19 @@ from pathlib import Path
 
 # Standard library only, Python 3.9 or newer: an image's Python is not ours.
 CARRIED = (
-    "arithmetic",
-    "facts",
-    "findings",
-    "inside",
-    "judge",
-    "launchers/__init__",
-    "launchers/base",
-    "launchers/known",
-    "launchers/mpiexec",
-    "launchers/torchrun",
-    "probe",
-    "trial",
+    "check/builds",
+    "check/facts",
+    "check/findings",
+    "check/inside",
+    "check/judge",
+    "check/launchers/__init__",
+    "check/launchers/base",
+    "check/launchers/known",
+    "check/launchers/mpiexec",
+    "check/launchers/torchrun",
+    "check/probe",
+    "check/trial",
+    "spec/arithmetic",
 )
 
 
@@ -28,11 +29,12 @@ def files() -> dict[str, bytes]:
     mini jobs import, ``lib/`` the judge itself under the names it has here.
     """
     here = Path(__file__).parent
-    library = {f"lib/envbuild/check/{name}.py": (here / f"{name}.py").read_bytes() for name in CARRIED}
+    library = {f"lib/envbuild/{name}.py": (here.parent / f"{name}.py").read_bytes() for name in CARRIED}
     return {
         "judge.py": (here / "entry.py").read_bytes(),
         "jobs/envbuild_job.py": (here / "envbuild_job.py").read_bytes(),
         "lib/envbuild/__init__.py": b"",
         "lib/envbuild/check/__init__.py": b"",
+        "lib/envbuild/spec/__init__.py": b"",
         **library,
     }

@@ -23,6 +23,7 @@ from envbuild.system.apptainer import Apptainer, Bind
 RESULTS = "/tmp"  # noqa: S108  # the path inside the image
 # The check of an image's bytes.
 PARTS = "S1.digest"
+CHANGED = "the file was changed or damaged: build or copy it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +62,16 @@ def launcher_of(subject: Subject, name: str = "mpiexec") -> Launcher | None:
     return launcher_named(name, family=subject.manifest.mpi_family, root=host.is_root())
 
 
-def launch_with(subject: Subject, launcher: Launcher) -> Launch:
+def launch_with(subject: Subject, launcher: Launcher, *, binds: Sequence[Bind] = ()) -> Launch:
     """Return a function that starts a job's ranks in the image and waits for them.
 
     They have no network but a loopback, no home, and nothing of the host's
     environment. On time-out the whole container is ended with all it holds.
+
+    Parameters
+    ----------
+    binds : sequence of Bind
+        What of the host they see beside the directory of results.
     """
 
     def launch(
@@ -74,7 +80,7 @@ def launch_with(subject: Subject, launcher: Launcher) -> Launch:
         runtime = subject.apptainer.command(
             subject.image,
             [],
-            binds=[Bind(source=directory, target=RESULTS, writable=True)],
+            binds=[Bind(source=directory, target=RESULTS, writable=True), *binds],
             env={**variables, **launcher.environment(), "ENVBUILD_RESULTS": RESULTS},
             cwd=RESULTS,
         )
@@ -115,8 +121,7 @@ def judge_parts(parts: Sequence[PartVerdict]) -> Finding:
     wrong = [f"{'+'.join(part.layers) or part.role} is {part.observed[:19]}" for part in parts if not part.ok]
     expected = "all parts as built"
     if wrong or not parts:
-        hint = "the file was changed or damaged: build or copy it again"
-        return Finding("FAIL", PARTS, expected, ", ".join(wrong) or "no parts", hint)
+        return Finding("FAIL", PARTS, expected, ", ".join(wrong) or "no parts", CHANGED)
     return Finding("PASS", PARTS, expected, expected)
 
 

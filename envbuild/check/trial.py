@@ -42,7 +42,9 @@ class Trial:
     output: str = ""
 
 
-def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> Trial:
+def try_job(
+    job: Job, *, ranks: int, limit_s: float, launch: Launch | None, shared: Path | None = None
+) -> Trial:
     """Run a mini job and judge it; without a launcher it is skipped, which is no pass.
 
     Parameters
@@ -53,6 +55,8 @@ def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> T
         Wall-clock limit of one run in seconds.
     launch : callable or None
         What starts the ranks.
+    shared : Path, optional
+        Directory that ranks on all nodes see, where their private one is made; absent, all are on this host.
     """
     if launch is None:
         return Trial(findings=(skip_job(job, ranks),))
@@ -60,10 +64,10 @@ def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> T
         command = job.command()
     except ValueError as error:
         return Trial(findings=(Finding("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error)),))
-    reports, ended, output = _run(job, command, ranks, limit_s, launch)
+    reports, ended, output = _run(job, command, ranks, limit_s, launch, shared)
     runs, single = [reports], None
     if job.compare_with_single and not ended.timed_out:
-        single, _, single_output = _run(job, command, 1, limit_s, launch)
+        single, _, single_output = _run(job, command, 1, limit_s, launch, shared)
         output = f"{output}\n--- on one rank\n{single_output}"
         runs.append(single)
     findings = judge_job(job, ranks, reports, ended, single)
@@ -72,7 +76,7 @@ def try_job(job: Job, *, ranks: int, limit_s: float, launch: Launch | None) -> T
 
 
 def _run(
-    job: Job, command: Sequence[str], ranks: int, limit_s: float, launch: Launch
+    job: Job, command: Sequence[str], ranks: int, limit_s: float, launch: Launch, shared: Path | None
 ) -> tuple[Reports, Ended, str]:
     token = secrets.token_hex(16)
     variables = {
@@ -82,7 +86,7 @@ def _run(
         "ENVBUILD_DUMP_AFTER_S": f"{0.8 * limit_s:.3f}",
         "OMP_NUM_THREADS": "1",
     }
-    with _private_directory() as directory:
+    with _private_directory(shared) as directory:
         ended = launch(command, ranks, directory, variables, limit_s)
         reports = replace(read_reports(directory, token), said=ranks_that_said(directory, job.says))
         output = "\n".join(text for text in (_tail(ended.output), rank_outputs(directory)) if text)
@@ -90,8 +94,8 @@ def _run(
 
 
 @contextlib.contextmanager
-def _private_directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="envbuild-test-"))
+def _private_directory(shared: Path | None) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir=shared))
     try:
         yield path
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import typer
 
@@ -21,13 +23,35 @@ from envbuild.cli.options import (
     say,
 )
 
+if TYPE_CHECKING:
+    from envbuild.workflows.again import Wanted
+    from envbuild.workflows.build import Built
+    from envbuild.workflows.settings import Settings
+    from envbuild.workflows.timings import Timings
+
+
+class Options(TypedDict):
+    """What the command hands on as it was given."""
+
+    outputs: tuple[str, ...]
+    locked: bool
+    offline: bool
+    rebuild: bool
+    flat: bool
+    sources: tuple[Path, ...]
+
 
 def command(
     spec: SpecArgument,
     output: Annotated[
-        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        Optional[list[str]],  # noqa: UP045  # typer reads it at run time
         typer.Option(
-            "-o", "--output", metavar="IMAGE.sif", help="The image to write [STEM.sif beside the spec]."
+            "-o",
+            "--output",
+            metavar="[FORMAT:]PATH",
+            help="The image to write [STEM.sif beside the spec]; with a format of `export`, that form"
+            " as well (repeatable).",
+            show_default=False,
         ),
     ] = None,
     locked: Annotated[
@@ -38,6 +62,9 @@ def command(
         bool, typer.Option("--rebuild", help="Build every layer anew and compare with the store.")
     ] = False,
     flat: Annotated[bool, typer.Option("--flat", help="One partition instead of layers.")] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Tell where the time went, and keep it beside the logs.")
+    ] = False,
     sources: FromOption = None,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
@@ -47,31 +74,70 @@ def command(
 ) -> None:
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.build import build_image  # noqa: PLC0415
+    from envbuild.workflows.again import Wanted, recall  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
+    options: Options = {
+        "outputs": tuple(output or ()),
+        "locked": locked,
+        "offline": offline,
+        "rebuild": rebuild,
+        "flat": flat,
+        "sources": tuple(sources or ()),
+    }
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
-        built = build_image(
-            spec,
-            settings,
-            output=output,
-            locked=locked,
-            offline=offline,
-            rebuild=rebuild,
-            flat=flat,
-            sources=tuple(sources or ()),
-        )
+        wanted = Wanted.of(spec, settings, **options)
+        # Who wants to know where the time goes does not want it to be saved.
+        same = None if timings else recall(wanted, settings)
+        if same is None:
+            built, taken = _build(spec, settings, options, wanted, timings=timings)
+        else:
+            for warning in same.warned:
+                emit(warning)
+    if same is None:
+        _tell_built(built, taken, json=json)
+    else:
+        if json:
+            put(dumps(same.built))
+        _tell(same.built)
+        _tell_next(same.built)
+
+
+def _build(
+    spec: Path, settings: Settings, options: Options, wanted: Wanted, *, timings: bool
+) -> tuple[Built, Timings | None]:
+    from envbuild.workflows.build import build_image  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.timings import timed  # noqa: PLC0415
+
+    work = partial(build_image, spec, settings, wanted=wanted, **options)
+    return timed(work, settings.store, spec.stem) if timings else (work(), None)
+
+
+def _tell_built(built: Built, taken: Timings | None, *, json: bool) -> None:
+    data = built.to_data()
     if json:
-        put(built.to_json())
-    state = "is up to date" if built.unchanged else "built"
-    say(
-        f"{built.path}: {state} ({built.size_bytes / 1e6:.0f} MB, {built.layers} layers, {built.digest[:19]})"
-    )
-    if not built.preflight.passed:
-        for finding in built.preflight.findings():
-            if finding.status == "FAIL":
-                say(finding.line())
-        say(f"{built.path}: is written, and its processes would not all start: see above")
-        raise typer.Exit(4)
-    say(f"next: envbuild test {shlex.quote(str(built.path))}")
+        put(dumps(data if taken is None else {**data, "timings": taken.to_data()}))
+    _tell(data)
+    for form in built.written:
+        say(form.to_text())
+    if taken is not None:
+        say(taken.to_text())
+    if built.preflight.passed:
+        _tell_next(data)
+        return
+    for finding in built.preflight.findings():
+        if finding.status == "FAIL":
+            say(finding.line())
+    say(f"{built.path}: is written, and its processes would not all start: see above")
+    raise typer.Exit(4)
+
+
+def _tell(built: dict[str, Any]) -> None:
+    state = "is up to date" if built["unchanged"] else "built"
+    size = f"{built['size_bytes'] / 1e6:.0f} MB, {built['layers']} layers"
+    say(f"{built['image']}: {state} ({size}, {built['digest'][:19]})")
+
+
+def _tell_next(built: dict[str, Any]) -> None:
+    say(f"next: envbuild test {shlex.quote(built['image'])}")

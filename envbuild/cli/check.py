@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+from typing import Annotated, Optional
+
 import typer
 
 from envbuild.cli.options import (
@@ -18,11 +21,26 @@ from envbuild.cli.options import (
 )
 
 
+class Runtime(enum.Enum):
+    """Runtimes that do to an image what Apptainer does not."""
+
+    SHIFTER = "shifter"
+
+
 def command(
     image: ImageArgument,
     site: SiteOption = None,
     mpi: MpiOption = Mpi.IMAGE,
     fabric: FabricOption = Mpi.IMAGE,
+    runtime: Annotated[
+        Optional[Runtime],  # noqa: UP045  # typer reads it at run time
+        typer.Option(
+            "--runtime", help="Tell also what this runtime hides, replaces or drops.", show_default=False
+        ),
+    ] = None,
+    srun: Annotated[
+        bool, typer.Option("--srun", help="Ask this machine's srun which PMI it offers, too.")
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -33,7 +51,8 @@ def command(
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=None, site=site, emit=emit)
-        checked = check_image(image, settings, lend=lending(mpi, fabric))
+        lend, shifter = lending(mpi, fabric), runtime is not None
+        checked = check_image(image, settings, lend=lend, shifter=shifter, srun=srun)
     if json:
         put(checked.to_json())
     say(checked.to_text())

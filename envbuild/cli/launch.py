@@ -49,6 +49,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.launch import launch, launch_line  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
@@ -56,14 +57,15 @@ def command(
         raise RequestError(
             "there is no command to start", hint="envbuild launch IMAGE.sif -- python train.py"
         )
-    settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site)
-    line = launch_line(
-        image,
-        words,
-        ranks=ranks,
-        lend=lending(mpi, fabric),
-        settings=settings,
-    )
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
+        line = launch_line(
+            image,
+            words,
+            ranks=ranks,
+            lend=lending(mpi, fabric),
+            settings=settings,
+        )
     if dry_run:
         put(json_text.dumps(line) if json else shlex.join(line))
     else:

@@ -10,12 +10,34 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from envbuild.cli import build, check, fetch, inspect, launch, lock, module, plan, recipes, site, test
+from envbuild.cli import (
+    build,
+    cache,
+    check,
+    completion,
+    doctor,
+    export,
+    fetch,
+    import_def,
+    init,
+    inspect,
+    launch,
+    lock,
+    module,
+    plan,
+    recipes,
+    reproduce,
+    sbom,
+    schema,
+    site,
+    test,
+)
 from envbuild.cli.sinks import neutral
-from envbuild.errors import EnvbuildError, render
+from envbuild.errors import EnvbuildError, RequestError, render
 
 app = typer.Typer(
     name="envbuild",
@@ -26,6 +48,7 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(init.command)
 app.command("build")(build.command)
 app.command("lock")(lock.command)
 app.command("fetch")(fetch.command)
@@ -34,9 +57,17 @@ app.command("check")(check.command)
 app.command("test")(test.command)
 app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")
+app.command("export")(export.command)
+app.command("import-def")(import_def.command)
 app.command("inspect")(inspect.command)
+app.command("reproduce")(reproduce.command)
+app.command("sbom")(sbom.command)
+app.add_typer(cache.app, name="cache")
+app.command("doctor")(doctor.command)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(site.app, name="site")
+app.command("schema")(schema.command)
+app.command("completion")(completion.command)
 
 
 def _version(wanted: bool) -> None:
@@ -79,6 +110,7 @@ def _is_spec(word: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
+    completion.lighten()
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -98,18 +130,31 @@ def _run(words: Sequence[str]) -> int:
         if code == 130:
             raise KeyboardInterrupt  # what typer has made of it
     except EnvbuildError as error:
-        # What is wrong is quoted, and what is quoted may not steer a terminal.
-        sys.stderr.write("\n".join(neutral(line) for line in render(error).split("\n")))
-        return error.exit_code
+        return _tell(error)
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted: what is finished is kept, the next run goes on from there\n")
         return 130
     except Exception as error:
         if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
-            error.show()
-            return 2
+            return _tell_usage(error)
         raise
     return code if isinstance(code, int) else 0
+
+
+def _tell_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a private module
+    if error.__class__.__name__ == "NoArgsIsHelpError":
+        error.show()
+        return 2
+    # One form for all mistakes; typer's own shows what it is made of ("Value error, …").
+    said = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+    asked = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
+    return _tell(RequestError(said, hint=f"`{asked} --help` shows what there is"))
+
+
+def _tell(error: EnvbuildError) -> int:
+    # What is wrong is quoted, and what is quoted may not steer a terminal.
+    sys.stderr.write("\n".join(neutral(line) for line in render(error).split("\n")))
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from envbuild.cli import values
 from envbuild.errors import MachineError, RequestError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ SiteOption = Annotated[
         help="The site: a name of `envbuild site ls`, or a file.",
         envvar="ENVBUILD_SITE",
         show_default=False,
+        autocompletion=values.sites,
     ),
 ]
 FromOption = Annotated[
@@ -101,6 +103,36 @@ def seconds(text: str) -> float:
     if not 0 < value <= _DAY_S:
         raise RequestError(f"`{text}` is not between 0 and 24h")
     return value
+
+
+def span(text: str) -> float:
+    """Read a time that may be long: ``0``, ``90s``, ``12h``, ``30d``; in seconds.
+
+    Raises
+    ------
+    RequestError
+        It is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip())
+    units = {**_UNITS, "d": _DAY_S, "w": 7 * _DAY_S}
+    if found is None or found[2] not in units:
+        raise RequestError(f"`{text}` is not a time", hint="write 10min, 12h or 30d")
+    return float(found[1]) * units[found[2]]
+
+
+def amount(text: str) -> int:
+    """Read an amount of data: ``500MB``, ``20GB``, ``1.5GiB``; in bytes.
+
+    Raises
+    ------
+    RequestError
+        It is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip())
+    if found is None or (found[3] and not found[2]):
+        raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")
+    power = " KMGT".index(found[2] or " ")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 def lending(mpi: Mpi, fabric: Mpi) -> Lend:

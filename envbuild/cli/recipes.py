@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import JsonOption, RecipesOption, put
+from envbuild.cli import values
+from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption, put, say
 from envbuild.errors import raise_all
 
 app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, rich_markup_mode=None)
@@ -26,7 +28,12 @@ def ls(recipes: RecipesOption = None, json: JsonOption = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=values.recipes
+        ),
+    ],
     recipes: RecipesOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -35,6 +42,73 @@ def show(
 
     shown = show_recipe(name, recipes or ())
     put(shown.to_json() if json else shown.to_text())
+
+
+@app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.", show_default=False)],
+    image: Annotated[
+        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        typer.Option(
+            "--image",
+            metavar="IMAGE.sif",
+            help="Run its negative controls in this image, which was built with it.",
+            show_default=False,
+        ),
+    ] = None,
+    recipes: RecipesOption = None,
+    apptainer: ApptainerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Hold a recipe to the rules: owners, oracles, controls, README, and what it requires.
+
+    Exit code 0 where it keeps them and the judge saw every spoiled job, 2 where
+    it breaks one (all are told) or the image is not of this recipe, 4 where the
+    judge missed a spoiled job, and 5 where nothing here can run the image.
+    """
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.recipe_check import check_recipe  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    with listening(json=json) as emit:
+        settings = Settings.of(store=None, apptainer=apptainer, recipes=recipes, site=None, emit=emit)
+        checked = check_recipe(name, settings, image=image)
+    put(checked.to_json() if json else checked.to_text())
+    raise typer.Exit(0 if checked.passed else 4)
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.", show_default=False)],
+    version: Annotated[
+        str, typer.Argument(metavar="VERSION", help="The version to begin with.", show_default=False)
+    ],
+    distribution: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--distribution",
+            metavar="NAME",
+            help="What it installs from the package index [the recipe's name].",
+            show_default=False,
+        ),
+    ] = None,
+    module: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="The module that must import [the distribution's name].",
+            show_default=False,
+        ),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where recipes lie; made if it is not there.")
+    ] = Path("recipes"),
+) -> None:
+    """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it."""
+    from envbuild.workflows.recipe_new import new_recipe  # noqa: PLC0415  # start-up time
+
+    say(new_recipe(name, version, directory, distribution=distribution, module=module))
 
 
 @app.callback()

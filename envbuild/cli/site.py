@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from envbuild.cli import values
 from envbuild.cli.options import JsonOption, put, say
 from envbuild.errors import raise_all
 
@@ -31,7 +32,13 @@ def ls(json: JsonOption = False) -> None:
 @app.command("show")
 def show(
     site: Annotated[
-        Path, typer.Argument(metavar="SITE", help="A name of `site ls`, or a file.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="SITE",
+            help="A name of `site ls`, or a file.",
+            show_default=False,
+            autocompletion=values.sites,
+        ),
     ],
     json: JsonOption = False,
 ) -> None:
@@ -82,6 +89,7 @@ def check(
             help="A name of `site ls`, or a file; the machine's own if absent.",
             envvar="ENVBUILD_SITE",
             show_default=False,
+            autocompletion=values.sites,
         ),
     ] = None,
     json: JsonOption = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -23,12 +24,23 @@ from envbuild.cli.options import (
 )
 
 
+class Starts(enum.Enum):
+    """What starts the ranks."""
+
+    IMAGE = "image"
+    SRUN = "srun"
+
+
 def command(
     image: ImageArgument,
     ranks: Annotated[
         Optional[int],  # noqa: UP045  # typer reads it at run time
         typer.Option(
-            "--ranks", metavar="N", min=2, max=4096, help="Processes to start [what the image says]."
+            "--ranks",
+            metavar="N",
+            min=2,
+            max=4096,
+            help="Processes to start [under srun what the job says, else the image].",
         ),
     ] = None,
     timeout: Annotated[
@@ -41,6 +53,10 @@ def command(
         Optional[Path],  # noqa: UP045
         typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
     ] = None,
+    launcher: Annotated[
+        Starts,
+        typer.Option("--launcher", help="Start the ranks by the image's own mpiexec, or by Slurm's srun."),
+    ] = Starts.IMAGE,
     mpi: MpiOption = Mpi.IMAGE,
     fabric: FabricOption = Mpi.IMAGE,
     store: StoreOption = None,
@@ -64,6 +80,7 @@ def command(
             settings=settings,
             report=report,
             lend=lending(mpi, fabric),
+            srun=launcher is Starts.SRUN,
         )
     if json:
         put(to_json(result))

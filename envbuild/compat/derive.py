@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from envbuild.compat.builtin import builtin
 from envbuild.compat.facts import Facts
 from envbuild.compat.sections import FrameworkFacts
 
+# A table, or several of which the first that knows counts.
+Tables = str | tuple[str, ...]
 # Fact → the table that knows it from the family and version of the image's MPI.
-_OF_MPI = {
+_OF_MPI: Mapping[str, Tables] = {
     "mpi.abis": "abis-of-mpi",
     "mpi.sonames": "sonames-of-mpi",
     "mpi.providers": "providers-of-mpi",
     "pmi.spoken": "pmi-of-mpi",
-    "pmi.optional": "optional-pmi-of-mpi",
+    # What is known of the one build that images have comes before what any may have.
+    "pmi.optional": ("optional-pmi-of-image-mpi", "optional-pmi-of-mpi"),
 }
-_OF_HOST_MPI = {"pmi.spoken": "pmi-of-mpi", "pmi.optional": "optional-pmi-of-mpi"}
+_OF_HOST_MPI: Mapping[str, Tables] = {"pmi.spoken": "pmi-of-mpi", "pmi.optional": "optional-pmi-of-mpi"}
 
 
 def look_up(table: str, *keys: str | None) -> tuple[str, ...] | None:
     """Return what a table of this program says; None where a key is unknown or no row fits."""
     known = [key for key in keys if key is not None]
     return builtin().tables[table].find(known) if len(known) == len(keys) else None
+
+
+def pmi_of(family: str, version: str, *, host: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what an MPI speaks to srun, and what it may have been built to speak; empty where unknown.
+
+    Parameters
+    ----------
+    host : bool
+        Whether it is the host's; an image's own is one build, of which more is known.
+    """
+    added: dict[str, tuple[str, ...]] = {}
+    for path, tables in _OF_HOST_MPI.items():
+        _add(added, {}, path, tables if host else _OF_MPI[path], family, version)
+    return added.get("pmi.spoken", ()), added.get("pmi.optional", ())
 
 
 def derived(facts: Facts) -> Facts:
@@ -64,14 +81,16 @@ def _add(
     added: dict[str, tuple[str, ...]],
     origins: dict[str, str],
     path: str,
-    table: str,
+    tables: Tables,
     family: str | None,
     version: str | None,
 ) -> None:
-    found = look_up(table, family, version)
-    if found is not None:
-        added[path] = found
-        origins[path] = f"table:{table}"
+    for table in (tables,) if isinstance(tables, str) else tables:
+        found = look_up(table, family, version)
+        if found is not None:
+            added[path] = found
+            origins[path] = f"table:{table}"
+            return
 
 
 def _of_section(added: dict[str, tuple[str, ...]], section: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -83,8 +102,9 @@ def _of_section(added: dict[str, tuple[str, ...]], section: str) -> Iterator[tup
 
 def _with_code(name: str, one: FrameworkFacts, facts: Facts, origins: dict[str, str]) -> FrameworkFacts:
     keys = (name, one.version, one.accelerator, one.toolkit, facts.architecture.image)
-    code = look_up("code-of-framework", *keys) if one.architectures is None else None
+    code = look_up("code-of-framework", *keys)
     if code is None:
         return one
-    origins[f"frameworks.{name}.architectures"] = "table:code-of-framework"
-    return one.model_copy(update={"architectures": code})
+    added = {fact: code for fact in ("architectures", "published") if getattr(one, fact) is None}
+    origins.update({f"frameworks.{name}.{fact}": "table:code-of-framework" for fact in added})
+    return one.model_copy(update=added)

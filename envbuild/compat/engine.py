@@ -14,7 +14,7 @@ from typing import Any, Literal
 from envbuild.compat.builtin import builtin
 from envbuild.compat.facts import ITEM, Facts
 from envbuild.compat.predicates import COMPARISONS, TESTS, Truth
-from envbuild.compat.rules import LIMIT, PLACEHOLDER, Condition, Operand, Rule, Rulebook
+from envbuild.compat.rules import LIMIT, PLACEHOLDER, Condition, Operand, Remedy, Rule, Rulebook
 from envbuild.compat.sections import FrameworkFacts
 
 Outcome = Literal["compatible", "incompatible", "unknown"]
@@ -64,6 +64,8 @@ class Verdict:
         The framework that it is about; empty for the whole stack.
     tell : bool
         Whether people are warned of it although it is only unknown.
+    remedy : str or None
+        What of a spec mends it; see `Rule`.
     """
 
     rule: str
@@ -76,6 +78,7 @@ class Verdict:
     source: str
     subject: str = ""
     tell: bool = False
+    remedy: Remedy | None = None
 
     @property
     def sentence(self) -> str:
@@ -192,6 +195,8 @@ def _judge(rule: Rule, stack: _Stack) -> Verdict | None:
     outcome: Outcome = "compatible" if holds else "unknown" if holds is None else rule.failing
     missing = tuple(stack.missing) if holds is None else ()
     reason = _unsettled(stack) if holds is None else rule.title if holds else stack.fill(rule.reason)
+    # Whether a rule concerns the stack at all has to be known before anybody is warned of what it lacks.
+    lacks = rule.tell_missing and applies is True and holds is None
     # A check names its own facts first; why the rule applies comes after them.
     met = {**stack.met, **asked}
     return Verdict(
@@ -201,10 +206,11 @@ def _judge(rule: Rule, stack: _Stack) -> Verdict | None:
         facts=tuple(met.values()),
         missing=missing,
         reason=reason,
-        hint=stack.fill(rule.hint) if holds is False else "",
+        hint=stack.fill(rule.hint) if holds is False or lacks else "",
         source=f"{'; '.join(rule.source)} (seen {rule.seen})",
         subject=stack.name,
-        tell=rule.tell_unknown and holds is False and outcome == "unknown",
+        tell=lacks or (rule.tell_unknown and holds is False and outcome == "unknown"),
+        remedy=rule.remedy if holds is False else None,
     )
 
 

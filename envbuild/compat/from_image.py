@@ -1,75 +1,102 @@
-"""Facts of a finished image, as its own manifest tells them."""
+"""Facts of a finished image: what its files tell, what its lock says, and what tables know of both.
+
+Whoever judges an image, or puts something of a host into it, has them from here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from envbuild.compat.derive import derived
 from envbuild.compat.facts import Facts, make_facts
+from envbuild.compat.facts import merge as put_together
+from envbuild.compat.from_lock import Locked, facts_of_lock
+from envbuild.compat.sections import Texts
+from envbuild.spec.site import MpiAbi
 
 IMAGE = "image"
 
 
-class Carried(Protocol):
-    """What of a manifest this room looks at: `envbuild.image.model.Manifest` has it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkCode:
+    """What a framework in an image was compiled for.
 
-    @property
-    def architecture(self) -> str:
-        """In Debian's words."""
+    Attributes
+    ----------
+    architectures : tuple of str
+        ``sm_90`` (binary), ``compute_90`` (PTX), ``gfx90a``.
+    file : str
+        The one with the most of it.
+    """
 
-    @property
-    def form(self) -> str:
-        """``layered`` or ``flat``."""
-
-    @property
-    def glibc(self) -> str:
-        """``2.36``."""
-
-    @property
-    def python(self) -> str:
-        """``3.11``."""
-
-    @property
-    def mpi(self) -> str:
-        """Name of the MPI recipe; empty for none."""
-
-    @property
-    def mpi_family(self) -> str:
-        """Whose launcher that MPI has; empty for none."""
-
-    @property
-    def recipes(self) -> Mapping[str, str]:
-        """Recipe → version."""
+    architectures: Texts
+    file: str
 
 
-def facts_of_image(
-    manifest: Carried, *, needed_abis: tuple[str, ...] = (), rpath_files: tuple[str, ...] | None = None
-) -> Facts:
-    """Return what an image says of itself, with what tables know of that; on its own MPI.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFacts:
+    """What the files of an image were seen to hold; None where they do not tell.
+
+    Attributes
+    ----------
+    mpi_abis : tuple of str or None
+        Of the libraries that a program of the image gets by an MPI's names.
+    needed_abis, needed_sonames : tuple of str or None
+        What programs and extensions ask of an MPI.
+    rpath_files : tuple of str
+        Files whose DT_RPATH leads to the image's MPI.
+    nccl_copies, cudnn_copies : tuple of str
+        The most copies that one process would load.
+    glibc_needed, libstdcxx_needed : str or None
+        The newest symbol versions that binaries ask for.
+    libstdcxx_image : str or None
+        The newest that the C++ library defines which they get.
+    gpu_code : dict of str to FrameworkCode
+        By framework; of others nothing could be told.
+    """
+
+    mpi_abis: tuple[MpiAbi, ...] | None = None
+    needed_abis: tuple[MpiAbi, ...] | None = None
+    needed_sonames: Texts | None = None
+    rpath_files: Texts = ()
+    nccl_copies: Texts = ()
+    cudnn_copies: Texts = ()
+    glibc_needed: str | None = None
+    libstdcxx_needed: str | None = None
+    libstdcxx_image: str | None = None
+    gpu_code: Mapping[str, FrameworkCode] = field(default_factory=dict)
+
+
+def facts_of_image(lock: Locked, read: ReadFacts, *, layered: bool) -> Facts:
+    """Return what is known of an image whose programs run on its own MPI.
 
     Parameters
     ----------
-    needed_abis : tuple of str
-        Those that its programs were seen to ask for; empty for unknown.
-    rpath_files : tuple of str or None
-        Files whose DT_RPATH was seen to lead to its MPI; None where nobody looked.
+    lock : Locked
+        The one that it carries.
+    read : ReadFacts
+        What its files tell; it comes before the lock.
+    layered : bool
+        Whether it needs overlays to start.
     """
-    # Debian's Open MPI is one of the family, and the others' recipes are called as they are.
-    family = manifest.mpi_family if manifest.mpi_family == "openmpi" else manifest.mpi
     values: dict[str, Any] = {
-        "architecture.image": manifest.architecture,
-        "python.version": manifest.python,
-        "glibc.image": manifest.glibc,
-        "frameworks": {
-            name: {"version": version} for name, version in manifest.recipes.items() if name != manifest.mpi
-        },
-        "runtime.layered": manifest.form == "layered",
-        "mpi.family": family or None,
-        "mpi.version": manifest.recipes.get(manifest.mpi),
-        "mpi.source": "image" if manifest.mpi else None,
-        "mpi.needed_abis": needed_abis or None,
-        "mpi.rpath_files": rpath_files,
+        "mpi.abis": read.mpi_abis,
+        "mpi.needed_abis": read.needed_abis,
+        "mpi.needed_sonames": read.needed_sonames,
+        "mpi.rpath_files": read.rpath_files,
+        "nccl.copies": read.nccl_copies,
+        "cudnn.copies": read.cudnn_copies,
+        "glibc.needed": read.glibc_needed,
+        "libstdcxx.needed": read.libstdcxx_needed,
+        "libstdcxx.image": read.libstdcxx_image,
+        "runtime.layered": layered,
     }
+    locked = facts_of_lock(lock)
+    origins = dict.fromkeys(values, IMAGE)
+    # A module of a framework that the lock does not name is somebody else's.
+    for name in sorted(read.gpu_code.keys() & (locked.frameworks or {}).keys()):
+        values[f"frameworks.{name}.architectures"] = read.gpu_code[name].architectures
+        origins[f"frameworks.{name}.architectures"] = f"{IMAGE}:{read.gpu_code[name].file}"
     known = {path: value for path, value in values.items() if value is not None}
-    return derived(make_facts(known, dict.fromkeys(known, IMAGE)))
+    return put_together(locked, make_facts(known, {path: origins[path] for path in known}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envbuild.compat.derive import derived
+from envbuild.compat.derive import derived, look_up, on_host_mpi
 from envbuild.compat.facts import Facts, make_facts
 from envbuild.compat.facts import merge as put_together
 from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteRuntime
@@ -35,20 +35,44 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "fabric.nccl_net": ("fabric", "environment"),
     "fabric.nccl_net_plugin": ("fabric", "environment"),
     "fabric.ofi_provider": ("fabric", "environment"),
+    "fabric.ucx_tls": ("fabric", "environment"),
     "runtime.name": ("runtimes",),
     "runtime.version": ("runtimes",),
     "runtime.overlay": ("runtimes",),
     "runtime.user_namespaces": ("runtimes",),
+    "runtime.setuid": ("runtimes",),
 }
 
 
-def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None) -> Facts:
+SETTINGS = "settings-of-provider"
+# Fact → the variable that it is.
+_VARIABLES: Mapping[str, str] = {
+    "fabric.nccl_net": "NCCL_NET",
+    "fabric.nccl_net_plugin": "NCCL_NET_PLUGIN",
+    "fabric.ofi_provider": "FI_PROVIDER",
+    "fabric.ucx_tls": "UCX_TLS",
+}
+
+
+def fabric_settings(fabric: SiteFabric) -> dict[str, str]:
+    """Return what a job is given that is meant for a fabric, so that it stops where it cannot use it.
+
+    It follows from the provider, as far as a table knows that; what the site
+    names comes on top.
+    """
+    rows = look_up(SETTINGS, fabric.provider) or ()
+    return {**{name: text for name, _, text in (row.partition("=") for row in rows)}, **fabric.environment}
+
+
+def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None, lent_fabric: bool = False) -> Facts:
     """Return what a site file says; what it leaves out is unknown.
 
     Parameters
     ----------
     places : mapping, optional
         Fact's path → where it stands, for people; ``site:NAME`` if absent.
+    lent_fabric : bool
+        Whether images get `fabric_settings`; else its variables are those that the site names.
     """
     gpus, scheduler = site.gpus, site.scheduler
     values: dict[str, Any] = {
@@ -62,17 +86,51 @@ def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None) -> Fac
         "pmi.offered": (scheduler and not scheduler.more_mpi_types and scheduler.mpi_types) or None,
         "pmi.default": scheduler and scheduler.default_mpi_type,
         **_of_mpi(site.mpi),
-        **_of_fabric(site.fabric),
+        **_of_fabric(site.fabric, lent=lent_fabric),
         **_of_runtime(site.runtimes),
     }
     told = places or {}
     known = {path: value for path, value in values.items() if value is not None}
-    return make_facts(known, {path: told.get(path) or f"site:{site.name}" for path in known})
+    origins = {path: told.get(path) or f"site:{site.name}" for path in known}
+    if lent_fabric and site.fabric is not None:
+        unsaid = (path for path, name in _VARIABLES.items() if name not in site.fabric.environment)
+        origins.update({path: f"table:{SETTINGS}" for path in unsaid if known.get(path)})
+    return make_facts(known, origins)
 
 
 def merge(image: Facts, host: Facts) -> Facts:
     """Put the facts of an image and of a host together, with what tables know of the whole."""
     return derived(put_together(image, host))
+
+
+def on_site(
+    image: Facts,
+    site: Site | None,
+    *,
+    host_mpi: bool = False,
+    host_fabric: bool = False,
+    read: Facts | None = None,
+) -> Facts:
+    """Return the facts of an image and of the site where it is to run, as rules are judged by.
+
+    Parameters
+    ----------
+    site : Site or None
+        None for an image by itself.
+    host_mpi : bool
+        Whether programs are to run on the host's MPI.
+    host_fabric : bool
+        Whether they are to use the fabric that the host lends.
+    read : Facts, optional
+        What the host's files tell; it comes before the site file.
+    """
+    facts = image
+    if site is not None:
+        told = facts_of_site(site, lent_fabric=host_fabric)
+        if host_fabric and site.fabric is not None:
+            told = put_together(told, _driven(site.name, site.fabric))
+        facts = merge(image, told if read is None else put_together(told, read))
+    return on_host_mpi(facts) if host_mpi else facts
 
 
 def plugin_file(setting: str) -> str:
@@ -99,11 +157,18 @@ def _of_mpi(mpi: SiteMpi | None) -> dict[str, Any]:
 _BASES = ("mpich", "openmpi")
 
 
-def _of_fabric(fabric: SiteFabric | None) -> dict[str, Any]:
+def _driven(name: str, fabric: SiteFabric) -> Facts:
+    """Return what an MPI drives through a libfabric of the host in the place of its own."""
+    lent = any(path.rpartition("/")[2].startswith("libfabric.so") for path in fabric.libraries)
+    values = {"mpi.providers": (fabric.provider,)} if lent and fabric.provider else {}
+    return make_facts(values, dict.fromkeys(values, f"site:{name}"))
+
+
+def _of_fabric(fabric: SiteFabric | None, *, lent: bool) -> dict[str, Any]:
     if fabric is None:
         return {}
     # A site that names no variable has not said that none is set: only with some is it the whole list.
-    told = fabric.environment or None
+    told = (fabric_settings(fabric) if lent else fabric.environment) or None
     plugin = fabric.nccl_plugin
     return {
         "fabric.name": fabric.name,
@@ -114,6 +179,7 @@ def _of_fabric(fabric: SiteFabric | None) -> dict[str, Any]:
         "fabric.nccl_net": told and told.get("NCCL_NET", ""),
         "fabric.nccl_net_plugin": told and plugin_file(told.get("NCCL_NET_PLUGIN", "")),
         "fabric.ofi_provider": told and told.get("FI_PROVIDER", ""),
+        "fabric.ucx_tls": told and told.get("UCX_TLS", ""),
     }
 
 
@@ -128,4 +194,5 @@ def _of_runtime(runtimes: tuple[SiteRuntime, ...]) -> dict[str, Any]:
         "runtime.version": used.version,
         "runtime.overlay": used.overlay,
         "runtime.user_namespaces": used.user_namespaces,
+        "runtime.setuid": used.setuid,
     }

@@ -25,7 +25,8 @@ def tables_list(book: Rulebook) -> str:
 
 def _row(rule: Rule) -> tuple[str, ...]:
     paths = dict.fromkeys(path for part in (rule.when, rule.check) for one in part for path in _paths(one))
-    told = "unknown, told" if rule.tell_unknown else rule.failing
+    told: str = "unknown, told" if rule.tell_unknown else rule.failing
+    told += ", and so is what is not known" if rule.tell_missing else ""
     return f"`{rule.id}`", rule.title, ", ".join(f"`{path}`" for path in paths), told, rule.seen
 
 

@@ -55,12 +55,16 @@ def _runs(gpu: str, code: Sequence[str]) -> Truth:
         return True
     mine = _compute_capability(gpu)
     if mine is None:
-        return False if gpu.startswith("gfx") else None
-    # `sm_90a` is for that very GPU: it was compared by its name.
-    binaries = [_compute_capability(one) for one in code if re.fullmatch(r"sm_[0-9]+", one)]
+        # Code for a family of AMD's (`gfx9-4-generic`) runs on GPUs that its name does not tell.
+        amd = gpu.startswith("gfx") and not any(one.endswith("-generic") for one in code)
+        return False if amd else None
+    # `sm_90a` is for that very GPU, which sites call `sm_90`; `sm_100f` for it and its family's later ones.
+    if f"{gpu}a" in code:
+        return True
+    binaries = [_compute_capability(one) for one in code if re.fullmatch(r"sm_[0-9]+f?", one)]
     if any(one is not None and one[0] == mine[0] and one[1] <= mine[1] for one in binaries):
         return True
-    ptx = [_compute_capability(one) for one in code if one.startswith("compute_")]
+    ptx = [_compute_capability(one) for one in code if re.fullmatch(r"compute_[0-9]+", one)]
     return None if any(one is not None and one <= mine for one in ptx) else False
 
 

@@ -153,6 +153,9 @@ OPERATORS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+Remedy = Literal["older-accelerator"]
+
+
 class Rule(Model):
     """One rule.
 
@@ -172,8 +175,12 @@ class Rule(Model):
         What it says otherwise; ``unknown`` for what may work all the same.
     tell_unknown : bool
         Whether people are warned where the facts are known and it says unknown.
+    tell_missing : bool
+        Whether they are, too, where it concerns the stack and a fact that it asks for is not known.
     reason, hint : str
         With ``{path}`` for facts, and ``{limit}`` for what the fact that failed was compared with.
+    remedy : str or None
+        What of a spec mends it; where there is a spec, the hint then says what its recipes have.
     """
 
     id: RuleId
@@ -185,8 +192,10 @@ class Rule(Model):
     check: Annotated[tuple[Condition, ...], Field(min_length=1)]
     failing: Literal["incompatible", "unknown"] = "incompatible"
     tell_unknown: bool = False
+    tell_missing: bool = False
     reason: Text
     hint: Text
+    remedy: Remedy | None = None
 
 
 class Row(Model):

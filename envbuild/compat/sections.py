@@ -44,12 +44,15 @@ class FrameworkFacts(Model):
         What it was built for: ``cuda`` and ``13.0``.
     architectures : tuple of str or None
         GPU code that it carries: ``sm_90`` (binary), ``compute_90`` (PTX), ``gfx90a``.
+    published : tuple of str or None
+        GPU code that its makers say the build carries.
     """
 
     version: str | None = None
     accelerator: AcceleratorName | None = None
     toolkit: str | None = None
     architectures: Texts | None = None
+    published: Texts | None = None
 
 
 class LibraryFacts(Model):
@@ -239,9 +242,9 @@ class FabricFacts(Model):
     plugin_version, plugin_files, plugin_majors : str, tuple of str, tuple of str or None
         NCCL's network plug-in: version, the names that NCCL could load
         (``libnccl-net.so``), CUDA majors that it is linked for.
-    nccl_net, nccl_net_plugin, ofi_provider : str or None
-        ``NCCL_NET``, the file that ``NCCL_NET_PLUGIN`` stands for, and
-        ``FI_PROVIDER``; empty where it is not set.
+    nccl_net, nccl_net_plugin, ofi_provider, ucx_tls : str or None
+        ``NCCL_NET``, the file that ``NCCL_NET_PLUGIN`` stands for,
+        ``FI_PROVIDER`` and ``UCX_TLS``; empty where it is not set.
     efa_installer : str or None
         Version of Amazon's EFA installer.
     """
@@ -255,6 +258,7 @@ class FabricFacts(Model):
     nccl_net: str | None = None
     nccl_net_plugin: str | None = None
     ofi_provider: str | None = None
+    ucx_tls: str | None = None
     efa_installer: str | None = None
 
 
@@ -289,6 +293,8 @@ class RuntimeFacts(Model):
     ----------
     overlay, user_namespaces : bool or None
         Whether it allows them.
+    setuid : bool or None
+        Whether it is installed set-user-id, so that it starts images without user namespaces.
     layered : bool or None
         Whether the image is layered, and so needs an overlay.
     library_path : str or None
@@ -299,5 +305,6 @@ class RuntimeFacts(Model):
     version: str | None = None
     overlay: bool | None = None
     user_namespaces: bool | None = None
+    setuid: bool | None = None
     layered: bool | None = None
     library_path: str | None = None

@@ -42,6 +42,9 @@ class Search:
         LD_LIBRARY_PATH.
     cache : tuple of str
         Directories of the loader's cache, in the order of ``ld.so.conf``.
+    cached : frozenset of str or None
+        Names that the cache has: what came into its directories later, the loader does not
+        find by it. None where that is not known.
     default : tuple of str
         The loader's own directories; see `default_directories`.
     preset : mapping of str to str
@@ -52,6 +55,7 @@ class Search:
 
     library_path: tuple[str, ...] = ()
     cache: tuple[str, ...] = ()
+    cached: frozenset[str] | None = None
     default: tuple[str, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
 
@@ -235,7 +239,8 @@ def _candidates(name: str, asking: Loaded, search: Search) -> Iterator[tuple[str
     yield from _in(search.library_path, name, chain[-1], "LD_LIBRARY_PATH")
     yield from _in(asking.found.runpath, name, asking, "DT_RUNPATH")
     if asking.found.default_directories:
-        yield from _in(search.cache, name, asking, "cache")
+        if search.cached is None or name in search.cached:
+            yield from _in(search.cache, name, asking, "cache")
         yield from _in(search.default, name, asking, "default")
     if name in search.preset:
         yield search.preset[name], "preset"

@@ -14,6 +14,8 @@ from envbuild.image.model import Variable
 from envbuild.spec.model import VARIABLE, Prepend
 
 PREFIX = "/opt/env"
+# What a process of Debian is given, for runtimes that take PATH as a whole.
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MPI = "/opt/mpi"
 _FABRIC = "/opt/fabric"
 
@@ -75,6 +77,27 @@ def render_script(variables: Sequence[Variable]) -> str:
         if assignment is not None:
             lines += [f"{variable.name}={assignment}", f"export {variable.name}"]
     return "\n".join(lines) + "\n"
+
+
+def render_table(variables: Sequence[Variable]) -> str:
+    """Return the table as Charliecloud reads it: ``NAME=VALUE``, one a line, sorted by name.
+
+    An unset becomes an empty value. One pair of single quotes is taken off by
+    the reader, so a value that has one gets another. Items of a search path
+    that begin with ``$`` stay as they are under ``ch-run --env-no-expand``.
+
+    Raises
+    ------
+    ValueError
+        A value holds a line break or NUL.
+    """
+    values = {variable.name: "" for variable in variables if variable.operation == "unset"}
+    values |= apply(variables, {"PATH": DEFAULT_PATH})
+    for name, value in values.items():
+        if re.search(r"[\n\r\0]", value):
+            raise ValueError(f"the value of {name} holds a line break or NUL")
+    quoted = {name: f"'{value}'" if re.fullmatch("'.*'", value) else value for name, value in values.items()}
+    return "".join(f"{name}={value}\n" for name, value in sorted(quoted.items()))
 
 
 def apply(variables: Sequence[Variable], before: Mapping[str, str]) -> dict[str, str]:

@@ -16,13 +16,14 @@ from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.model import Manifest, Part
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, Advanced, DataObject, write_sif
+from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM, Advanced, DataObject, write_sif
 from envbuild.image.untrusted import parse_manifest
 
 __all__ = [
     "LOCK",
     "MANIFEST",
     "PLAN",
+    "SBOM",
     "DataObject",
     "PartVerdict",
     "SifFile",
@@ -140,7 +141,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_data(path: Path, name: str) -> bytes:
-    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN`.
+    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN`, `SBOM`.
 
     Raises
     ------
@@ -158,7 +159,7 @@ def read_data(path: Path, name: str) -> bytes:
             )
         if found is None:
             raise _broken(path, f"holds no `{name}`")
-        if found.kind not in (Kind.JSON, Kind.GENERIC):
+        if found.kind not in (Kind.JSON, Kind.GENERIC, Kind.SBOM):
             raise _broken(path, f"holds something else than data under the name `{name}`")
         if found.size > _DATA_LIMIT_BYTES:
             raise _broken(path, f"says that its `{name}` has {found.size} bytes, which is too much")

@@ -30,6 +30,9 @@ _EXTRA_BYTES = 384
 _HEADER = struct.Struct("<32s10s3s3s16s8q")
 _DESCRIPTOR = struct.Struct(f"<i?3I7q{_NAME_BYTES}s{_EXTRA_BYTES}s")
 _PARTITION = struct.Struct("<ii3s")
+_SBOM = struct.Struct("<i")
+# What sif's own library calls a bill of materials in the JSON form of CycloneDX.
+CYCLONEDX_JSON = 1
 
 HEADER_BYTES = _HEADER.size
 DESCRIPTOR_BYTES = _DESCRIPTOR.size
@@ -204,6 +207,8 @@ class Descriptor:
             extra = _PARTITION.pack(
                 self.filesystem, self.partition_type, architecture_code(self.architecture)
             )
+        elif self.kind == Kind.SBOM:
+            extra = _SBOM.pack(CYCLONEDX_JSON)
         times_and_owners = (0, 0, 0, 0)
         return _DESCRIPTOR.pack(
             self.kind,

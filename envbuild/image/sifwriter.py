@@ -20,6 +20,7 @@ from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
 PLAN = "envbuild.plan"
+SBOM = "sbom.cdx.json"
 # The name under which `apptainer inspect` looks for what it shows.
 _INSPECTION = "inspect-metadata.json"
 
@@ -29,6 +30,8 @@ _COPY_BYTES = 64 * 1024 * 1024
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EIO)
 _HINT = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_KINDS = {"json": Kind.JSON, "generic": Kind.GENERIC, "sbom": Kind.SBOM}
 
 Advanced = Callable[[int], None]
 
@@ -40,14 +43,14 @@ class DataObject:
     Attributes
     ----------
     name : str
-        `LOCK`, `PLAN`, or another of at most 128 bytes; unique in the image.
+        `LOCK`, `PLAN`, `SBOM`, or another of at most 128 bytes; unique in the image.
     kind : str
-        ``json`` or ``generic``.
+        ``json``, ``generic`` or ``sbom`` (CycloneDX as JSON).
     """
 
     name: str
     content: bytes
-    kind: Literal["json", "generic"] = "generic"
+    kind: Literal["json", "generic", "sbom"] = "generic"
 
 
 def write_sif(
@@ -73,7 +76,7 @@ def write_sif(
     parts : sequence of (Part, Path)
         The manifest's parts in their order, with the squashfs of each.
     data : sequence of DataObject
-        What else travels: lock and plan.
+        What else travels: lock, plan and bill of materials.
     advanced : callable
         Called with the number of bytes each time that so many were copied.
 
@@ -93,7 +96,7 @@ def write_sif(
         (Kind.JSON, _INSPECTION, startup.inspection(manifest).encode()),
         (Kind.LABELS, "labels", _labels_json(manifest)),
         (Kind.JSON, MANIFEST, manifest.to_json().encode()),
-        *((Kind.JSON if thing.kind == "json" else Kind.GENERIC, thing.name, thing.content) for thing in data),
+        *((_KINDS[thing.kind], thing.name, thing.content) for thing in data),
     ]
     names = [name for _, name, _ in contents]
     if len(set(names)) != len(names):
@@ -182,7 +185,7 @@ def _copy_part(source: Path, part: Part, target: int, offset: int, advanced: Adv
         if size != part.size_bytes or os.pread(file, 4, 0) != _SQUASHFS_MAGIC:
             raise MachineError(
                 f"`{source}` is not the squashfs of {part.size_bytes} bytes that it was",
-                hint="`envbuild store verify` finds what is damaged",
+                hint="`envbuild cache verify` finds what is damaged",
             )
         done = 0
         while done < size:

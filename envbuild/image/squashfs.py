@@ -11,11 +11,13 @@ import os
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 import zstandard
+
+from envbuild.image.squashcontent import Content
 
 Kind = Literal["directory", "file", "link", "whiteout", "other"]
 
@@ -28,12 +30,19 @@ _UNCOMPRESSED_BLOCK = 1 << 24
 _GZIP, _ZSTD = 1, 6
 _KINDS: dict[int, Kind] = {1: "directory", 2: "file", 3: "link", 8: "directory", 9: "file", 10: "link"}
 _CHARACTER_DEVICES = (5, 12)
+_NO_TABLE = 0xFFFFFFFFFFFFFFFF
+_NO_ATTRIBUTES = 0xFFFFFFFF
+_PREFIXES = {0: "user.", 1: "trusted.", 2: "security."}
+_OUT_OF_LINE = 0x100
+# What overlayfs writes, as root and in a user namespace (overlayfs.rst, "userxattr").
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 # Far above what an image has, far below what would fill a machine.
 _MAX_ENTRIES = 4_000_000
 _MAX_DEPTH = 256
 _MAX_LINK_BYTES = 4096
 _MAX_BLOCK_BYTES = 1 << 20
+_MAX_ATTRIBUTE_BYTES = 1 << 17
 _KEPT_METADATA = 512
 _KEPT_BLOCKS = 16
 
@@ -57,6 +66,12 @@ class Entry:
     blocks, sizes, fragment
         Of a file: where its first block lies, the length of each as stored,
         and the index and offset of the piece behind them.
+    attributes : tuple of (str, bytes)
+        Extended attributes of directories and files, with their prefix (``security.capability``).
+    owner : tuple of int
+        User and group id.
+    mtime_s : int
+        Seconds since the epoch.
     """
 
     path: str
@@ -67,6 +82,14 @@ class Entry:
     blocks: int = 0
     sizes: tuple[int, ...] = ()
     fragment: tuple[int, int] | None = None
+    attributes: tuple[tuple[str, bytes], ...] = ()
+    owner: tuple[int, int] = (0, 0)
+    mtime_s: int = 0
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it is a directory that hides the lower ones of its name in an overlay."""
+        return any(name in _OPAQUE and value == b"y" for name, value in self.attributes)
 
 
 class Squashfs:
@@ -100,21 +123,27 @@ class Squashfs:
         self._root, used = fields[11:13]
         if used > size:
             raise ValueError("it is cut short")
+        self._id_count, self._id_table = fields[8], fields[13]
+        self._ids: tuple[int, ...] = ()
+        self._attributes: int = fields[14]
         self._inodes, self._directories, self._fragment_table = fields[15:18]
         self._metadata: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._fragment_places: list[tuple[int, int]] | None = None
         self._zstd = zstandard.ZstdDecompressor()
 
-    def walk(self) -> Iterator[Entry]:
-        """Yield every name, a directory before what it holds, sorted by name within it."""
+    def walk(self, *, enter: Callable[[str], bool] = lambda _: True) -> Iterator[Entry]:
+        """Yield every name, a directory before what it holds, sorted by name within it.
+
+        `enter` says by its path whether to look into a directory.
+        """
         count = 0
         root, listing = self._inode(self._root, "/")
         waiting: list[tuple[Entry, tuple[int, int, int]]] = [(root, listing)]
         while waiting:
             entry, listing = waiting.pop()
             yield entry
-            if entry.kind != "directory":
+            if entry.kind != "directory" or not enter(entry.path):
                 continue
             if entry.path.count("/") > _MAX_DEPTH:
                 raise ValueError(f"directories more than {_MAX_DEPTH} deep")
@@ -128,7 +157,7 @@ class Squashfs:
 
     def open(self, entry: Entry) -> BinaryIO:
         """Return a file's content, of which only the blocks are unpacked that are read."""
-        return io.BufferedReader(_Content(self, entry), 4096)
+        return io.BufferedReader(Content(self, entry), 4096)
 
     def block(self, entry: Entry, index: int) -> bytes:
         """Return one block of a file's content, counted from 0."""
@@ -149,6 +178,11 @@ class Squashfs:
         return data
 
     @property
+    def has_attributes(self) -> bool:
+        """Whether there is a table of extended attributes."""
+        return self._attributes != _NO_TABLE
+
+    @property
     def block_bytes(self) -> int:
         """Length of a block, in bytes."""
         return self._block_bytes
@@ -157,17 +191,22 @@ class Squashfs:
         """Return an entry, and of a directory where its listing lies: block, offset, length."""
         block, offset = self._inodes + (reference >> 16), reference & 0xFFFF
         head = self._read_metadata(block, offset, 16 + 40)
-        number, mode = _unpacked_at("<HH", head)
+        number, mode, user, group, mtime = _unpacked_at("<HHHHI", head)
         kind = _KINDS.get(number, "other")
+        owner = self._id(user), self._id(group)
         if kind == "directory":
+            held = _NO_ATTRIBUTES
             if number == 1:
                 start, _, length, at, _ = _unpacked_at("<IIHHI", head, 16)
             else:
-                _, length, start, _, _, at, _ = _unpacked_at("<IIIIHHI", head, 16)
-            return Entry(path, kind, mode), (self._directories + start, at, max(length - 3, 0))
+                _, length, start, _, _, at, held = _unpacked_at("<IIIIHHI", head, 16)
+            entry = Entry(path, kind, mode, attributes=self._attributes_of(held), owner=owner, mtime_s=mtime)
+            return entry, (self._directories + start, at, max(length - 3, 0))
         nothing = (0, 0, 0)
         if kind == "file":
-            return self._file(number, block, offset, head, Entry(path, kind, mode)), nothing
+            return self._file(
+                number, block, offset, head, Entry(path, kind, mode, owner=owner, mtime_s=mtime)
+            ), nothing
         if kind == "link":
             _, length = _unpacked_at("<II", head, 16)
             if length > _MAX_LINK_BYTES:
@@ -175,17 +214,30 @@ class Squashfs:
             text = self._read_metadata(block, offset, 24 + length)[24:]
             if len(text) != length:
                 raise ValueError(f"the link {path} is cut short")
-            return Entry(path, kind, mode, target=text.decode(errors="surrogateescape")), nothing
+            target = text.decode(errors="surrogateescape")
+            return Entry(path, kind, mode, target=target, owner=owner, mtime_s=mtime), nothing
         if number in _CHARACTER_DEVICES and _unpacked_at("<I", head, 20) == (0,):
             kind = "whiteout"
-        return Entry(path, kind, mode), nothing
+        return Entry(path, kind, mode, owner=owner, mtime_s=mtime), nothing
+
+    def _id(self, index: int) -> int:
+        """Return a user or group id by its place in the table of all that occur."""
+        if not self._ids:
+            blocks = -(-4 * self._id_count // _METADATA_BYTES)
+            places = struct.unpack(f"<{blocks}Q", self._raw(self._id_table, 8 * blocks))
+            table = b"".join(self._metadata_block(place)[0] for place in places)
+            self._ids = tuple(number for (number,) in struct.iter_unpack("<I", table[: len(table) & ~3]))
+        if index >= min(len(self._ids), self._id_count):
+            raise ValueError("an owner that is not there")
+        return self._ids[index]
 
     def _file(self, number: int, block: int, offset: int, head: bytes, entry: Entry) -> Entry:
+        attributes = _NO_ATTRIBUTES
         if number == 2:
             start, fragment, at, size = _unpacked_at("<IIII", head, 16)
             fixed = 32
         else:
-            start, size, _, _, fragment, at, _ = _unpacked_at("<QQQIIII", head, 16)
+            start, size, _, _, fragment, at, attributes = _unpacked_at("<QQQIIII", head, 16)
             fixed = 56
         held = fragment != _NO_FRAGMENT
         count = size // self._block_bytes if held else -(-size // self._block_bytes)
@@ -203,7 +255,41 @@ class Squashfs:
             blocks=start,
             sizes=struct.unpack(f"<{count}I", table),
             fragment=(fragment, at) if held else None,
+            attributes=self._attributes_of(attributes),
+            owner=entry.owner,
+            mtime_s=entry.mtime_s,
         )
+
+    def _attributes_of(self, index: int) -> tuple[tuple[str, bytes], ...]:
+        if index == _NO_ATTRIBUTES or self._attributes == _NO_TABLE:
+            return ()
+        base, count = struct.unpack("<QI", self._raw(self._attributes, 12))
+        if index >= count:
+            raise ValueError("extended attributes that are not there")
+        (block,) = struct.unpack("<Q", self._raw(self._attributes + 16 + 8 * (index // 512), 8))
+        place, number, _ = _unpacked_at("<QII", self._read_metadata(block, 16 * (index % 512), 16))
+        return tuple(self._attribute_list(base, place, number))
+
+    def _attribute_list(self, base: int, place: int, number: int) -> Iterator[tuple[str, bytes]]:
+        data = self._read_metadata(base + (place >> 16), place & 0xFFFF, _MAX_ATTRIBUTE_BYTES)
+        at = 0
+        for _ in range(number):
+            kind, length = _unpacked_at("<HH", data, at)
+            name = data[at + 4 : at + 4 + length].decode(errors="replace")
+            at += 4 + length
+            (size,) = _unpacked_at("<I", data, at)
+            value = data[at + 4 : at + 4 + size]
+            at += 4 + size
+            if kind & _OUT_OF_LINE:
+                (elsewhere,) = _unpacked_at("<Q", value)
+                stored = self._read_metadata(
+                    base + (elsewhere >> 16), elsewhere & 0xFFFF, _MAX_ATTRIBUTE_BYTES
+                )
+                (size,) = _unpacked_at("<I", stored)
+                value = stored[4 : 4 + size]
+            if len(value) != size:
+                raise ValueError("an extended attribute is cut short")
+            yield _PREFIXES.get(kind & ~_OUT_OF_LINE, "other.") + name, value
 
     def _listing(self, block: int, offset: int, length: int) -> Iterator[tuple[str, int]]:
         data = self._read_metadata(block, offset, length)
@@ -309,33 +395,3 @@ def _unpacked_at(form: str, data: bytes, at: int = 0) -> tuple[int, ...]:
     if at + struct.calcsize(form) > len(data):
         raise ValueError("a table is cut short")
     return struct.unpack_from(form, data, at)
-
-
-class _Content(io.RawIOBase):
-    def __init__(self, image: Squashfs, entry: Entry) -> None:
-        self._image, self._entry, self._at = image, entry, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, at: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
-        if base + at < 0:
-            raise ValueError("a place before the beginning")
-        self._at = base + at
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's buffer protocol
-        if self._at >= self._entry.size:
-            return 0
-        index, start = divmod(self._at, self._image.block_bytes)
-        data = self._image.block(self._entry, index)[start : start + len(buffer)]
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)

@@ -1,4 +1,4 @@
-"""The files under ``/.singularity.d`` through which Apptainer starts an image.
+"""The files under ``/.singularity.d`` through which Apptainer starts an image, and Charliecloud's table.
 
 Pure: path in the image → text and mode. The base carries what does not depend
 on the image, with a guard; the top layer carries the rest, and must carry
@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import shlex
 
-from envbuild.image.environment import render_script
+from envbuild.image.environment import render_script, render_table
 from envbuild.image.model import JUDGE, MARKER, Manifest
 
 DIRECTORY = "/.singularity.d"
 ENVIRONMENT = f"{DIRECTORY}/env/90-environment.sh"
+# Where `ch-run --set-env` looks: Charliecloud sources no scripts.
+CHARLIECLOUD = "/ch/environment"
 # A build step that runs on the base alone binds an empty file over it.
 GUARD = f"{DIRECTORY}/env/00-guard.sh"
 GUARD_EXIT_CODE = 78  # EX_CONFIG of sysexits.h
@@ -97,7 +99,13 @@ def top_files(manifest: Manifest) -> Files:
         f"{DIRECTORY}/runscript.help": (_help(manifest), _TEXT),
         f"{DIRECTORY}/startscript": (_START, _SCRIPT),
         f"{DIRECTORY}/test": (_TEST, _SCRIPT),
+        CHARLIECLOUD: (render_table(manifest.environment), _TEXT),
     }
+
+
+def run_script() -> str:
+    """Return what starts when the image is run: the words that are given, else a shell."""
+    return _RUN
 
 
 def labels(manifest: Manifest) -> dict[str, str]:

@@ -19,25 +19,26 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.tree import Node
 from envbuild.spec.model import DEBIAN_NAME, NAME, SPEC_KEYS, VERSION
 
 # No archive holds a package of a tebibyte; a larger number is a mistake or an attack on the disk.
 MAX_FILE_BYTES = 2**40
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*", re.ASCII)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*", re.ASCII)
 _DEBIAN_NAME = re.compile(DEBIAN_NAME)
-_DEB_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+~%:-]+")
-_PYTHON_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
-_ORIGIN = re.compile(r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?")
-_LAYER = re.compile(rf"mpi|python|accelerator|framework:{NAME}")
-_KIND = re.compile("|".join(SPEC_KEYS))
-_WORD = re.compile(VERSION)
-_TEXT = re.compile(r"[^\x00-\x1f\x7f]*")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+DEB_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+~%:-]+")
+PYTHON_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+ORIGIN = re.compile(r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?")
+LAYER = re.compile(rf"mpi|python|accelerator|framework:{NAME}")
+KIND = re.compile("|".join(SPEC_KEYS))
+ROOT_KIND = re.compile("tar|oci|squashfs")
+WORD = re.compile(VERSION)
+TEXT = re.compile(r"[^\x00-\x1f\x7f]*")
+FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 
 
 @dataclass(slots=True)
@@ -99,15 +100,15 @@ class Reader:
 
     def word(self, node: Node, where: str) -> str:
         """Return a name or version."""
-        return self.matching(node, where, _WORD, "a word of letters, digits, `.`, `_`, `+` and `-`")
+        return self.matching(node, where, WORD, "a word of letters, digits, `.`, `_`, `+` and `-`")
 
     def text(self, node: Node, where: str) -> str:
         """Return a text without control characters."""
-        return self.matching(node, where, _TEXT, "a text in quotes without control characters")
+        return self.matching(node, where, TEXT, "a text in quotes without control characters")
 
     def digest(self, node: Node, where: str) -> str:
         """Return ``sha256:`` and 64 hex digits."""
-        return self.matching(node, where, _DIGEST, "`sha256:` and 64 hexadecimal digits")
+        return self.matching(node, where, DIGEST, "`sha256:` and 64 hexadecimal digits")
 
     def debian_name(self, node: Node, where: str) -> str:
         """Return the name of a Debian package."""
@@ -145,7 +146,7 @@ class Reader:
             return None
         return RecipePin(
             name=self.word(found["name"], f"{where}.name"),
-            kind=self.matching(found["kind"], f"{where}.kind", _KIND, "`mpi`, `framework` or `fabric`"),
+            kind=self.matching(found["kind"], f"{where}.kind", KIND, "`mpi`, `framework` or `fabric`"),
             version=self.word(found["version"], f"{where}.version"),
             variant=self.word(found["variant"], f"{where}.variant"),
             digest=self.digest(found["digest"], f"{where}.digest"),
@@ -162,6 +163,18 @@ class Reader:
             digest=self.digest(found["digest"], f"{where}.digest"),
         )
 
+    def root(self, node: Node, where: str) -> RootPin | None:
+        """Return the pin of a finished root's file."""
+        found = self._pin(node, where, RootPin)
+        if found is None:
+            return None
+        return RootPin(
+            kind=self.matching(found["kind"], f"{where}.kind", ROOT_KIND, "`tar`, `oci` or `squashfs`"),
+            file=self.matching(found["file"], f"{where}.file", FILE, "a file name"),
+            size_bytes=self.integer(found["size_bytes"], f"{where}.size_bytes"),
+            sha256=self.matching(found["sha256"], f"{where}.sha256", SHA256, "64 hexadecimal digits"),
+        )
+
     def deb(self, node: Node, where: str) -> DebPin | None:
         """Return a Debian package's pin."""
         found = self._pin(node, where, DebPin)
@@ -172,18 +185,18 @@ class Reader:
         found = self._pin(node, where, BuildDebPin)
         if found is None:
             return None
-        layer = self.matching(found["layer"], f"{where}.layer", _LAYER, "the name of a layer")
+        layer = self.matching(found["layer"], f"{where}.layer", LAYER, "the name of a layer")
         return BuildDebPin(**asdict(self._deb(found, where)), layer=layer)
 
     def _deb(self, found: dict[str, Node], where: str) -> DebPin:
         pin = DebPin(
             name=self.debian_name(found["name"], f"{where}.name"),
-            version=self.matching(found["version"], f"{where}.version", _DEBIAN_VERSION, "a Debian version"),
+            version=self.matching(found["version"], f"{where}.version", DEBIAN_VERSION, "a Debian version"),
             architecture=self.word(found["architecture"], f"{where}.architecture"),
-            origin=self.matching(found["origin"], f"{where}.origin", _ORIGIN, "a logical origin"),
+            origin=self.matching(found["origin"], f"{where}.origin", ORIGIN, "a logical origin"),
             file=self._deb_file(found["file"], f"{where}.file"),
             size_bytes=self.integer(found["size_bytes"], f"{where}.size_bytes"),
-            sha256=self.matching(found["sha256"], f"{where}.sha256", _SHA256, "64 hexadecimal digits"),
+            sha256=self.matching(found["sha256"], f"{where}.sha256", SHA256, "64 hexadecimal digits"),
         )
         if pin.version and pin.file and not _deb_is_of(pin):
             self.wrong(found["file"], f"`{where}.file` is not of version {pin.version} of {pin.name}")
@@ -195,15 +208,15 @@ class Reader:
         if found is None:
             return None
         pin = PythonPin(
-            name=self.matching(found["name"], f"{where}.name", _PYTHON_NAME, "a canonical Python name"),
+            name=self.matching(found["name"], f"{where}.name", PYTHON_NAME, "a canonical Python name"),
             version=self._python_version(found["version"], f"{where}.version"),
-            origin=self.matching(found["origin"], f"{where}.origin", _ORIGIN, "a logical origin"),
-            file=self.matching(found["file"], f"{where}.file", _FILE, "a file name"),
+            origin=self.matching(found["origin"], f"{where}.origin", ORIGIN, "a logical origin"),
+            file=self.matching(found["file"], f"{where}.file", FILE, "a file name"),
             size_bytes=self.integer(found["size_bytes"], f"{where}.size_bytes"),
-            sha256=self.matching(found["sha256"], f"{where}.sha256", _SHA256, "64 hexadecimal digits"),
-            layer=self.matching(found["layer"], f"{where}.layer", _LAYER, "the name of a layer"),
+            sha256=self.matching(found["sha256"], f"{where}.sha256", SHA256, "64 hexadecimal digits"),
+            layer=self.matching(found["layer"], f"{where}.layer", LAYER, "the name of a layer"),
             requires=tuple(
-                self.matching(entry, f"{where}.requires", _PYTHON_NAME, "a canonical Python name")
+                self.matching(entry, f"{where}.requires", PYTHON_NAME, "a canonical Python name")
                 for entry in self.sequence(found["requires"], f"{where}.requires")
             ),
         )
@@ -225,14 +238,14 @@ class Reader:
         if (
             isinstance(value, str)
             and value.endswith(".deb")
-            and all(map(_DEB_PART.fullmatch, value.split("/")))
+            and all(map(DEB_PART.fullmatch, value.split("/")))
         ):
             return value
         self.wrong(node, f"`{where}` is not a relative path of a .deb file without `.` and `..`")
         return ""
 
     def _python_version(self, node: Node, where: str) -> str:
-        text = self.matching(node, where, _TEXT, "a version in quotes")
+        text = self.matching(node, where, TEXT, "a version in quotes")
         try:
             Version(text)
         except InvalidVersion:
@@ -251,6 +264,11 @@ def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError]) -> None:
         "build_debs": [f"{pin.name} for {pin.layer}" for pin in lock.build_debs],
         "build_python": [f"{pin.name} for {pin.layer}" for pin in lock.build_python],
     }
+    if len({pin.kind for pin in lock.base_root}) > 1 or (lock.base_root and lock.base_debs):
+        problem = (
+            "`base_root` is one tar, one squashfs or layers of one image, and no `base_debs` are beside it"
+        )
+        errors.append(RequestError(problem, at=Location(path=path)))
     for table, names in tables.items():
         for name in sorted(name for name, count in Counter(names).items() if count > 1):
             errors.append(RequestError(f"`{name}` is pinned twice in {table}", at=Location(path=path)))
@@ -267,7 +285,7 @@ def _deb_is_of(pin: DebPin) -> bool:
     """Tell whether a file's name may be that of the version: most leave the epoch out, some quote it."""
     parts = unquote(pin.file_name).split("_")
     # Archives may name their files as they like; only a version in its place can contradict.
-    if len(parts) != 3 or not _DEBIAN_VERSION.fullmatch(parts[1]):
+    if len(parts) != 3 or not DEBIAN_VERSION.fullmatch(parts[1]):
         return True
     return parts[1] in (pin.version, re.sub("^[0-9]+:", "", pin.version))
 

@@ -6,6 +6,7 @@ satisfy a spec: `envbuild.lock.satisfy`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 LOCK_FORMAT = 1
@@ -17,8 +18,12 @@ class DebPin:
 
     Attributes
     ----------
-    name, version, architecture : str
-        In Debian's words; version with its epoch.
+    name : str
+        Of the package, in Debian's words.
+    version : str
+        In Debian's words, with its epoch (``1:2.39.5-0+deb12u3``).
+    architecture : str
+        In Debian's words (``amd64``, ``all``).
     origin : str
         Logical origin (``debian:bookworm-security``).
     file : str
@@ -102,8 +107,12 @@ class RecipePin:
 
     Attributes
     ----------
-    name, kind, version : str
-        The recipe, ``mpi`` or ``framework``, and the version that was chosen.
+    name : str
+        The recipe.
+    kind : str
+        ``mpi``, ``framework`` or ``fabric``.
+    version : str
+        The version that was chosen.
     variant : str
         Accelerator variant (``cpu``).
     digest : str
@@ -123,10 +132,18 @@ class BasePin:
 
     Attributes
     ----------
+    name : str
+        The base image.
     digest : str
         ``sha256:…`` over the canonical JSON of the definition.
-    python, abi, glibc : str
-        ``3.11``, ``cp311``, ``2.36``.
+    architecture : str
+        In Debian's words.
+    python : str
+        Version of its Python (``3.11``).
+    abi : str
+        ABI tag of its Python (``cp311``).
+    glibc : str
+        Version of its C library (``2.36``).
     """
 
     name: str
@@ -143,6 +160,8 @@ class ToolPin:
 
     Attributes
     ----------
+    name : str
+        The tool.
     version : str
         What the tool says of itself.
     digest : str
@@ -155,32 +174,75 @@ class ToolPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RootPin:
+    """One file of a base whose root somebody else has made.
+
+    Attributes
+    ----------
+    kind : str
+        ``tar``, ``squashfs``, or ``oci`` for a layer of an image.
+    file : str
+        Its name.
+    size_bytes : int
+        Length of the file.
+    sha256 : str
+        Hex digest of the file, 64 characters.
+    """
+
+    kind: str
+    file: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """What it is called for people."""
+        return self.file
+
+    @property
+    def version(self) -> str:
+        """The beginning of its digest."""
+        return self.sha256[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """Everything an image is made from; the input of the planner beside the spec.
 
     Attributes
     ----------
-    name, version : str
+    name : str
+        Of the spec.
+    version : str
         Of the spec.
     accelerator : str
         As in the spec (``cpu``).
+    base : BasePin
+        The base image definition, as it was.
     requests : tuple of str
         The Python requirements that were resolved together, sorted: those of
         the spec and those of its recipes.
     system_requests : tuple of str
         The Debian packages that were asked for beyond the base's own, sorted.
-    base_debs, system_debs : tuple of DebPin
-        Sorted by name; `system_debs` holds what the system layer adds.
+    base_debs : tuple of DebPin
+        The Debian packages of the base, sorted by name.
+    system_debs : tuple of DebPin
+        The Debian packages that the system layer adds, sorted by name.
     python : tuple of PythonPin
-        Sorted by name; one whose file is no wheel is built from its source.
+        The Python distributions, sorted by name; one whose file is no wheel is built from its source.
+    base_root : tuple of RootPin
+        The files of a finished root, from bottom to top; empty where the
+        base is made of packages.
     build_debs : tuple of BuildDebPin
         What the builds from source add to the base for themselves.
     build_python : tuple of PythonPin
         Wheels that the builds from source import; `layer` names whose build.
     recipes : tuple of RecipePin
-        Sorted by name.
+        The recipes, sorted by name.
     tools : tuple of ToolPin
-        Sorted by name.
+        The tools whose bytes decide those of the image, sorted by name.
+    format : int
+        The format of the file.
     """
 
     name: str
@@ -194,6 +256,19 @@ class Lock:
     system_debs: tuple[DebPin, ...]
     python: tuple[PythonPin, ...]
     tools: tuple[ToolPin, ...]
+    base_root: tuple[RootPin, ...] = ()
     build_debs: tuple[BuildDebPin, ...] = ()
     build_python: tuple[PythonPin, ...] = ()
     format: int = LOCK_FORMAT
+
+    def needed_by(self, names: Iterable[str]) -> set[str]:
+        """Return the Python distributions of the image that some need, themselves among them."""
+        pins = {pin.name: pin for pin in self.python}
+        seen: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name in pins and name not in seen:
+                seen.add(name)
+                todo += pins[name].requires
+        return seen

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envbuild.lock.markers import marker_environment
 from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import SPEC_KEYS
@@ -75,22 +76,7 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, 
 
 def python_environment(asked: Asked) -> dict[str, str]:
     """Return the environment markers (PEP 508) of the base's Python on its platform."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[asked.architecture]
-    version = asked.base.python.version
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": f"{version}.0",
-        "os_name": "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{version}.0",
-        "python_version": version,
-        "sys_platform": "linux",
-        "extra": "",
-    }
+    return marker_environment(asked.base.python.version, asked.architecture)
 
 
 def _facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
@@ -247,6 +233,8 @@ def _system(lock: Lock, asked: Asked) -> Iterable[Difference]:
         yield Difference(part="system", subject=name, sentence=f"packages.system gained `{name}`")
     for name in sorted(set(lock.system_requests) - wanted):
         yield Difference(part="system", subject=name, sentence=f"packages.system lost `{name}`")
+    if asked.base.root is not None:
+        return
     for name in sorted(set(asked.base.packages) - {pin.name for pin in lock.base_debs}):
         sentence = f"base image {asked.base.name} needs `{name}`, which is not locked"
         yield Difference(part="base", subject=name, sentence=sentence)

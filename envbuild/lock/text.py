@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.lock.check import Reader, check_unique
-from envbuild.lock.model import LOCK_FORMAT, BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import LOCK_FORMAT, BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.tree import Node, parse
 
 _HEADER = """\
@@ -33,8 +33,8 @@ _DELETE = "delete it and run `envbuild lock SPEC`"
 # The order in the file: what people look for first stands first.
 _PLAIN = ("format", "name", "version", "accelerator")
 _TABLES = ("recipes", "requests", "system_requests", "tools", "base_debs", "system_debs", "python")
-# Only what is built from source needs them.
-_BUILD_TABLES = ("build_debs", "build_python")
+# Only a base that is a finished root needs the first, and what is built from source the others.
+OPTIONAL_TABLES = ("base_root", "build_debs", "build_python")
 
 
 def canonical(lock: Lock) -> Lock:
@@ -74,9 +74,9 @@ def dump(lock: Lock) -> str:
     ordered = canonical(lock)
     lines = [f"{name}: {_scalar(getattr(ordered, name))}" for name in _PLAIN]
     lines.append(f"base: {_flow(ordered.base)}")
-    for name in (*_TABLES, *_BUILD_TABLES):
+    for name in (*_TABLES, *OPTIONAL_TABLES):
         entries = getattr(ordered, name)
-        if not entries and name in _BUILD_TABLES:
+        if not entries and name in OPTIONAL_TABLES:
             continue
         if not entries:
             lines.append(f"{name}: []")
@@ -127,7 +127,7 @@ def _read(text: bytes, path: Path) -> Lock:
         raise RequestError(
             f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at
         )
-    for name in _BUILD_TABLES:
+    for name in OPTIONAL_TABLES:
         top.setdefault(name, Node(value=[], line=tree.line, column=tree.column))
     read.keys(tree, top, [field.name for field in fields(Lock)], "the lock file")
     raise_all(errors)
@@ -142,6 +142,7 @@ def _read(text: bytes, path: Path) -> Lock:
     system_debs = _table(read, top["system_debs"], "system_debs", read.deb)
     python = _table(read, top["python"], "python", read.python)
     tools = _table(read, top["tools"], "tools", read.tool)
+    base_root = _table(read, top["base_root"], "base_root", read.root)
     build_debs = _table(read, top["build_debs"], "build_debs", read.build_deb)
     build_python = _table(read, top["build_python"], "build_python", read.python)
     raise_all(errors)
@@ -159,6 +160,7 @@ def _read(text: bytes, path: Path) -> Lock:
         system_debs=system_debs,
         python=python,
         tools=tools,
+        base_root=base_root,
         build_debs=build_debs,
         build_python=build_python,
     )
@@ -181,7 +183,7 @@ def _scalar(value: object) -> str:
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
-def _flow(pin: BasePin | DebPin | PythonPin | RecipePin | ToolPin) -> str:
+def _flow(pin: BasePin | DebPin | PythonPin | RecipePin | RootPin | ToolPin) -> str:
     parts = []
     for name, value in asdict(pin).items():
         inner = (

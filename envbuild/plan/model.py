@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 
 KEY_FORMAT = 1
 
+# Layers that are never in an image by themselves: one small wheel each.
+PIECE = "wheel:"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class InputFile:
@@ -59,6 +62,30 @@ class BaseStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RootStep:
+    """Unpack a root that somebody else has made.
+
+    Attributes
+    ----------
+    format : str
+        ``tar``, ``oci`` or ``squashfs``.
+    archives : tuple of InputFile
+        From bottom to top.
+    python : str
+        Version that its Python must have (``3.11``).
+    texts : dict of str to str
+        As those of `BaseStep`.
+    """
+
+    format: str
+    archives: tuple[InputFile, ...]
+    python: str
+    texts: dict[str, str]
+    tools: tuple[Tool, ...]
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemStep:
     """Install further Debian packages on a base; the layer holds what that changes.
 
@@ -88,7 +115,8 @@ class Interpreter:
     architecture : str
         In Debian's words.
     debs : tuple of InputFile
-        The packages that hold it: another openssl is no other interpreter.
+        The packages that hold it, since another openssl is no other
+        interpreter; all files of a finished root.
     """
 
     abi: str
@@ -203,7 +231,24 @@ class MergeStep:
     revision: int = 1
 
 
-Step = BaseStep | SystemStep | VenvStep | PrefixStep | UnpackStep | SourceStep | FilesStep | MergeStep
+Step = (
+    BaseStep | RootStep | SystemStep | VenvStep | PrefixStep | UnpackStep | SourceStep | FilesStep | MergeStep
+)
+
+
+def input_files(step: Step) -> tuple[InputFile, ...]:
+    """Return the locked files that a step uses."""
+    if isinstance(step, BaseStep):
+        return step.debs
+    if isinstance(step, RootStep):
+        return step.archives
+    if isinstance(step, SystemStep):
+        return (*step.base_debs, *step.debs)
+    if isinstance(step, PrefixStep | UnpackStep):
+        return step.wheels
+    if isinstance(step, SourceStep):
+        return (step.archive, *step.build_wheels)
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +258,8 @@ class Layer:
     Attributes
     ----------
     name : str
-        ``base``, ``system``, ``accelerator``, ``mpi``, ``framework:pytorch``, ``python``,
+        ``base``, ``system``, ``accelerator:pytorch``, ``mpi``, ``framework:pytorch``, ``python:large``,
+        ``python`` and the ``wheel:tabulate`` and others that it is merged from,
         ``venv``, ``links:cntk``, ``files``, ``metadata``, ``a+b`` for a merge, or
         ``toolchain:horovod`` for what a build needs and no image holds.
     key : str
@@ -232,6 +278,11 @@ class Layer:
     step: Step
     inputs: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether it holds one small wheel, and is merged before it is in an image."""
+        return self.name.startswith(PIECE)
 
     @property
     def kind(self) -> str:

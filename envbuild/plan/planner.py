@@ -6,7 +6,16 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 
 from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.plan.grouping import (
+    ACCELERATOR,
+    LARGE,
+    SMALL_BYTES,
+    accelerator_layers,
+    input_bytes,
+    overlay_groups,
+)
 from envbuild.plan.model import (
+    PIECE,
     BaseStep,
     BuildPlan,
     FilesStep,
@@ -15,6 +24,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    RootStep,
     SourceStep,
     Step,
     SystemStep,
@@ -28,13 +38,6 @@ from envbuild.spec.asked import Asked
 
 ENV_PREFIX = "/opt/env"
 MPI_PREFIX = "/opt/mpi"
-
-# Each overlay costs 25-30 ms at every start of the image (one FUSE mount).
-MAX_OVERLAYS = 3
-
-# A merge is a copy in the store: what is heavier than this stays alone, whatever the start costs.
-HEAVY_BYTES = 100_000_000
-
 
 # Python 2.7 takes an empty variable, which is how an image unsets one, for a place to look in.
 _LEGACY_START = """\
@@ -69,20 +72,29 @@ def make_plan(
     built = _source_layers(asked, lock, root_texts, layers[0], upper)
     # A layer that is built follows what it is made from; among the overlays it has its recipe's place.
     layers += [*upper, *built]
-    order = ["base", "system", "accelerator", *(chosen.layer for chosen in asked.recipes)]
+    accelerator = [layer.name for layer in upper if layer.name.partition(":")[0] == ACCELERATOR]
+    order = ["base", "system", *accelerator, *(chosen.layer for chosen in asked.recipes)]
     order += [f"links:{chosen.recipe.name}" for chosen in asked.recipes]
-    order += ["python", "venv", "files", "metadata"]
+    order += [LARGE, "python", "venv", "files", "metadata"]
     there = {layer.name for layer in layers}
     overlays = tuple(name for name in order[1:] if name in there)
     tools = _tools(lock, "mksquashfs")
     if flat:
-        merged = _merge(["base", *overlays], layers, tools)
-        return BuildPlan(
-            layers=(*layers, merged), root=merged.name, overlays=(), members={merged.name: merged.inputs}
-        )
+        held = ("base", *overlays)
+        merged = _merge(held, layers, tools)
+        return BuildPlan(layers=(*layers, merged), root=merged.name, overlays=(), members={merged.name: held})
     members: dict[str, tuple[str, ...]] = {"base": ("base",)}
     parts = []
-    for group in overlay_groups({name: _locked_bytes(name, lock) for name in overlays}):
+    sizes = {pin.sha256: pin.size_bytes for pin in lock.system_debs}
+    sizes |= {pin.sha256: pin.size_bytes for pin in lock.python}
+    by_name = {layer.name: layer for layer in layers}
+
+    def weight(name: str) -> int:
+        layer = by_name[name]
+        pieces = [by_name[piece] for piece in layer.inputs] if isinstance(layer.step, MergeStep) else [layer]
+        return sum(input_bytes(piece.step, sizes) for piece in pieces)
+
+    for group in overlay_groups({name: weight(name) for name in overlays}):
         if len(group) > 1:
             layers.append(_merge(group, layers, tools))
         name = "+".join(group)
@@ -91,43 +103,16 @@ def make_plan(
     return BuildPlan(layers=tuple(layers), root="base", overlays=tuple(parts), members=members)
 
 
-def overlay_groups(sizes: Mapping[str, int], limit: int = MAX_OVERLAYS) -> list[list[str]]:
-    """Merge the lightest layers into one, so that `limit` groups are left; heavy ones stay alone.
-
-    Layers commute, so any of them can be merged; only `system` is stacked on
-    the base, and what it is merged with lies lowest. What is light is copied
-    for every image; what is heavy is shared.
-
-    Parameters
-    ----------
-    sizes : mapping
-        Layer → length of the files that it is made from, in bytes; from bottom to top.
-
-    Returns
-    -------
-    list of list of str
-        Groups from bottom to top.
-    """
-    names = list(sizes)
-    if len(names) <= limit:
-        return [[name] for name in names]
-    # Of equally light ones the topmost: it is small and changes most.
-    lightest = sorted(names, key=lambda name: (sizes[name], -names.index(name)))
-    merged = {name for name in lightest[: len(names) - limit + 1] if sizes[name] < HEAVY_BYTES}
-    alone = [[name] for name in names if name not in merged]
-    together = [name for name in names if name in merged]
-    if not together:
-        return alone
-    return [together, *alone] if "system" in merged else [*alone, together]
-
-
-def _locked_bytes(layer: str, lock: Lock) -> int:
-    if layer == "system":
-        return sum(pin.size_bytes for pin in lock.system_debs)
-    return sum(pin.size_bytes for pin in lock.python if pin.layer == layer)
-
-
 def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
+    if lock.base_root:
+        root = RootStep(
+            format=lock.base_root[0].kind,
+            archives=_roots(lock),
+            python=lock.base.python,
+            texts=dict(root_texts),
+            tools=_tools(lock, "mksquashfs"),
+        )
+        return _layer("base", root, ())
     step = BaseStep(
         suite=asked.base.suite,
         architecture=lock.base.architecture,
@@ -145,10 +130,20 @@ def _upper_layers(
     layers = []
     if lock.system_debs:
         layers.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
-    for owner in [*(chosen.layer for chosen in asked.recipes), "accelerator", "python"]:
-        wheels = _wheels(pin for pin in lock.python if pin.layer == owner and pin.is_wheel)
-        if wheels:
-            layers.append(_layer(owner, _prefix_step(owner, wheels, asked, lock), (), needs=("base",)))
+    held = {
+        owner: [pin for pin in lock.python if pin.layer == owner and pin.is_wheel]
+        for owner in [*(chosen.layer for chosen in asked.recipes), "python"]
+    }
+    small: list[PythonPin] = []
+    if not asked.base.python.is_legacy:
+        packages = held.pop("python")
+        small = [pin for pin in packages if pin.size_bytes < SMALL_BYTES]
+        held[LARGE] = [pin for pin in packages if pin.size_bytes >= SMALL_BYTES]
+    for owner, pins in {**held, **accelerator_layers(lock)}.items():
+        if pins:
+            step = _prefix_step(owner, _wheels(pins), asked, lock)
+            layers.append(_layer(owner, step, (), needs=("base",)))
+    layers += _small_layers(small, asked, lock)
     layers.append(_venv(asked, lock))
     squash = _tools(lock, "mksquashfs")
     for chosen in asked.recipes:
@@ -168,6 +163,16 @@ def _upper_layers(
     story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
     layers.append(_layer("metadata", story, ()))
     return layers
+
+
+def _small_layers(pins: Sequence[PythonPin], asked: Asked, lock: Lock) -> list[Layer]:
+    """Return a layer for each small wheel, and what holds them together."""
+    pieces = [
+        _layer(f"{PIECE}{pin.name}", _prefix_step("python", _wheels([pin]), asked, lock), (), needs=("base",))
+        for pin in sorted(pins)
+    ]
+    together = MergeStep(tools=_tools(lock, "mksquashfs"))
+    return [*pieces, _layer("python", together, pieces)] if pieces else []
 
 
 def _prefix_step(
@@ -264,7 +269,7 @@ def _interpreter(asked: Asked, lock: Lock) -> Interpreter:
     return Interpreter(
         abi=lock.base.abi,
         architecture=lock.base.architecture,
-        debs=_debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
+        debs=_roots(lock) or _debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
     )
 
 
@@ -280,7 +285,20 @@ def _layer(name: str, step: Step, inputs: Sequence[Layer], needs: tuple[str, ...
 
 def _merge(names: Sequence[str], layers: Sequence[Layer], tools: tuple[Tool, ...]) -> Layer:
     by_name = {layer.name: layer for layer in layers}
-    return _layer("+".join(names), MergeStep(tools=tools), [by_name[name] for name in names])
+    held = [by_name[name] for name in names]
+    # What is merged itself need not exist for that: its pieces are merged at once.
+    pieces = [
+        piece
+        for layer in held
+        for piece in (
+            [by_name[name] for name in layer.inputs] if isinstance(layer.step, MergeStep) else [layer]
+        )
+    ]
+    return _layer("+".join(names), MergeStep(tools=tools), pieces)
+
+
+def _roots(lock: Lock) -> tuple[InputFile, ...]:
+    return tuple(InputFile(name=pin.file, sha256=pin.sha256) for pin in lock.base_root)
 
 
 def _debs(pins: Iterable[DebPin]) -> tuple[InputFile, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from envbuild.plan.model import BuildPlan, Layer, canonical
+from envbuild.plan.model import PIECE, BuildPlan, Layer, PrefixStep, canonical
 
 _SHOWN = 4
 
@@ -17,6 +17,7 @@ _SHOWN = 4
 _PINNED = {
     "wheels": "",
     "debs": "packages",
+    "archives": "root",
     "base_debs": "base packages",
     "build_wheels": "build tools",
     "tools": "tools",
@@ -50,7 +51,7 @@ def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
         else:
             inputs = [name for name in layer.inputs if changed.get(name)]
             try:
-                own = _differences(layer, earlier)
+                own = _differences(layer, earlier) + _pieces(layer, earlier, plan)
             except (AttributeError, KeyError, TypeError, ValueError):
                 own = []  # as above
             changed[layer.name] = (
@@ -76,6 +77,18 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
         if now.get(field) != then.get(field):
             found += _field(layer, field, then.get(field), now.get(field))
     return found
+
+
+def _pieces(layer: Layer, earlier: Mapping[str, Any], plan: BuildPlan) -> list[str]:
+    """Say which small wheels came and went."""
+    then = {name for name in earlier["inputs"] if name.startswith(PIECE)}
+    now = {name for name in layer.inputs if name.startswith(PIECE)}
+    versions: dict[str, tuple[str, str]] = {}
+    for name in now - then:
+        step = plan.layer(name).step
+        if isinstance(step, PrefixStep):
+            versions[name.removeprefix(PIECE)] = (_name_and_version(step.wheels[0].name)[1], "")
+    return _pins("python", {name.removeprefix(PIECE): ("", "") for name in then - now}, versions)
 
 
 def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,13 @@ from urllib.parse import quote
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.lock.model import DebPin, PythonPin
+from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.exact import Finder
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, copy, file_name
 from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
 from envbuild.resolve.python import resolver_of
+from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
@@ -69,21 +70,15 @@ def fetch(
     MachineError
         An archive or index cannot be reached, or the cache cannot be written.
     """
-    wanted = {pin.sha256: pin for pin in pins if not files.has(pin)}
+    wanted = _lacking(pins, files, emit)
     if not wanted:
         return
     here = read_machine() if machine is None else machine
     python = python_sources(asked.site, here)
-    missing = _from_directories(wanted.values(), files, sources, python.local_directories(), emit)
+    missing = _from_directories(wanted.values(), files, sources, python.local_directories(), asked, emit)
     if not missing:
         return
-    if offline:
-        names = ", ".join(sorted(file_name(pin) for pin in missing))
-        raise RequestError(
-            f"locked files are not on this machine, which is to do without network: {names}",
-            at=Location(path=asked.path),
-            hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
-        )
+    raise_all([*_lost_roots(missing, asked), *(_not_here(missing, asked) if offline else ())])
     debian = _archive_addresses(missing, asked, here)
     hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
     with network.Client(patience, hosts) as client:
@@ -92,8 +87,20 @@ def fetch(
         _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
 
 
+def _lacking(pins: Sequence[Pin], files: FileCache, emit: Emit) -> dict[str, Pin]:
+    """Return what the cache lacks; a disk may have changed since what it has was compared with its digest."""
+    there = [pin for pin in pins if files.has(pin)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        whole = list(pool.map(lambda pin: _fits(files.path(pin), pin), there))
+    sound = {pin.sha256 for pin, good in zip(there, whole, strict=True) if good}
+    for pin in there:
+        if pin.sha256 not in sound:
+            emit(Warned(text=f"`{file_name(pin)}` in the cache is damaged; it is fetched again"))
+    return {pin.sha256: pin for pin in pins if pin.sha256 not in sound}
+
+
 def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
-    """Keep locked files in a directory: ``debs/``, ``wheels/`` and ``SHA256SUMS``.
+    """Keep locked files in a directory: ``debs/``, ``wheels/``, ``roots/`` and ``SHA256SUMS``.
 
     Raises
     ------
@@ -126,6 +133,8 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
 
 
 def _shelf(pin: Pin) -> str:
+    if isinstance(pin, RootPin):
+        return "roots"
     return "debs" if isinstance(pin, DebPin) else "wheels"
 
 
@@ -142,6 +151,7 @@ def _from_directories(
     files: FileCache,
     sources: Sequence[Path],
     wheel_directories: Sequence[Path],
+    asked: Asked,
     emit: Emit,
 ) -> list[Pin]:
     """Take what is on this machine already; return what is not."""
@@ -151,9 +161,40 @@ def _from_directories(
         places = [place for root in sources for place in (root / _shelf(pin) / name, root / name)]
         if isinstance(pin, PythonPin):
             places += [directory / name for directory in wheel_directories]
-        if not any(place.is_file() and _take(place, pin, files, emit) for place in places):
+        if isinstance(pin, RootPin):
+            places.append(root_place(asked, pin))
+        if not any(_is_file(place) and _take(place, pin, files, emit) for place in places):
             missing.append(pin)
     return missing
+
+
+def _is_file(place: Path) -> bool:
+    try:
+        return place.is_file()
+    except OSError:  # below a directory that we may not enter
+        return False
+
+
+def _not_here(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
+    names = ", ".join(sorted(file_name(pin) for pin in missing if not isinstance(pin, RootPin)))
+    if names:
+        yield RequestError(
+            f"locked files are not on this machine, which is to do without network: {names}",
+            at=Location(path=asked.path),
+            hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
+        )
+
+
+def _lost_roots(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
+    lost = [pin for pin in missing if isinstance(pin, RootPin)]
+    if lost:
+        named = ", ".join(str(root_place(asked, pin)) for pin in lost)
+        base = asked.base.name
+        yield RequestError(
+            f"the root of the base image `{base}` is not where its definition says, or was changed: {named}",
+            at=Location(path=asked.base_path),
+            hint="`--from DIR` takes what `envbuild fetch SPEC --to DIR` kept of it",
+        )
 
 
 def _take(place: Path, pin: Pin, files: FileCache, emit: Emit) -> bool:

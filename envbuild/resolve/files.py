@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envbuild.errors import MachineError
-from envbuild.lock.model import DebPin, PythonPin
+from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.system.files import sha256
 
-Pin = DebPin | PythonPin
+Pin = DebPin | PythonPin | RootPin
 
 _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")

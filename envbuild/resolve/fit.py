@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
 from envbuild.compat.from_site import PLACES, facts_of_site, merge
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.lock.model import Lock
+from envbuild.lock.model import Lock, PythonPin
 from envbuild.spec.asked import Asked
+from envbuild.spec.variants import older_accelerators
 
 
 def judge_lock(asked: Asked, lock: Lock, *, layered: bool | None = None) -> tuple[Verdict, ...]:
@@ -50,10 +54,50 @@ def tell(verdicts: tuple[Verdict, ...], asked: Asked, emit: Emit) -> None:
     for verdict in verdicts:
         if verdict.outcome == "incompatible":
             at = _place(verdict, asked)
-            errors.append(RequestError(verdict.explained, at=at, hint=verdict.hint))
+            errors.append(RequestError(verdict.explained, at=at, hint=_hint(verdict, asked)))
         elif verdict.tell:
-            emit(Warned(text=verdict.sentence, hint=verdict.hint))
+            emit(Warned(text=verdict.sentence, hint=_hint(verdict, asked)))
     raise_all(errors)
+
+
+def _hint(verdict: Verdict, asked: Asked) -> str:
+    """Return a verdict's hint, and which older builds the recipes of the spec have, where one would do."""
+    if verdict.remedy != "older-accelerator":
+        return verdict.hint
+    older = older_accelerators(
+        {chosen.variant_name for chosen in asked.recipes},
+        [
+            (chosen.recipe, [choice for choice in asked.spec.frameworks if choice.name == chosen.recipe.name])
+            for chosen in asked.recipes
+        ],
+    )
+    if not older:
+        return f"{verdict.hint}; the recipes here have none"
+    return f"{verdict.hint}; all recipes here have: {', '.join(f'`accelerator: {way}`' for way in older)}"
+
+
+def hidden_packages(asked: Asked, lock: Lock) -> Iterator[RequestError]:
+    """Tell the Python distributions that would come before Debian's own, which a recipe was made for."""
+    seers = [chosen.recipe.name for chosen in asked.recipes if chosen.recipe.debian_python]
+    theirs = {pin.name: pin.version for pin in lock.system_debs if seers}
+    for pin in lock.python:
+        package = f"python3-{pin.name}"
+        if package in theirs:
+            problem = (
+                f"{pin.name} {pin.version} would hide Debian's {package} {theirs[package]}, "
+                f"which {' and '.join(seers)} is made for"
+            )
+            hint = f"leave `{pin.name}` out of `packages.python`: Debian's is there to import"
+            yield RequestError(problem, at=_asking(asked, pin, lock), hint=hint)
+
+
+def _asking(asked: Asked, pin: PythonPin, lock: Lock) -> Location:
+    """Return where the spec asks for a distribution, or for what needs it."""
+    for index, text in enumerate(asked.spec.packages.python):
+        wanted = [canonicalize_name(Requirement(text).name)]
+        if pin.name in lock.needed_by(wanted):
+            return _nearest(asked.spec_places, ("packages", "python", index)) or Location(path=asked.path)
+    return Location(path=asked.path)
 
 
 def _spec_origins(asked: Asked) -> Iterator[tuple[str, str]]:

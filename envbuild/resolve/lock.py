@@ -11,14 +11,15 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
 from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python
+from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.system import clock
+from envbuild.system import clock, spans
 
 _ANSWERED = "an archive or index answered so: a site file can name another address for it"
 
@@ -71,11 +72,15 @@ def make_lock(
     parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
     errors: list[EnvbuildError] = []
     debs = Debs()
+    root: tuple[RootPin, ...] = ()
     wheels: tuple[PythonPin, ...] = ()
     build_tools: tuple[PythonPin, ...] = ()
     # Neither depends on the other: what is wrong with both is told at once.
     with _collected(errors):
-        debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
+        if asked.base.root is not None:
+            root = old.base_root if old is not None and "base" not in parts else root_pins(asked)
+        else:
+            debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
     with _collected(errors):
         places = _with_directories(python_sources(asked.site, here), sources)
         wheels = _python(asked, old, parts, upgrade, places, cache_dir, emit, offline=offline)
@@ -96,6 +101,7 @@ def make_lock(
             system_debs=debs.system,
             python=wheels,
             tools=tools,
+            base_root=root,
             build_debs=debs.build,
             build_python=build_tools,
         )
@@ -162,7 +168,7 @@ def _debian(
         layers = {chosen.layer for chosen in asked.built.values()}
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
-    with _Task(emit, "lock:debian", "resolve Debian packages"):
+    with _task(emit, "lock:debian", "resolve Debian packages"):
         return resolve_debian(
             asked,
             previous=old,
@@ -193,7 +199,7 @@ def _python(
     ):
         # Who owns a distribution may have changed all the same.
         return tuple(replace(pin, layer=asked.owner(pin.name)) for pin in old.python)
-    with _Task(emit, "lock:python", "resolve Python packages"):
+    with _task(emit, "lock:python", "resolve Python packages"):
         return resolve_python(
             asked,
             previous=old,
@@ -229,7 +235,7 @@ def _build_tools(
     ):
         layers = {chosen.layer for chosen in asked.built.values()}
         return tuple(pin for pin in old.build_python if pin.layer in layers)
-    with _Task(emit, "lock:build", "resolve what the builds from source import"):
+    with _task(emit, "lock:build", "resolve what the builds from source import"):
         return resolve_build_tools(
             asked,
             image,
@@ -249,20 +255,18 @@ def _same_builds(asked: Asked, old: Lock) -> bool:
     return now <= before
 
 
-class _Task:
-    """Tells the beginning and the end of a piece of work."""
-
-    def __init__(self, emit: Emit, task: str, title: str) -> None:
-        self._emit, self._task, self._title = emit, task, title
-
-    def __enter__(self) -> None:
-        self._started = clock.seconds()
-        self._emit(TaskStarted(task=self._task, title=self._title))
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        seconds = clock.seconds() - self._started
-        done = TaskDone(task=self._task, seconds=seconds)
-        self._emit(done if kind is None else TaskFailed(task=self._task))
+@contextmanager
+def _task(emit: Emit, task: str, title: str) -> Iterator[None]:
+    """Tell the beginning and the end of a piece of work, and measure it."""
+    started = clock.seconds()
+    emit(TaskStarted(task=task, title=title))
+    try:
+        with spans.span(title):
+            yield
+    except BaseException:
+        emit(TaskFailed(task=task))
+        raise
+    emit(TaskDone(task=task, seconds=clock.seconds() - started))
 
 
 def _same_python(asked: Asked, old: Lock) -> bool:

@@ -147,11 +147,40 @@ def _resolve(
         keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
     keep |= {pin.name: pin.version for pin in like}
     resolved = resolver.resolve(requests, keep=keep)
-    offered = resolver.locate({entry.name: entry.version for entry in resolved})
-    files = _with_sizes(_choose(resolver.asked, resolved, offered), old, resolver.client)
-    return tuple(
-        sorted(_pin(resolver, entry, file, resolved) for entry, file in zip(resolved, files, strict=True))
-    )
+    known = _same_files(resolved, [pin for pin in old if pin.name in keep], resolver)
+    sought = [entry for entry in resolved if entry.name not in known]
+    offered = resolver.locate({entry.name: entry.version for entry in sought}) if sought else {}
+    files = _with_sizes(_choose(resolver.asked, sought, offered), old, resolver.client)
+    found = [_pin(resolver, entry, file, resolved) for entry, file in zip(sought, files, strict=True)]
+    for entry in resolved:
+        if entry.name in known:
+            layer, requires = resolver.asked.owner(entry.name), _requires(entry, resolved)
+            found.append(replace(known[entry.name], layer=layer, requires=requires))
+    return tuple(sorted(found))
+
+
+def _same_files(
+    resolved: Sequence[uvtext.Resolved], old: Sequence[PythonPin], resolver: Uv | Finder
+) -> dict[str, PythonPin]:
+    """Return the pins that stay: of the same version, from the same origin, with a file that still fits.
+
+    Nobody has to be asked again where they are, which takes uv as long as the resolution itself.
+    """
+    if not isinstance(resolver, Uv):
+        return {}
+    base = resolver.asked.base
+    accepted = uvtext.tags(resolver.asked.architecture, base.glibc, base.python.abi)
+    pins = {pin.name: pin for pin in old}
+    found = {}
+    for entry in resolved:
+        pin = pins.get(entry.name)
+        if pin is None or not uvtext.same_version(pin.version, entry.version):
+            continue
+        builds = entry.name in resolver.asked.built
+        fits = not pin.is_wheel if builds else pin.is_wheel and uvtext.fits(pin.file, accepted)
+        if fits and resolver.origin(entry, "") == pin.origin:
+            found[entry.name] = pin
+    return found
 
 
 def _choose(
@@ -214,8 +243,12 @@ def _pin(
         size_bytes=file.size_bytes,
         sha256=file.sha256,
         layer=resolver.asked.owner(entry.name),
-        requires=tuple(sorted(other.name for other in resolved if entry.name in other.via)),
+        requires=_requires(entry, resolved),
     )
+
+
+def _requires(entry: uvtext.Resolved, resolved: Sequence[uvtext.Resolved]) -> tuple[str, ...]:
+    return tuple(sorted(other.name for other in resolved if entry.name in other.via))
 
 
 def _tell_accelerator(asked: Asked, pins: Sequence[PythonPin], emit: Emit) -> None:

@@ -142,6 +142,11 @@ def best(wheels: Sequence[Offer], accepted: Sequence[Tag]) -> Offer | None:
     return max(fitting, key=key, default=None)
 
 
+def fits(file: str, accepted: Sequence[Tag]) -> bool:
+    """Return whether a wheel of this file name can be installed."""
+    return not parse_wheel_filename(file)[3].isdisjoint(accepted)
+
+
 def project(
     requirements: Sequence[str], *, python: str, sources: Mapping[str, str], indexes: Mapping[str, str]
 ) -> str:

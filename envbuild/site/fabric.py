@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envbuild.compat.from_site import fabric_settings
 from envbuild.elf.loader import closure
 from envbuild.errors import RequestError
 from envbuild.site.files import HostTree, host_search
 from envbuild.site.inject import PRIVATE, Injection
 from envbuild.site.lent import ImageSide, LentFiles, named
 from envbuild.spec.site import Site, SiteFabric
+from envbuild.system.files import exists
 
 
 def fabric_names(site: Site, *, tree: HostTree | None = None) -> tuple[str, ...]:
@@ -32,8 +34,9 @@ def fabric_names(site: Site, *, tree: HostTree | None = None) -> tuple[str, ...]
 def plan_fabric(site: Site, image: ImageSide, *, tree: HostTree | None = None) -> Injection:
     """Return what an image takes from a site to use the host's libfabric, providers and NCCL plug-in.
 
-    Its environment is that of the site: what chooses the fabric, and refuses
-    any other. NCCL finds the plug-in by its name, in the private directory.
+    Its environment chooses the fabric and refuses any other: what follows from
+    the provider, and the site's own on top. NCCL finds the plug-in by its name,
+    in the private directory.
 
     Parameters
     ----------
@@ -61,18 +64,18 @@ def plan_fabric(site: Site, image: ImageSide, *, tree: HostTree | None = None) -
         files=dict(sorted(found.items())),
         links={},
         companions=(),
-        environment={**fabric.environment, "LD_LIBRARY_PATH": f"{PRIVATE}:{image.library_path}"},
+        environment={**fabric_settings(fabric), "LD_LIBRARY_PATH": f"{PRIVATE}:{image.library_path}"},
         # A login node has none of them.
-        devices=tuple(path for path in fabric.devices if Path(path).exists()),
+        devices=tuple(path for path in fabric.devices if exists(Path(path))),
     )
 
 
 def _fabric_of(site: Site) -> SiteFabric:
     fabric = site.fabric
-    if fabric is None or not (fabric.libraries or fabric.nccl_plugin or fabric.environment):
+    if fabric is None or not (fabric.libraries or fabric.nccl_plugin or fabric_settings(fabric)):
         raise RequestError(
             f"the site `{site.name}` lends nothing of its fabric",
-            hint="add `fabric:` with `libraries:`, `nccl_plugin:` or `environment:` to its file",
+            hint="add `fabric:` with `provider:`, `libraries:`, `nccl_plugin:` or `environment:` to its file",
         )
     return fabric
 

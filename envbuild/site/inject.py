@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envbuild.compat.facts import Facts, make_facts
 from envbuild.elf.loader import closure
 from envbuild.elf.read import ElfObject
 from envbuild.errors import RequestError
@@ -20,7 +21,7 @@ from envbuild.site.files import HostTree, abi_of, host_search, libraries_below
 from envbuild.site.lent import ImageSide, LentFiles, missing, named
 from envbuild.spec.site import MpiAbi, Site, SiteMpi
 from envbuild.system.apptainer import Bind
-from envbuild.system.files import sha256
+from envbuild.system.files import exists, sha256
 
 # Every base has it, empty, and no centre binds anything there: no overlay is needed to make it.
 MOUNT = "/media"
@@ -75,6 +76,12 @@ class Injection:
         if others and not self.mpi:
             known["lent"] = " ".join(self._digests(others))
         return known
+
+    @property
+    def by_name(self) -> dict[str, Path]:
+        """Every name in `PRIVATE` → the file of the host that it leads to."""
+        files = {name: Path(path) for name, path in self.files.items()}
+        return {**files, **{name: files[target] for name, target in self.links.items()}}
 
     def _digests(self, names: Iterable[str]) -> list[str]:
         return [sha256(Path(self.files[name]))[:12] for name in names]
@@ -145,6 +152,22 @@ def lent_names(site: Site, *, tree: HostTree | None = None) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def read_host_mpi(site: Site, *, tree: HostTree | None = None) -> Facts:
+    """Return what the libraries of a site's MPI tell of themselves: their ABIs, and under which names.
+
+    Raises
+    ------
+    RequestError
+        As `lent_names`.
+    """
+    host = tree or HostTree()
+    libraries = {path: named(host, path) for path in _mpi_of(site).libraries}
+    abis = {abi for path, found in libraries.items() if (abi := abi_of(path, found))}
+    names = {name for path, found in libraries.items() for name in (Path(path).name, found.soname) if name}
+    values = {"host_mpi.abis": tuple(sorted(abis)), "host_mpi.sonames": tuple(sorted(names))}
+    return make_facts(values, dict.fromkeys(values, "host"))
+
+
 def plan_mpi(site: Site, image: ImageSide, *, tree: HostTree | None = None) -> Injection:
     """Return what an image takes from a site to run on the host's MPI.
 
@@ -179,7 +202,7 @@ def plan_mpi(site: Site, image: ImageSide, *, tree: HostTree | None = None) -> I
     for path in chosen:
         files.add_named(path, libraries[path])
     for companion in mpi.companions:
-        if not Path(companion).exists():
+        if not exists(Path(companion)):
             raise missing(f"the companion {companion} of the host's MPI is not there")
         for path in libraries_below(companion):
             files.add_needs(path)

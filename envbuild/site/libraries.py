@@ -48,6 +48,8 @@ class FoundMpi:
         Its mpiexec.
     missing : tuple of Missing
         What its libraries need and nothing has.
+    doubts : tuple of str
+        Sentences on what may be another's: several MPIs may be installed in one place.
     """
 
     prefix: str
@@ -60,6 +62,7 @@ class FoundMpi:
     search: tuple[str, ...]
     launcher: str | None
     missing: tuple[Missing, ...]
+    doubts: tuple[str, ...] = ()
 
 
 class Libraries:
@@ -124,11 +127,9 @@ class Libraries:
         """
         found: dict[tuple[str, ...], FoundMpi] = {}
         for prefix in dict.fromkeys(self._prefixes(named)):
-            mpi = self._at(prefix)
-            if mpi is not None:
+            for mpi in self._at(prefix):
                 found.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
-        cached = self._described("", self._of_cache())
-        if cached is not None:
+        for cached in self._described("", self._of_cache()):
             found.setdefault(tuple(map(self.machine.real, cached.libraries)), cached)
         return tuple(found.values())
 
@@ -143,7 +144,7 @@ class Libraries:
                 yield self.machine.real(program).rpartition("/bin/")[0]
                 yield _plain(program.rpartition("/bin/")[0])
 
-    def _at(self, prefix: str) -> FoundMpi | None:
+    def _at(self, prefix: str) -> tuple[FoundMpi, ...]:
         paths: dict[str, str] = {}
         # The system's directories are the loader's, and so in its cache.
         for below in _BELOW_PREFIX if prefix not in ("", "/usr") else ():
@@ -156,21 +157,46 @@ class Libraries:
     def _of_cache(self) -> dict[str, str]:
         return {name: path for name, path in self.cached().items() if _LIBRARY.fullmatch(name)}
 
-    def _described(self, prefix: str, paths: dict[str, str]) -> FoundMpi | None:
-        """Keep what asks to be called so, of one family; None where nothing has MPI's functions."""
+    def _described(self, prefix: str, paths: dict[str, str]) -> tuple[FoundMpi, ...]:
+        """Keep what asks to be called so; one MPI for each family, whose mpiexec is there first."""
         own = {name: path for name, path in sorted(paths.items()) if self._is_called(path, name)}
         abis = {name: abi for name, path in own.items() if (abi := self.abi(path)) is not None}
-        if not abis:
-            return None
+        families = _families(abis)
+        # Of a place with one MPI everything is that one's, whatever it needs.
+        parts = [self._part(own, names) for names in families] if len(families) > 1 else [own] * len(families)
+        found = [self._one(prefix, part, abis, alone=len(parts) == 1) for part in parts]
+        return tuple(sorted(found, key=lambda mpi: mpi.launcher is None))
+
+    def _part(self, own: dict[str, str], names: frozenset[str]) -> dict[str, str]:
+        """Return the libraries of one MPI of several: those named, and all that need one of them."""
+        found = {name: own[name] for name in own if name in names}
+        while more := {
+            name: path
+            for name, path in own.items()
+            if name not in found and (elf := self.elf(path)) is not None and found.keys() & set(elf.needed)
+        }:
+            found |= more
+        return found
+
+    def _one(self, prefix: str, own: dict[str, str], all_abis: dict[str, MpiAbi], *, alone: bool) -> FoundMpi:
+        abis = {name: abi for name, abi in all_abis.items() if name in own}
         libraries = tuple(sorted(own.values()))
         directories = dict.fromkeys(path.rpartition("/")[0] for path in libraries)
         beside = (f"{prefix}/{one}" for one in _BESIDE if prefix and self.machine.exists(f"{prefix}/{one}"))
         search = () if not prefix else (*directories, *beside)
-        name, version, is_named = self._told_by_programs(prefix, libraries, set(abis.values()))
+        name, version, is_named, doubts = self._told_by_programs(prefix, libraries, set(abis.values()))
+        if not alone:
+            others = ", ".join(sorted(set(all_abis) - set(abis)))
+            doubts = (
+                *doubts,
+                f"another MPI is in the same place ({others}): what else lies there may be of either",
+            )
         base = version if name in ("mpich", "openmpi") else None
         launcher = f"{prefix}/bin/mpiexec"
         if not prefix:
             launcher = self.machine.program("mpiexec") or ""
+        if not alone and not self._starts(launcher, set(abis.values())):
+            launcher = ""
         return FoundMpi(
             prefix=prefix,
             implementation=name,
@@ -182,7 +208,14 @@ class Libraries:
             search=search,
             launcher=launcher if launcher and self.machine.is_program(launcher) else None,
             missing=self._all_missing([own[one] for one in abis], search),
+            doubts=doubts,
         )
+
+    def _starts(self, launcher: str, abis: set[MpiAbi]) -> bool:
+        """Whether an mpiexec says that it is of an MPI of these ABIs."""
+        said = self.machine.says(launcher or None, "--version")
+        tellers = [(pattern, name) for program, _, pattern, name in _TELLERS if program == "mpiexec"]
+        return any(re.search(pattern, said) and _fits(name, abis) for pattern, name in tellers)
 
     def _is_called(self, path: str, name: str) -> bool:
         found = self.elf(path)
@@ -194,26 +227,35 @@ class Libraries:
 
     def _told_by_programs(
         self, prefix: str, libraries: tuple[str, ...], abis: set[MpiAbi]
-    ) -> tuple[str, str | None, bool]:
-        """Return an MPI's name, its version, and whether anything but its ABI said so."""
+    ) -> tuple[str, str | None, bool, tuple[str, ...]]:
+        """Return an MPI's name, its version, whether more than its ABI said so, and what to doubt of it."""
+        told: dict[str, str] = {}
         for program, arguments, pattern, name in _TELLERS:
             path = f"{prefix}/bin/{program}" if prefix else self.machine.program(program)
             if path is None or not self.machine.is_program(path):
                 continue
             said = re.search(pattern, self.machine.says(path, *arguments))
             if said and _fits(name, abis):
-                return name, said[1], True
+                told.setdefault(name, said[1])
+        if len(told) == 1:
+            ((name, version),) = told.items()
+            return name, version, True, ()
+        if told:
+            both = " and ".join(f"{name} {version}" for name, version in told.items())
+            doubt = f"programs of {both} are in the same place, and its libraries are of one of them"
+            return next(iter(told)), None, False, (doubt,)
         for part, name in (
             ("/cray/", "cray-mpich"),
             ("mvapich", "mvapich2"),
             ("parastation", "parastation-mpi"),
         ):
             if any(part in path for path in libraries):
-                return name, None, True
-        return ("openmpi" if any(abi.startswith("openmpi") for abi in abis) else "mpich"), None, False
+                return name, None, True, ()
+        family = "openmpi" if any(abi.startswith("openmpi") for abi in abis) else "mpich"
+        return family, None, False, ()
 
 
-# Program, its arguments, what it says, and whose it then is; of several the first that is there.
+# Program, its arguments, what it says, and whose it then is; the first that tells it knows the version.
 _TELLERS = (
     ("ompi_info", ("--version",), rf"Open MPI v?({VERSION})", "openmpi"),
     ("mpichversion", (), rf"MPICH Version:\s*({VERSION})", "mpich"),
@@ -221,6 +263,18 @@ _TELLERS = (
     ("mpiexec", ("--version",), rf"\(Open MPI\) ({VERSION})", "openmpi"),
     ("mpiexec", ("--version",), rf"HYDRA build details:\s+Version:\s+({VERSION})", "mpich"),
 )
+
+
+def _families(abis: dict[str, MpiAbi]) -> list[frozenset[str]]:
+    """Return the names of MPI libraries by whose they are, Open MPI's first.
+
+    The standard's ABI may be of either: of MPICH's family, where that is there.
+    """
+    openmpi = frozenset(name for name, abi in abis.items() if abi.startswith("openmpi"))
+    others = abis.keys() - openmpi
+    if all(abis[name] == "standard" for name in others):
+        return [frozenset(abis)] if abis else []
+    return [one for one in (openmpi, frozenset(others)) if one]
 
 
 def _plain(path: str) -> str:

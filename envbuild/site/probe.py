@@ -155,9 +155,15 @@ class _Seen:
     def scheduler(self) -> SiteScheduler | None:
         version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.says("srun", "--version"))
         if version is None:
-            self.unknown["scheduler"] = "there is no srun on PATH"
+            # Where Slurm has no configuration, not even this is answered.
+            self.unknown["scheduler"] = "there is no srun on PATH, or it finds no cluster"
             return None
-        types = mpi_types(self.says("srun", "--mpi=list"))
+        listed = self.says("srun", "--mpi=list")
+        if not listed:
+            # The programs alone make no cluster: srun would start nothing.
+            self.unknown["scheduler"] = "there is an srun, and it finds no cluster (`srun --mpi=list` fails)"
+            return None
+        types = mpi_types(listed)
         if not types:
             self.unknown["scheduler.mpi_types"] = "`srun --mpi=list` names none"
         default = re.search(
@@ -187,6 +193,8 @@ class _Seen:
                 "mpi",
                 f"{missing.path} needs {missing.name}, which is not found: add its directory to `search`.",
             )
+        for doubt in chosen.doubts:
+            self.remark("mpi", f"Take care: {doubt}.")
         for other in others:
             self.remark("mpi", f"Also here: {_sentence(other)}.")
         if chosen.version is None:
@@ -229,8 +237,8 @@ class _Seen:
         version = re.search(rf"libfabric: ({VERSION})", self.says("fi_info", "--version"))
         providers = re.findall(r"^(\S+):$", self.says("fi_info", "-l"), re.MULTILINE)
         ucx = re.search(rf"(?:Library version: |UCT version=)({VERSION})", self.says("ucx_info", "-v"))
-        known = f"libfabric {version[1]} ({', '.join(providers)})" if version else "no fi_info on PATH"
-        known += f", UCX {ucx[1]}" if ucx else ", no ucx_info on PATH"
+        known = f"libfabric {version[1]} ({', '.join(providers)})" if version else self._why("fi_info")
+        known += f", UCX {ucx[1]}" if ucx else f", {self._why('ucx_info')}"
         self.remark("fabric", f"Here: {known}.")
         name, devices = self._devices()
         if name is None:
@@ -250,6 +258,10 @@ class _Seen:
             libraries=libraries,
             devices=devices,
         )
+
+    def _why(self, program: str) -> str:
+        path = self.machine.program(program)
+        return f"no {program} on PATH" if path is None else f"{path}, which fails or tells no version"
 
     def _devices(self) -> tuple[str | None, tuple[str, ...]]:
         """Return which fabric the kernel has devices of, and their files."""
@@ -275,20 +287,33 @@ class _Seen:
         if version is None:
             self.unknown["runtimes"] = "there is no apptainer on PATH"
             return ()
-        overlay, namespaces = self._overlay(), self._user_namespaces()
+        built = self.says("apptainer", "buildcfg")
+        settings, namespaces = self._settings(built), self._user_namespaces()
+        overlay, setuid = settings.get("enable overlay"), settings.get("allow setuid")
+        if "APPTAINER_SUID_INSTALL=0" in built.split():
+            setuid = False
         if overlay is None:
             self.unknown["runtimes.overlay"] = "apptainer's settings cannot be read"
         if namespaces is None:
             self.unknown["runtimes.user_namespaces"] = "the kernel does not tell"
+        if setuid is None:
+            self.unknown["runtimes.setuid"] = "apptainer's settings cannot be read"
         return (
-            SiteRuntime(name="apptainer", version=version[1], overlay=overlay, user_namespaces=namespaces),
+            SiteRuntime(
+                name="apptainer",
+                version=version[1],
+                overlay=overlay,
+                user_namespaces=namespaces,
+                setuid=setuid,
+            ),
         )
 
-    def _overlay(self) -> bool | None:
-        place = re.search(r"^APPTAINER_CONF_FILE=(/.+)$", self.says("apptainer", "buildcfg"), re.MULTILINE)
+    def _settings(self, built: str) -> dict[str, bool]:
+        """Return what apptainer's settings allow, by their names; the last of a name counts."""
+        place = re.search(r"^APPTAINER_CONF_FILE=(/.+)$", built, re.MULTILINE)
         text = self.machine.text(place[1]) if place else ""
-        settings = re.findall(r"^[ \t]*enable overlay[ \t]*=[ \t]*(\w+)", text, re.MULTILINE)
-        return settings[-1] != "no" if settings else None
+        found = re.findall(r"^[ \t]*(enable overlay|allow setuid)[ \t]*=[ \t]*(\w+)", text, re.MULTILINE)
+        return {name: word != "no" for name, word in found}
 
     def _user_namespaces(self) -> bool | None:
         most = self.machine.text("/proc/sys/user/max_user_namespaces")

@@ -20,6 +20,11 @@ from envbuild.spec.site import Site
 _VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
 
 
+def owned_by_vendor(distribution: str, accelerator: str) -> bool:
+    """Whether a distribution (canonical name) is of an accelerator's maker: ``cuda``, ``cuda-13.0``."""
+    return distribution.startswith(_VENDORS.get(accelerator.partition("-")[0], ()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRecipe:
     """A recipe, the version that met the spec's constraint, and its files.
@@ -74,6 +79,8 @@ class Asked:
     ----------
     path : Path
         The spec's file, as the user named it; `files` are relative to its directory.
+    base_path : Path
+        The file of the base image definition; a finished root is relative to its directory.
     base_digest : str
         ``sha256:…`` over the canonical JSON of the base image definition.
     recipes : tuple of ChosenRecipe
@@ -101,6 +108,7 @@ class Asked:
     spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     system_places: Mapping[str, Location] = field(default_factory=dict)
+    base_path: Path = Path("base.yaml")
 
     @property
     def mpi(self) -> ChosenRecipe | None:
@@ -111,6 +119,11 @@ class Asked:
     def frameworks(self) -> tuple[ChosenRecipe, ...]:
         """The framework recipes."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
+
+    @property
+    def root_place(self) -> Path | None:
+        """Where the base's finished root lies; None for one that is made of packages."""
+        return self.base_path.parent / self.base.root.place if self.base.root else None
 
     def askers(self, text: str) -> tuple[tuple[str, str], ...]:
         """Return which recipes bound the distributions that a text names: recipe and requirement."""
@@ -127,10 +140,19 @@ class Asked:
         """Distribution that is built from its source → the recipe that does so."""
         return {chosen.recipe.source.distribution: chosen for chosen in self.recipes if chosen.recipe.source}
 
-    def frozen(self) -> dict[str, str]:
-        """Return what nobody mends any more, and why it is there all the same: name → reason."""
-        parts = {chosen.recipe.name: chosen.recipe.frozen for chosen in self.recipes}
-        return {name: why for name, why in {self.base.name: self.base.frozen, **parts}.items() if why}
+    def remarks(self) -> tuple[str, ...]:
+        """Return what to know before one builds it: what nobody mends any more, or has proven yet."""
+        frozen = [(self.base.name, self.base.frozen)]
+        frozen += [(chosen.recipe.name, chosen.recipe.frozen) for chosen in self.recipes]
+        untried = [(self.base.name, self.base.untried)]
+        untried += [
+            (f"{chosen.recipe.name} for {chosen.variant_name}", chosen.variant.untried)
+            for chosen in self.recipes
+        ]
+        return (
+            *(f"{name} is frozen: {why}" for name, why in frozen if why),
+            *(f"{name} is untried: {why}" for name, why in untried if why),
+        )
 
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""
@@ -156,6 +178,6 @@ class Asked:
         for chosen in self.recipes:
             if name in chosen.recipe.owns:
                 return chosen.layer
-        if name.startswith(_VENDORS.get(self.spec.accelerator.name, ())):
+        if owned_by_vendor(name, self.spec.accelerator.name):
             return "accelerator"
         return "python"

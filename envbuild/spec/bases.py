@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice, EnvSpec
@@ -77,12 +78,15 @@ def first_fitting(
     """Return the base image for a spec that names none.
 
     Of those that meet every need, the preferred come first and the frozen
-    last, then newer versions before older ones.
+    last, then newer versions before older ones. A finished root is taken
+    where it is named alone: nothing can be added to it.
     """
     fitting = (
         base
         for base in bases
-        if architecture in base.value.architectures and not any(need.unmet(base.value) for need in needs)
+        if architecture in base.value.architectures
+        and base.value.root is None
+        and not any(need.unmet(base.value) for need in needs)
     )
     return min(fitting, key=lambda base: _order(base.value), default=None)
 
@@ -126,3 +130,34 @@ def none_fits(needs: Sequence[Need], bases: Sequence[Loaded[BaseImage]], archite
             return
     told = "; ".join(map(str, needs))
     yield RequestError(f"no base image is right for all: {told}", at=needs[-1].at, hint=f"known: {known}")
+
+
+def finished_root_mistakes(
+    spec: Loaded[EnvSpec],
+    located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]],
+    base: BaseImage,
+) -> Mistakes:
+    """Tell which packages would have to be added to a root that somebody else has made.
+
+    Parameters
+    ----------
+    located : sequence of (ChosenRecipe, steps)
+        The recipes and where the spec names them.
+    """
+    if base.root is None:
+        return
+    there = set(base.packages)
+    hint = "what it has itself its definition may name under `packages`"
+    for number, name in enumerate(spec.value.packages.system):
+        if name not in there:
+            problem = f"`{name}` cannot be added: the base image `{base.name}` is a finished root"
+            yield RequestError(problem, at=spec.at("packages", "system", number), hint=hint)
+    for chosen, loc in located:
+        wanted = [*chosen.recipe.system, *chosen.toolchain()]
+        lacking = sorted(name for name in wanted if name not in there)
+        if lacking:
+            problem = (
+                f"the recipe `{chosen.recipe.name}` needs {', '.join(lacking)}, "
+                f"and the base image `{base.name}` is a finished root"
+            )
+            yield RequestError(problem, at=spec.at(*loc), hint=hint)

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
-from envbuild.spec.bases import Need, clashes, first_fitting, has_python, none_fits
+from envbuild.spec.bases import (
+    Need,
+    clashes,
+    finished_root_mistakes,
+    first_fitting,
+    has_python,
+    none_fits,
+)
 from envbuild.spec.building import against_mistakes, source_mistakes
-from envbuild.spec.contents import content_mistakes, link_mistakes, search_path_mistakes, variable_mistakes
+from envbuild.spec.contents import (
+    content_mistakes,
+    link_mistakes,
+    search_path_mistakes,
+    shared_name_mistakes,
+    variable_mistakes,
+)
 from envbuild.spec.jobs import job_mistakes
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
-from envbuild.spec.variants import accelerator_mistakes, mixed_accelerators, proven, variant_for
+from envbuild.spec.variants import (
+    accelerator_mistakes,
+    admitted,
+    mixed_accelerators,
+    narrowed,
+    proven,
+    proven_hint,
+    unknown_accelerator,
+    variant_for,
+)
 
 Mistakes = Iterator[EnvbuildError]
 
@@ -61,6 +83,8 @@ class Parts:
         The names of all that could be chosen.
     faulty : frozenset of str
         Names of recipes and base images that are there with mistakes, told already.
+    required_kinds : dict of str to str
+        The kinds of the recipes that those require and it does not name, as far as they were found.
     files : dict of str to bytes
         Source path in the spec → content.
     architecture : str
@@ -74,6 +98,7 @@ class Parts:
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
     faulty: frozenset[str]
+    required_kinds: Mapping[str, str]
     site: Loaded[Site] | None
     files: dict[str, bytes]
     architecture: str
@@ -101,7 +126,8 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     """Check a spec against its recipes and base image, and choose versions.
 
     The version of a recipe is the first of its ``versions`` that the
-    constraint admits, and those of all recipes that require it. What rests on
+    constraint admits, and those of all recipes that require it. Variants are
+    for one release of the accelerator where all recipes have one. What rests on
     a key that is wrong already is not judged.
 
     Parameters
@@ -117,28 +143,32 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     mistakes = [*told, *_base_mistakes(parts)]
     chosen: list[tuple[_Wish, ChosenRecipe]] = []
     demands = tuple(_demands(parts))
+    accelerator = narrowed(parts.spec.value.accelerator, list(_wanted(parts, demands)))
     for wish in _wishes(parts.spec.value):
         source = parts.recipes.get(wish.choice.name)
         if source is None:
             mistakes += _unknown_recipe(parts, wish)
             continue
-        asked_of = [demand for demand in demands if demand.choice.name == wish.choice.name]
-        found = [*recipe_mistakes(source), *_choice_mistakes(parts, wish, source, asked_of)]
+        asked_of = _asked_of(wish, demands)
+        found = [*recipe_mistakes(source), *_choice_mistakes(parts, wish, source, demands)]
         mistakes += found
-        variant = variant_for(parts.spec.value.accelerator, source.loaded.value)
+        variant = variant_for(accelerator, source.loaded.value, asked_of)
         if not found and variant is not None:
-            chosen.append((wish, _choose(wish, source, asked_of, *variant)))
+            chosen.append((wish, _choose(source, asked_of, *variant)))
     located = [(choice, wish.loc) for wish, choice in chosen]
     base, found = _settle_base(parts, located)
     mistakes += found
     mistakes += _missing_recipes(parts, demands)
     mistakes += _repeated(parts.spec, "frameworks", "framework")
     mistakes += _repeated(parts.spec, "fabric", "fabric's library")
-    mistakes += _shared_names(parts.spec, located)
+    mistakes += shared_name_mistakes(parts.spec, located)
+    if base is not None:
+        mistakes += finished_root_mistakes(parts.spec, located, base.value)
     mistakes += content_mistakes(parts.spec, [choice for choice, _ in located])
     mistakes += variable_mistakes(parts.spec, located)
     mistakes += against_mistakes(parts.spec, located)
     mistakes += mixed_accelerators(parts.spec, located)
+    mistakes += unknown_accelerator(parts.spec, mistakes)
     raise_all(mistakes)
     if base is None:
         raise AssertionError("a base image that is not there is a mistake")
@@ -146,6 +176,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         spec=parts.spec.value,
         path=parts.spec.path,
         base=base.value,
+        base_path=base.path,
         base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
         site=parts.site.value if parts.site is not None else None,
@@ -181,17 +212,30 @@ def _demands(parts: Parts) -> Iterator[_Demand]:
             yield _Demand(wish.choice.name, choice, wish.loc)
 
 
-def _admitted(versions: Sequence[str], *choices: Choice) -> list[str]:
-    return [version for version in versions if all(choice.admits(version) for choice in choices)]
+def _asked_of(wish: _Wish, demands: Sequence[_Demand]) -> tuple[Choice, ...]:
+    """Return what the spec and other recipes ask of the version of a recipe."""
+    others = (demand.choice for demand in demands if demand.choice.name == wish.choice.name)
+    return (wish.choice, *others)
+
+
+def _wanted(
+    parts: Parts, demands: Sequence[_Demand], but: _Wish | None = None
+) -> Iterator[tuple[Recipe, tuple[Choice, ...]]]:
+    """Yield the recipes of the spec that can be, without one, and what is asked of the version of each."""
+    for wish in _wishes(parts.spec.value):
+        source, asked_of = parts.recipes.get(wish.choice.name), _asked_of(wish, demands)
+        recipe = source.loaded.value if source and wish != but else None
+        if recipe is not None and recipe.variants and admitted(recipe.versions, *asked_of):
+            yield recipe, asked_of
 
 
 def _choose(
-    wish: _Wish, source: RecipeSource, demands: Sequence[_Demand], variant_name: str, variant: Variant
+    source: RecipeSource, asked_of: Sequence[Choice], variant_name: str, variant: Variant
 ) -> ChosenRecipe:
     recipe = source.loaded.value
     return ChosenRecipe(
         recipe=recipe,
-        version=_admitted(proven(recipe, variant), wish.choice, *(demand.choice for demand in demands))[0],
+        version=admitted(proven(recipe, variant), *asked_of)[0],
         variant_name=variant_name,
         variant=variant,
         files=source.files,
@@ -296,20 +340,21 @@ def _choice_mistakes(parts: Parts, wish: _Wish, source: RecipeSource, demands: S
         problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[wish.kind]}"
         yield RequestError(problem, at=at, hint=f"name it under `{SPEC_KEYS[recipe.kind]}`")
         return
-    found = variant_for(spec.value.accelerator, recipe)
+    asked_of = _asked_of(wish, demands)
+    found = variant_for(spec.value.accelerator, recipe, asked_of)
     versions = proven(recipe, found[1]) if found else recipe.versions
-    for_variant = f" for {found[0]}" if found and found[1].versions else ""
-    hint = f"proven{for_variant}: {', '.join(versions)}"
-    if not _admitted(versions, wish.choice):
+    wanted = [(recipe, asked_of), *_wanted(parts, demands, but=wish)]
+    if not admitted(versions, wish.choice):
         problem = f"no proven version of `{recipe.name}` meets `{wish.choice.constraint}`"
-        yield RequestError(problem, at=at, hint=hint)
-    elif not _admitted(versions, wish.choice, *(demand.choice for demand in demands)):
-        told = [f"`{demand.by}` requires `{demand.choice}`" for demand in demands if demand.choice.constraint]
+        yield RequestError(problem, at=at, hint=proven_hint(recipe, found, wanted))
+    elif not admitted(versions, *asked_of):
+        others = [demand for demand in demands if demand.choice.name == wish.choice.name]
+        told = [f"`{demand.by}` requires `{demand.choice}`" for demand in others if demand.choice.constraint]
         spec_too = [f"the spec asks for `{wish.choice}`"] if wish.choice.constraint else []
         problem = f"no proven version of `{recipe.name}` is right for all: {', '.join([*spec_too, *told])}"
-        yield RequestError(problem, at=at, hint=hint)
+        yield RequestError(problem, at=at, hint=proven_hint(recipe, found, wanted))
     if "accelerator" not in spec.left_out:
-        yield from accelerator_mistakes(parts.spec, at, recipe)
+        yield from accelerator_mistakes(parts.spec, at, recipe, wanted)
     if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:
         problem = f"the recipe `{recipe.name}` needs an MPI, and the spec has none"
         yield RequestError(problem, at=at, hint="add a line such as `mpi: mpich`")
@@ -334,9 +379,15 @@ def _missing_recipes(parts: Parts, demands: Sequence[_Demand]) -> Mistakes:
 
 
 def _missing_hint(parts: Parts, demand: _Demand) -> str:
-    beside, has = f"name `{demand.choice.name}` beside it", parts.spec.value.mpi
-    # What is not in the spec was not read, and may be an MPI, of which an image has one.
-    return beside if has is None else f"{beside}; an MPI takes the place of `mpi: {has.name}`"
+    name, has = demand.choice.name, parts.spec.value.mpi
+    kind = parts.required_kinds.get(name)
+    if kind == "mpi":
+        return f"write `mpi: {name}`" + (f" in the place of `mpi: {has.name}`" if has is not None else "")
+    if kind is not None:
+        return f"name `{name}` under `{SPEC_KEYS[kind]}`"
+    if name in parts.known_recipes:
+        return f"the recipe `{name}` cannot be read: `envbuild recipes check {name}` says why"
+    return f"no recipe is called so; `envbuild recipes check {demand.by}` holds that recipe to the rules"
 
 
 def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Mistakes:
@@ -347,21 +398,3 @@ def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Mistakes:
             problem = f"the {what} `{choice.name}` is named twice"
             yield RequestError(problem, at=spec.at(key, index), hint=hint)
         first.setdefault(choice.name, index)
-
-
-def _shared_names(
-    spec: Loaded[EnvSpec], located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]]
-) -> Mistakes:
-    """Tell where two recipes claim the same distribution or the same check."""
-    claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
-        ("own the distribution", lambda recipe: recipe.owns),
-        ("have the check", lambda recipe: [job.id for job in recipe.verify]),
-    )
-    for verb, names in claims:
-        holder: dict[str, str] = {}
-        for chosen, loc in located:
-            for name in names(chosen.recipe):
-                other = holder.setdefault(name, chosen.recipe.name)
-                if other != chosen.recipe.name:
-                    problem = f"the recipes `{other}` and `{chosen.recipe.name}` both {verb} `{name}`"
-                    yield RequestError(problem, at=spec.at(*loc), hint="they cannot be in one image")

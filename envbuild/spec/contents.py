@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,7 +24,7 @@ _HIDDEN = "the runtime mounts its own there"
 _LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
 _RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), _OWNED),
-    **dict.fromkeys(("/.envbuild", "/.singularity.d"), "the image keeps its own story there"),
+    **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch"), "the image keeps its own story there"),
     **dict.fromkeys(("/environment", "/singularity"), "the image keeps its own story there"),
     **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
     **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
@@ -167,3 +167,21 @@ def _target_mistakes(spec: Loaded[EnvSpec]) -> Mistakes:
         files.setdefault(target, index)
         for path in above:
             directories.setdefault(path, index)
+
+
+def shared_name_mistakes(
+    spec: Loaded[EnvSpec], located: Sequence[tuple[ChosenRecipe, tuple[str | int, ...]]]
+) -> Mistakes:
+    """Tell where two recipes claim the same distribution or the same check."""
+    claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
+        ("own the distribution", lambda recipe: recipe.owns),
+        ("have the check", lambda recipe: [job.id for job in recipe.verify]),
+    )
+    for verb, names in claims:
+        holder: dict[str, str] = {}
+        for chosen, loc in located:
+            for name in names(chosen.recipe):
+                other = holder.setdefault(name, chosen.recipe.name)
+                if other != chosen.recipe.name:
+                    problem = f"the recipes `{other}` and `{chosen.recipe.name}` both {verb} `{name}`"
+                    yield RequestError(problem, at=spec.at(*loc), hint="they cannot be in one image")

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator
+from pydantic import AfterValidator, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checked(AfterValidator):
+    """A check of a value, and as much of it as JSON Schema can say.
+
+    Attributes
+    ----------
+    keywords : mapping
+        JSON Schema's keywords; one that an inner check has said, too, takes
+        its place. They may let more through than the check, and never less.
+    what : str
+        What is right, for people: what editors say where the pattern refuses, and the reference of the
+        keys. Editors know it as `patternErrorMessage`, and others overlook it.
+    """
+
+    keywords: Mapping[str, object] = field(hash=False)  # an annotation has to be hashable
+    what: str = ""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON Schema of what is checked."""
+        told = {"patternErrorMessage": f"expected {self.what}"} if self.what else {}
+        return {**handler(schema), **self.keywords, **told}
 
 
 def without_secrets(text: str) -> str:
@@ -62,8 +91,42 @@ def _format(value: int) -> int:
     return value
 
 
-ProvenVersion = Annotated[str, AfterValidator(_proven_version)]
-Distribution = Annotated[str, AfterValidator(_distribution)]
-Address = Annotated[str, AfterValidator(_address)]
-WheelPlace = Annotated[str, AfterValidator(_wheel_place)]
-Format = Annotated[int, AfterValidator(_format)]
+_VERSION_PATTERN = (
+    r"^[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?"
+    r"(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?$"
+)
+_SCHEME = "(?:[Hh][Tt][Tt][Pp][Ss]?|[Ff][Ii][Ll][Ee]):"
+
+ProvenVersion = Annotated[
+    str,
+    Checked(
+        _proven_version,
+        {"pattern": _VERSION_PATTERN},
+        "a version in its normal form (PEP 440), such as `2.13.0`",
+    ),
+]
+Distribution = Annotated[
+    str,
+    Checked(
+        _distribution,
+        {"pattern": "^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"},
+        "a name of a Python distribution",
+    ),
+]
+Address = Annotated[
+    str,
+    Checked(
+        _address,
+        {"pattern": rf"^{_SCHEME}/[^ ]*$"},
+        "an address (https, http or file) without user and password",
+    ),
+]
+WheelPlace = Annotated[
+    str,
+    Checked(
+        _wheel_place,
+        {"pattern": rf"^(?:/|{_SCHEME}/[^ ]*$)"},
+        "an absolute path, or an address (https, http or file) without user and password",
+    ),
+]
+Format = Annotated[int, Checked(_format, {"const": FORMAT})]

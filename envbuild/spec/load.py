@@ -105,7 +105,7 @@ def examine(model: type[M], content: bytes, path: Path) -> tuple[Loaded[M] | Non
         for one in told:
             if one is None:
                 continue
-            wrong.update(str(loc[0]) for loc in (one.loc, *one.meant))
+            wrong.update(str(loc[0]) for loc in (one.loc, *one.meant) if loc)
             # A misspelt key is told once, not as unknown and as missing.
             if not (one.is_missing and one.loc in meant):
                 mistakes.append(one.mistake)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from envbuild.spec.fields import Format, without_secrets
+from envbuild.spec.fields import Checked, Format, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -98,7 +98,7 @@ def _check_constraint(constraint: str, written: str, example: str) -> None:
     raise ValueError(f"`{written}` is not a version constraint, such as {example}")
 
 
-def full_match(pattern: str, what: str) -> AfterValidator:
+def full_match(pattern: str, what: str) -> Checked:
     """Return a check that the whole of a text matches a pattern; `what` says what it is for people."""
 
     def check(value: str) -> str:
@@ -108,7 +108,7 @@ def full_match(pattern: str, what: str) -> AfterValidator:
             raise ValueError(f"`{value}` is not {what}")
         return value
 
-    return AfterValidator(check)
+    return Checked(check, {"pattern": f"^(?:{pattern})$", "maxLength": MAX_NAME}, what)
 
 
 def python_requirement(value: str) -> str:
@@ -173,23 +173,81 @@ def _relative_path(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(_clean_text)]
+# What JSON Schema is told of the checks above.
+_CLEAN = r"[^\u0000-\u001f\u007f]"
+_PART = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f]+"
+_CLAUSE = r" *(?:(?:=== *[A-Za-z0-9.*+!=<>~_-]*|(?:~=|[=!<>]=|[<>]) *[A-Za-z0-9.*+!_-]+) *)?"
+_CONSTRAINT = rf"(?:{_RELEASE}|{_CLAUSE}(?:,{_CLAUSE})*)"
+_RESERVED_PATTERN = rf"^(?:APPTAINER|SINGULARITY|BASH_FUNC_|(?:{'|'.join(sorted(RESERVED_VARIABLES))})$)"
+
+Text = Annotated[
+    str, Checked(_clean_text, {"pattern": f"^{_CLEAN}*$", "maxLength": MAX_TEXT}, "one line of text")
+]
 Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
 ReleaseVersion = Annotated[str, full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
-Pick = Annotated[Choice, BeforeValidator(parse_choice)]
-PythonRequirement = Annotated[Text, AfterValidator(python_requirement)]
+Pick = Annotated[
+    Choice,
+    BeforeValidator(parse_choice),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": f"^(?:{NAME})(?:@(?=.)(?:{VERSION}|{_CONSTRAINT}))?$",
+            "maxLength": MAX_NAME,
+            "patternErrorMessage": "expected a name, perhaps with a version constraint: `pytorch@2.13`",
+        }
+    ),
+]
+PythonRequirement = Annotated[
+    Text,
+    Checked(
+        python_requirement,
+        # A name, its extras, and no address.
+        {"pattern": rf"^ *[A-Za-z0-9][A-Za-z0-9._-]* *(?:\[{_CLEAN}*\] *)?(?:[(<>=!~;]{_CLEAN}*)?$"},
+        "a Python requirement (PEP 508) without an address, such as `scipy>=1.11`",
+    ),
+]
 DebianPackage = Annotated[str, full_match(DEBIAN_NAME, "a Debian package name")]
-VariableName = Annotated[str, AfterValidator(_variable)]
-ImagePath = Annotated[Text, AfterValidator(_image_path)]
-BindTarget = Annotated[ImagePath, AfterValidator(_bind_target)]
-RelativePath = Annotated[Text, AfterValidator(_relative_path)]
+VariableName = Annotated[
+    str,
+    Checked(
+        _variable,
+        {"pattern": f"^{VARIABLE}$", "not": {"pattern": _RESERVED_PATTERN}},
+        "a name of an environment variable that is not the runtime's",
+    ),
+]
+ImagePath = Annotated[
+    Text, Checked(_image_path, {"pattern": f"^(?:/{_PART})+$"}, "an absolute path without `.`, `..` and `//`")
+]
+BindTarget = Annotated[
+    ImagePath,
+    Checked(
+        _bind_target,
+        {"not": {"enum": ["/proc", "/sys", "/dev"]}},
+        "an absolute path, but not `/proc`, `/sys` or `/dev`",
+    ),
+]
+RelativePath = Annotated[
+    Text,
+    Checked(
+        _relative_path,
+        {"pattern": f"^{_PART}(?:/{_PART})*$"},
+        "a relative path below the directory of the file that names it",
+    ),
+]
 Origin = Annotated[
     str,
     full_match(
         r"[a-z0-9][a-z0-9.-]*(?::[a-z0-9][a-z0-9.-]*)?", "an origin, such as `pypi` or `debian:bookworm`"
     ),
 ]
-PythonConstraint = Annotated[str, AfterValidator(_python_constraint)]
+PythonConstraint = Annotated[
+    str,
+    Checked(
+        _python_constraint,
+        {"pattern": f"^{_CONSTRAINT}$"},
+        "a version constraint, such as `3.11` or `>=3.11`",
+    ),
+]
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
 # Kind of a recipe → the key of a spec that names such ones.
@@ -197,7 +255,13 @@ SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": 
 
 
 class Prepend(Model):
-    """An environment variable's value that goes in front of what the variable already holds."""
+    """An environment variable's value that goes in front of what the variable already holds.
+
+    Attributes
+    ----------
+    prepend : str
+        What goes in front, without the colon (``/opt/tool/bin``).
+    """
 
     prepend: Text
 
@@ -272,24 +336,40 @@ class EnvSpec(Model):
 
     Attributes
     ----------
-    name, version : str
-        The image's and the module's name and version.
+    schema_ : int
+        The format of the file; 1, the only one so far.
+    name : str
+        The image's and the module's name.
+    version : str
+        The image's and the module's version (``"2026.11"``, in quotes).
+    summary : str
+        What it is for, in one line.
     base : Choice or None
-        A base image; None for the first that every recipe admits.
+        A base image; without it the first that every recipe admits.
     mpi : Choice or None
-        An MPI recipe; None for an image without MPI.
+        An MPI recipe; without it the image has no MPI.
     frameworks : tuple of Choice
-        Framework recipes.
+        Framework recipes (``envbuild recipes ls``).
     fabric : tuple of Choice
         Libraries of the interconnect that the image brings itself (``libfabric``, ``ucx``).
     python : str
         PEP 440 constraint on the base's Python; empty for any.
     accelerator : Choice
-        ``cpu``, ``cuda@13.0``, ``rocm@6.4``.
+        What computes: ``cpu``, ``cuda@13.0``, ``rocm@7.2``; each recipe takes its variant for it.
+    site : str or None
+        The machine that it is for, a name of ``envbuild site ls``, or without it any.
     packages : Packages
         Python and system packages beside the frameworks.
     environment : dict of str to str or Prepend
-        Variables of the image.
+        Variables of the image: a value that replaces what was there, or ``{prepend: …}``.
+    files : tuple of FileEntry
+        Files beside the spec that the image carries.
+    test : TestSettings
+        How the image is tested when nobody says otherwise.
+    module : ModuleSettings
+        What the modulefile says beyond name and version.
+    labels : dict of str to str
+        What ``envbuild inspect`` shows beside our own labels.
     """
 
     schema_: Annotated[Format, Field(alias="schema")] = 1

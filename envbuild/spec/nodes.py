@@ -191,6 +191,11 @@ class _Refused(yaml.ScalarNode):
     """Stands where something was refused, so that nothing more is said of it."""
 
 
+def scalar_is_text(text: str) -> bool:
+    """Return whether a plain scalar stays text, and is not read as a number, a truth or nothing."""
+    return _scalar_tag(text) == STR
+
+
 def _scalar_tag(text: str) -> str:
     """Say what a plain scalar is."""
     lower = text.lower()

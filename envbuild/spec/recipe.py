@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from envbuild.spec.fields import Distribution, Format, ProvenVersion
+from envbuild.spec.arithmetic import evaluate
+from envbuild.spec.fields import Checked, Distribution, Format, ProvenVersion
 from envbuild.spec.model import (
     MODULE,
     DebianPackage,
@@ -32,12 +33,44 @@ def _variant_requirement(value: str) -> str:
     return value
 
 
-VariantRequirement = Annotated[Text, AfterValidator(_variant_requirement)]
+# Arithmetic that is right for one number of ranks may fail for another.
+_RANKS = (1, 2, 3, 64, 4096)
+_SHOWN = 60
+
+
+def _arithmetic(value: str) -> str:
+    for ranks in _RANKS:
+        for rank in sorted({0, ranks - 1}):
+            try:
+                evaluate(value, n=ranks, r=rank)
+            except ValueError as error:
+                shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+                raise ValueError(f"{error} (`{shown}` on rank {rank} of {ranks})") from error
+    return value
+
+
+VariantRequirement = Annotated[
+    Text,
+    Checked(
+        _variant_requirement,
+        {"pattern": r"^ *[A-Za-z0-9{][^\u0000-\u001f\u007f]*$"},
+        "a Python requirement (PEP 508), such as `jax=={version}`",
+    ),
+]
 RecipeKind = Literal["mpi", "framework", "fabric"]
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
 ]
+Arithmetic = Annotated[
+    Text,
+    Checked(
+        _arithmetic,
+        {"minLength": 1, "maxLength": 500},
+        "integer arithmetic in `n` (ranks) and `r` (this rank), such as `n*(n+1)//2`",
+    ),
+]
+JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
 SaidText = Annotated[Text, Field(min_length=1)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
@@ -47,7 +80,8 @@ class VerifyJob(Model):
 
     The job reports facts; what they must be stands here, so that the parent
     judges. Expected values are integer arithmetic in ``n``, the number of
-    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly.
+    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly;
+    what has no value on some rank of 1, 2, 3, 64 or 4096 is a mistake of the recipe.
 
     Attributes
     ----------
@@ -82,9 +116,9 @@ class VerifyJob(Model):
     """
 
     id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
-    job: Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
+    job: JobFile
     title: Text
-    expect: dict[ReportedName, Text] = {}
+    expect: dict[ReportedName, Arithmetic] = {}
     same_on_all_ranks: tuple[ReportedName, ...] = ()
     compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
     hint: Text = ""
@@ -109,12 +143,15 @@ class Variant(Model):
         Which of the recipe's versions were proven so; empty for all.
     backends : tuple of str
         What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
+    untried : str
+        Why nobody has built and run it so; empty for one that was proven.
     """
 
     requirements: tuple[VariantRequirement, ...]
     origins: tuple[Origin, ...] = ()
     versions: tuple[ProvenVersion, ...] = ()
     backends: tuple[Name, ...] = ()
+    untried: Text = ""
 
 
 class SourceBuild(Model):
@@ -153,11 +190,12 @@ class BaseRequirement(Model):
     Attributes
     ----------
     python : str
-        PEP 440 constraint on its Python that all proven versions meet; empty for any.
+        PEP 440 constraint on its Python that the preferred version needs, empty for any;
+        what another version needs beyond it is told by the resolver and its rules.
     suites : tuple of str
         Suites whose packages it is made for (``bullseye``); empty for any.
     glibc : str or None
-        Oldest C library that its files run with; None for any.
+        Oldest C library that its files run with; without it any.
     """
 
     python: PythonConstraint = ""
@@ -170,6 +208,14 @@ class Recipe(Model):
 
     Attributes
     ----------
+    schema_ : int
+        The format of the file; 1, the only one so far.
+    name : str
+        What a spec calls it; its directory is called so, too.
+    summary : str
+        What it is, in one line.
+    homepage : str
+        Where its project is at home.
     kind : str
         ``mpi``, ``framework`` or ``fabric``: under which key of a spec it is named.
     versions : tuple of str
@@ -180,7 +226,7 @@ class Recipe(Model):
         Distributions that make up this recipe's own layer; empty for one that
         only brings jobs to what it requires, or consists of Debian packages.
     family : str or None
-        Of an MPI: whose launcher it has (``openmpi``); None where that is its own name.
+        Of an MPI: whose launcher it has (``openmpi``); without it that is its own name.
     base : BaseRequirement
         What it needs of the base image.
     requires : tuple of Choice
@@ -209,7 +255,7 @@ class Recipe(Model):
     needs_mpi : bool
         Whether it cannot be without an MPI in the image.
     environment : dict
-        Variables that it adds to the image.
+        Variables that it adds to the image; ``PATH`` and ``LD_LIBRARY_PATH`` take ``{prepend: DIR}`` only.
     commands : tuple of str
         Commands in the image that users call.
     """

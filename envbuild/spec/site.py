@@ -33,7 +33,17 @@ PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such
 
 
 class SiteBind(Model):
-    """A host path that every start of an image binds."""
+    """A host path that every start of an image binds.
+
+    Attributes
+    ----------
+    source : str
+        Path on the host.
+    target : str
+        Path in the image.
+    writable : bool
+        Whether the image may write there.
+    """
 
     source: ImagePath
     target: BindTarget
@@ -66,6 +76,10 @@ class SiteScheduler(Model):
 
     Attributes
     ----------
+    name : str
+        ``slurm``, ``pbs``, …
+    version : str or None
+        Its version.
     mpi_types : tuple of str
         What ``srun --mpi=list`` names; empty for unknown.
     more_mpi_types : bool
@@ -90,7 +104,7 @@ class SiteMpi(Model):
     implementation : str
         ``cray-mpich``, ``intel-mpi``, ``openmpi``, …
     version : str or None
-        Its own.
+        Its own version (``8.1.29``).
     base_version : str or None
         The MPICH or Open MPI that it is made from (``3.4``).
     abis : tuple of str
@@ -131,8 +145,10 @@ class SiteFabric(Model):
         libfabric's provider (``cxi``), or ``ucx``.
     libfabric : str or None
         Version of the host's libfabric.
-    libraries, search : tuple of str
-        As those of `SiteMpi`.
+    libraries : tuple of str
+        Paths of the fabric's libraries, each under the soname that programs ask by.
+    search : tuple of str
+        Directories where what these need is found, before the host's defaults.
     devices : tuple of str
         Device files, bound where they are.
     nccl_plugin : str or None
@@ -155,12 +171,30 @@ class SiteFabric(Model):
 
 
 class SiteRuntime(Model):
-    """A container runtime and its limits; None is unknown."""
+    """A container runtime and its limits; what is left out is unknown.
+
+    Attributes
+    ----------
+    name : str
+        ``apptainer``, ``sarus``, …
+    version : str or None
+        Its version.
+    overlay : bool or None
+        Whether it mounts overlays.
+    user_namespaces : bool or None
+        Whether users may make user namespaces.
+    setuid : bool or None
+        Whether it is installed set-user-id, so that it needs none.
+    program : str or None
+        Its path, where it is not on every user's PATH.
+    """
 
     name: Name
     version: HostVersion | None = None
     overlay: bool | None = None
     user_namespaces: bool | None = None
+    setuid: bool | None = None
+    program: ImagePath | None = None
 
 
 class Site(Model):
@@ -168,6 +202,12 @@ class Site(Model):
 
     Attributes
     ----------
+    schema_ : int
+        The format of the file; 1, the only one so far.
+    name : str
+        What a spec and ``--site`` call it; its file among the known sites is called so, too.
+    summary : str
+        What it is, in one line.
     origins : dict of str to tuple of str
         Logical origin → addresses to ask, in order (``https://…``,
         ``file:///…``). An index for Python, an archive for Debian.
@@ -176,11 +216,19 @@ class Site(Model):
     binds : tuple of SiteBind
         Host paths that wrappers bind.
     architecture : str or None
-        In Debian's words.
-    glibc, libstdcxx : str or None
-        The host's C library (``2.36``) and the newest ``GLIBCXX_`` of its C++ library (``3.4.30``).
-    gpus, scheduler, mpi, fabric : model or None
-        None for unknown.
+        The processors', in Debian's words.
+    glibc : str or None
+        Version of the host's C library (``2.36``).
+    libstdcxx : str or None
+        The newest ``GLIBCXX_`` that the host's C++ library defines (``3.4.30``).
+    gpus : SiteGpus or None
+        The GPUs of a node.
+    scheduler : SiteScheduler or None
+        What starts jobs.
+    mpi : SiteMpi or None
+        The host's MPI, which images may use in the place of their own.
+    fabric : SiteFabric or None
+        The interconnect.
     runtimes : tuple of SiteRuntime
         Container runtimes; empty for unknown.
     modules : str or None

@@ -3,9 +3,12 @@
 Layout below the root, all of it relocatable:
 
     blobs/sha256/ab/<hex>       squashfs of a finished layer
-    layers/ab/<key hex>.json    key → blob, and what the layer holds
+    layers/ab/<key hex>.json    key → blob, and what the layer holds; sealed by a digest of its text
     files/                      locked files (see `envbuild.store.files`)
+    pins/                       who needs what (see `envbuild.store.pins`)
+    quarantine/                 what was found damaged
     logs/, plans/, verdicts/    what people and later runs look at
+    unchanged/                  what builds asked and told, for when nothing changed; may go at any time
     stage/                      work in progress, one private directory each
 
 No daemon and no lock that a network file system breaks: everything is made
@@ -18,21 +21,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import hashlib
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
+from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
 from envbuild.system import host, process
 from envbuild.system.files import sha256
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -122,10 +128,9 @@ class Store:
         length, is no finished layer: it will be built again.
         """
         try:
-            data = json.loads(self._record_path(key).read_text())
-            record = _record(data)
+            record = read_record(self.record_path(key))
             whole = self.blob_path(record.blob).stat().st_size == record.size_bytes
-        except (OSError, ValueError, KeyError, RecursionError, RequestError):
+        except (OSError, ValueError, RequestError):
             return None
         return record if whole and record.key == key else None
 
@@ -142,9 +147,13 @@ class Store:
         except OSError:
             return False
 
+    def paths(self, record: LayerRecord) -> tuple[Path, Path]:
+        """Return where a finished layer lies: its record, and its blob."""
+        return self.record_path(record.key), self.blob_path(record.blob)
+
     def discard(self, record: LayerRecord) -> None:
         """Take a layer out of the store: its record first, so that nobody finds half of it."""
-        self._record_path(record.key).unlink(missing_ok=True)
+        self.record_path(record.key).unlink(missing_ok=True)
         self.blob_path(record.blob).unlink(missing_ok=True)
 
     def publish(self, *, key: str, name: str, squashfs: Path, tree: Tree) -> tuple[LayerRecord, str | None]:
@@ -168,7 +177,14 @@ class Store:
         self._write_record(record)
         return record, earlier.blob if earlier is not None and earlier.blob != blob else None
 
-    def _record_path(self, key: str) -> Path:
+    def record_path(self, key: str) -> Path:
+        """Return where the record of a layer lies, or would lie.
+
+        Raises
+        ------
+        RequestError
+            The key is no digest.
+        """
         value = self.blob_path(key).name  # also checks that it is a digest
         return self.root / "layers" / value[:2] / f"{value}.json"
 
@@ -181,7 +197,8 @@ class Store:
             "size_bytes": record.size_bytes,
             "tree": dict(record.tree.entries),
         }
-        self.write(self._record_path(record.key), json.dumps(data, sort_keys=True, separators=(",", ":")))
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        self.write(self.record_path(record.key), sealed(text))
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the store: whole, or not at all.
@@ -238,6 +255,11 @@ class Store:
     def sweep(self) -> None:
         """Take away what builds of this host that have ended, or failed, left in progress."""
         sweep(self.root / "stage")
+        sweep_claims(self.root / "stage")
+
+    def claim(self, key: str) -> AbstractContextManager[bool]:
+        """Hold a key while a block builds its layer, once nobody else does; see `store.claims.claim`."""
+        return claim(self.directory("stage"), self.blob_path(key).name)
 
 
 def default_root() -> Path:
@@ -306,6 +328,35 @@ def remove(path: Path) -> None:
                 if not child.is_symlink():
                     child.chmod(0o700)
         shutil.rmtree(path)
+
+
+def read_record(path: Path) -> LayerRecord:
+    """Read the record of a layer.
+
+    Raises
+    ------
+    ValueError
+        It is damaged, or of another format.
+    OSError
+        It cannot be read.
+    """
+    text = path.read_text()
+    _, _, rest = text.partition(",")
+    if text != sealed("{" + rest):
+        raise ValueError("its text is not the one that was written")
+    try:
+        return _record(json.loads(text))
+    except (KeyError, RecursionError) as error:
+        raise ValueError("no record") from error
+
+
+def sealed(text: str) -> str:
+    """Return a JSON object with its own digest as first member.
+
+    A flipped bit in a path, mode or digest of a record would change images unseen.
+    """
+    rest = text.removeprefix("{")
+    return f'{{"seal":"sha256:{hashlib.sha256(rest.encode()).hexdigest()}",{rest}'
 
 
 def _record(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds

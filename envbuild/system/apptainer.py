@@ -40,10 +40,13 @@ class Apptainer:
         The command.
     version : str
         ``1.4.5``.
+    unprivileged : bool
+        Whether it is told to start in a user namespace, since it has no other way.
     """
 
     program: Path
     version: str
+    unprivileged: bool = False
 
     def command(
         self,
@@ -74,7 +77,7 @@ class Apptainer:
             Whether one that is not isolated sees the user's home.
         """
         words = [str(self.program), "--silent", action]
-        if host.is_root():
+        if self.unprivileged or host.is_root():
             # A root without CAP_SYS_RESOURCE cannot start an image otherwise, and none is worse for it.
             words.append("--userns")
         if isolated:

@@ -14,3 +14,13 @@ def seconds() -> float:
 def now() -> str:
     """Return the present time as ISO 8601 in UTC, to the second."""
     return datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def epoch_s() -> float:
+    """Return the present time in seconds since the epoch, as the times of files have it."""
+    return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Do nothing for so many seconds."""
+    time.sleep(seconds)

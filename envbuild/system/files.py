@@ -11,6 +11,7 @@ from pathlib import Path
 
 import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
+from envbuild.system import noted
 
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
@@ -52,26 +53,38 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
     if len(content) > limit_bytes:
         problem = f"`{path}` is too large: more than {limit_bytes} bytes"
         raise RequestError(problem, at=at)
+    noted.note("content", path, noted.digest(content))
     return content
 
 
 def is_below(path: Path, directory: Path) -> bool:
     """Return whether a path, symbolic links followed, lies below a directory."""
     try:
-        return path.resolve().is_relative_to(directory.resolve())
+        below = path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError):
-        return False
+        below = False
+    noted.note("below", path, str(below), directory)
+    return below
 
 
 def exists(path: Path) -> bool:
     """Return whether there is something at a path that we may see; never raises."""
-    return _mode(path) is not None
+    found = what(path)
+    noted.note("mode", path, found)
+    return found != ""
 
 
 def is_directory(path: Path) -> bool:
     """Return whether there is a directory at a path; never raises."""
+    found = what(path)
+    noted.note("mode", path, found)
+    return found == f"{stat.S_IFDIR:o}"
+
+
+def what(path: Path) -> str:
+    """Return what there is at a path, as `envbuild.system.noted` notes it: its kind in octal, or nothing."""
     mode = _mode(path)
-    return mode is not None and stat.S_ISDIR(mode)
+    return "" if mode is None else f"{stat.S_IFMT(mode):o}"
 
 
 def list_directory(path: Path) -> tuple[str, ...]:
@@ -83,11 +96,13 @@ def list_directory(path: Path) -> tuple[str, ...]:
         It cannot be read.
     """
     try:
-        return tuple(sorted(entry.name for entry in path.iterdir()))
+        names = tuple(sorted(entry.name for entry in path.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
-        return ()
+        names = ()
     except OSError as error:
         raise RequestError(f"the directory `{path}` cannot be read: {_reason(error)}") from None
+    noted.note("names", path, "\n".join(names))
+    return names
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -123,6 +138,37 @@ def write_atomically(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet, and the directories that lead to it.
+
+    Raises
+    ------
+    RequestError
+        It is there, or cannot be written here.
+    MachineError
+        The disk is full or broken.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # With O_EXCL no link is followed, and of two who come at once one is told.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError as error:
+        what = path if error.filename == str(path) else error.filename
+        raise RequestError(
+            f"`{what}` is there already", hint="nothing is overwritten: name another file"
+        ) from None
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise RequestError(f"`{path}` cannot be written: {_reason(error)}") from None
+    except OSError as error:
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
 
 
 def configuration_homes() -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,3 +90,11 @@ def cores() -> int:
 def is_root() -> bool:
     """Return whether this process runs as root."""
     return os.geteuid() == 0
+
+
+def user() -> str:
+    """Return the login name of whoever runs this process; the number where there is none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,8 +1,7 @@
 """Open connections: the only place in the house that does.
 
-Proxies and netrc are taken from the environment, certificates from the
-machine's own store unless the environment names others. Nothing here decides
-whether bytes are the right ones: callers compare digests.
+Proxies and netrc are taken from the environment, certificates from the machine's own store unless the
+environment names others. Nothing here decides whether bytes are the right ones: callers compare digests.
 """
 
 from __future__ import annotations
@@ -117,9 +116,7 @@ class Page:
 
 
 class Client:
-    """Makes connections, keeps them for the next request, and closes them at the end of a ``with`` block.
-
-    May be used by several threads at once.
+    """Makes connections for several threads, keeps them, and closes them at the end of a ``with`` block.
 
     Parameters
     ----------
@@ -130,24 +127,35 @@ class Client:
     """
 
     def __init__(self, patience: Patience | None = None, proxies: Mapping[str, str] | None = None) -> None:
-        # Late: requests takes a tenth of a second, and most commands open no connection.
-        import http.cookiejar  # noqa: PLC0415
+        self._patience = patience or Patience()
+        self._proxies = dict(proxies or {})
+        self._made: requests.Session | None = None
+        self._making = threading.Lock()
+
+    @property
+    def _session(self) -> requests.Session:
+        """Make it for the first request: many runs need none, and it takes a tenth of a second."""
+        with self._making:
+            self._made = self._made or self._make()
+            return self._made
+
+    def _make(self) -> requests.Session:
+        from http import cookiejar as jar  # noqa: PLC0415  # late, as above
 
         import requests  # noqa: PLC0415
 
-        self._patience = patience or Patience()
-        self._session = requests.Session()
-        self._session.proxies.update(proxies or {})
-        # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this.
-        self._session.verify = _certificates()
-        # No cookies: nothing here needs them, and they are what threads could not share.
-        self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+        session = requests.Session()
+        session.proxies.update(self._proxies)
+        session.verify = _certificates()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
+        session.cookies.set_policy(jar.DefaultCookiePolicy(allowed_domains=[]))  # threads cannot share any
+        return session
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        self._session.close()
+        if self._made is not None:
+            self._made.close()
 
     def status(self, address: str) -> int:
         """Return the HTTP status that an address answers with; one attempt.

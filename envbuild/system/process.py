@@ -18,6 +18,7 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
+from envbuild.system import spans
 
 TAIL_BYTES = 64 * 1024
 _GRACE_S = 3.0
@@ -127,11 +128,7 @@ def run(
         deadline = None if timeout_s is None else started + timeout_s
         collector = _Collector(sink=sink, on_line=on_line)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
-        if not timed_out:
-            try:
-                process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                timed_out = True
+        timed_out = timed_out or not _has_ended(process, deadline)
         if timed_out:
             _end_group(process)
         code = process.wait()
@@ -169,6 +166,11 @@ def end_all() -> None:
     _closing.set()
     for process in list(_running.values()):
         _end_group(process)
+
+
+def closing() -> bool:
+    """Return whether we are on the way out: whoever waits for something gives up."""
+    return _closing.is_set()
 
 
 @contextlib.contextmanager
@@ -236,6 +238,24 @@ def _start(
         raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
     _running[process.pid] = process
     return process
+
+
+def _has_ended(process: subprocess.Popen[bytes], deadline: float | None) -> bool:
+    """Wait for a process whose streams have ended, and count what it computed; False when its time is up."""
+    pause_s = 0.001
+    while process.returncode is None:
+        try:
+            # It stays a zombie, which still tells.
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                spans.computed(spans.cpu_seconds_of(process.pid))
+                break
+        except ChildProcessError:
+            break  # buried by the thread that ended it
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(0.05, 2 * pause_s)
+    return True
 
 
 def _forget(process: subprocess.Popen[bytes]) -> None:

@@ -115,11 +115,16 @@ def make_of_dumps(
     _mksquashfs(["-"], out, files, processors=processors, compression=compression)
 
 
-def dump(squashfs: Path, into: Path) -> None:
+def dump(squashfs: Path, into: Path, *, offset: int = 0) -> None:
     """Write all that a squashfs holds as one file: its entries as lines of text, then all contents.
 
     So modes, owners and device nodes pass through an ordinary user's hands
     unchanged, which they do not where the tree is unpacked.
+
+    Parameters
+    ----------
+    offset : int
+        Where in its file the squashfs begins, in bytes: images hold several.
 
     Raises
     ------
@@ -129,7 +134,26 @@ def dump(squashfs: Path, into: Path) -> None:
         There is no unsquashfs, or no space.
     """
     into.unlink(missing_ok=True)
-    _unsquashfs(squashfs, ["-pf", str(into)], into)
+    place = ["-o", str(offset)] if offset else []
+    _unsquashfs(squashfs, [*place, "-pf", str(into)], into)
+
+
+def measure(squashfs: Path) -> tuple[int, int]:
+    """Return what a squashfs says that it holds: entries (count), and bytes of its files.
+
+    Raises
+    ------
+    BuildError
+        It is no squashfs, or damaged.
+    MachineError
+        There is no unsquashfs.
+    """
+    program = host.find_program("unsquashfs", hint=_HINT)
+    finished = process.run([str(program), "-lls", str(squashfs)], env=host.environment())
+    if not finished.ok:
+        raise _failure(f"`{squashfs}` cannot be read", finished)
+    found = re.findall(r"^[-dlcbps][-rwxsStT]{9} \S+ +(\d+)(,?) ", finished.stdout, re.MULTILINE)
+    return len(found), sum(int(size) for size, is_device in found if not is_device)
 
 
 def extract(squashfs: Path, into: Path) -> None:

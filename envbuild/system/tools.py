@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError, raise_all
@@ -128,6 +127,8 @@ def _examine(name: str, program: Path) -> _Known:
 
 def _package(name: str) -> ToolIdentity:
     """Return the identity of a Python package: its version, and the digest of its modules as installed."""
+    from importlib import metadata  # noqa: PLC0415  # late: few images need it
+
     distribution = metadata.distribution(name)
     modules = sorted(path for path in distribution.files or () if path.suffix == ".py")
     lines = [f"{path} {_digest(Path(str(path.locate())))}\n" for path in modules]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,25 +13,23 @@ from envbuild.build.run import Workshop, build_layers, drop_damaged, missing_lay
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import preflight
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.image.compose import check_target, compose, is_image
-from envbuild.image.model import Part
+from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.compose import bill_of, compose, is_image
+from envbuild.image.model import Manifest, Part
+from envbuild.image.outputs import places
 from envbuild.lock.text import dump
-from envbuild.plan.model import (
-    BaseStep,
-    BuildPlan,
-    InputFile,
-    Layer,
-    PrefixStep,
-    SourceStep,
-    SystemStep,
-    UnpackStep,
-)
+from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
+from envbuild.resolve.fit import tell
 from envbuild.store.store import LayerRecord
-from envbuild.system import clock
+from envbuild.system import clock, noted, spans
 from envbuild.system.files import is_directory
+from envbuild.system.noted import Answer
+from envbuild.system.tools import ToolIdentity
+from envbuild.workflows.again import Wanted, remember
 from envbuild.workflows.design import design, manifest_with
+from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
+from envbuild.workflows.keeping import hold, keep_image
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -50,6 +48,8 @@ class Built:
         Whether the file was already this image.
     preflight : Preflight
         What the image would load; the file is there whatever was found.
+    written : tuple of Written
+        The other forms that were asked for, in their order.
     """
 
     path: Path
@@ -58,10 +58,11 @@ class Built:
     layers: int
     unchanged: bool
     preflight: Preflight
+    written: tuple[Written, ...] = ()
 
-    def to_json(self) -> str:
-        """Return it as JSON, one line."""
-        data = {
+    def to_data(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {
             "image": str(self.path),
             "digest": self.digest,
             "size_bytes": self.size_bytes,
@@ -71,27 +72,29 @@ class Built:
                 "passed": self.preflight.passed,
                 "problems": [asdict(problem) for problem in self.preflight.problems],
             },
+            "outputs": [form.to_data() for form in self.written],
         }
-        return json.dumps(data)
 
 
 def build_image(
     spec: Path,
     settings: Settings,
     *,
-    output: Path | None = None,
+    outputs: Sequence[str] = (),
     locked: bool = False,
     offline: bool = False,
     rebuild: bool = False,
     flat: bool = False,
     sources: Sequence[Path] = (),
+    wanted: Wanted | None = None,
 ) -> Built:
     """Build the image of a spec.
 
     Parameters
     ----------
-    output : Path, optional
-        The image to write; ``STEM.sif`` beside the spec if absent.
+    outputs : sequence of str
+        A path names the image to write, ``STEM.sif`` beside the spec if none does; ``FORMAT:PATH``
+        a further form of it.
     locked : bool
         Refuse a lock that does not satisfy the spec.
     offline : bool
@@ -102,31 +105,35 @@ def build_image(
         One partition instead of layers.
     sources : sequence of Path
         Directories that `envbuild fetch` filled.
+    wanted : Wanted, optional
+        Under which to note what came of it, for `envbuild.workflows.again`.
 
     Raises
     ------
     EnvbuildError
         Of every kind: see the exit codes.
     """
-    path = output or spec.with_name(f"{spec.stem}.sif")
-    check_target(path, keep=(spec, lock_path(spec)))
-    for directory in sources:
-        if not is_directory(directory):
-            raise RequestError(
-                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
-            )
-    state = lock_spec(
-        spec, settings, refuse_change=locked, offline=offline, sources=sources, layered=not flat
-    )
+    path, forms = places(outputs, default=spec.with_name(f"{spec.stem}.sif"), keep=(spec, lock_path(spec)))
+    _check_sources(sources)
+    with noted.noting() as answers:
+        state = lock_spec(
+            spec, settings, refuse_change=locked, offline=offline, sources=sources, layered=not flat
+        )
     for change in state.changes:
         settings.emit(Note(text=f"lock: {change}"))
-    for name, why in state.asked.frozen().items():
-        settings.emit(Warned(text=f"{name} is frozen: {why}"))
-    plan = design(state, flat=flat)
+    for remark in state.asked.remarks():
+        settings.emit(Warned(text=remark))
+    check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
+    with spans.span("plan"):
+        plan = design(state, flat=flat)
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
     records = {} if missing else {layer.name: _finished(layer, settings) for layer in plan.parts()}
+    held = None
     if missing or not is_image(path, manifest_with(state, _parts(plan, records), flat=flat)):
-        drop_damaged(plan, settings.store, settings.emit, rebuild=rebuild)
+        # From here on `cache prune` leaves what is looked at.
+        held = hold(plan, state.lock, settings.store)
+        with spans.span("verify layers of the store"):
+            drop_damaged(plan, settings.store, settings.emit, rebuild=rebuild)
         missing = missing_layers(plan, settings.store, rebuild=rebuild)
     if missing:
         records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
@@ -134,28 +141,88 @@ def build_image(
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
     if not unchanged:
-        started = clock.seconds()
-        total = sum(part.size_bytes for part in parts)
-        settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
-        blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
+        _compose(path, manifest, parts, state, plan, settings)
+    _remember(state, plan, settings)
+    store, emit = settings.store, settings.emit
+    keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
+    built = Built(
+        path=path,
+        digest=manifest.digest,
+        size_bytes=path.stat().st_size,
+        layers=sum(len(part.layers) for part in parts),
+        unchanged=unchanged,
+        written=tuple(export_image(path, forms, settings.emit)) if forms else (),
+        preflight=_preflight(path, settings),
+    )
+    if wanted is not None and not forms and not rebuild and built.preflight.passed:
+        _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
+    return built
+
+
+def _check_sources(sources: Sequence[Path]) -> None:
+    for directory in sources:
+        if not is_directory(directory):
+            raise RequestError(
+                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
+            )
+
+
+def _note(
+    built: Built,
+    wanted: Wanted,
+    state: Locked,
+    answers: Sequence[Answer],
+    records: Sequence[LayerRecord],
+    settings: Settings,
+) -> None:
+    """Note a build, so that the next one knows when nothing changed; who may only read a store does not."""
+    try:
+        lock = Answer("content", str(state.path.absolute()), "", noted.digest(state.path.read_bytes()))
+    except OSError:
+        return
+    warned: list[Event] = []
+    tell(state.verdicts, state.asked, warned.append)
+    warned += [Warned(text=remark) for remark in state.asked.remarks()]
+    with contextlib.suppress(EnvbuildError):
+        remember(
+            wanted,
+            settings,
+            answers=[*(answer for answer in answers if answer.path != lock.path), lock],
+            found=[
+                ToolIdentity(name=pin.name, version=pin.version, digest=pin.digest)
+                for pin in state.lock.tools
+            ],
+            files=[built.path, *(path for record in records for path in settings.store.paths(record))],
+            built={**built.to_data(), "unchanged": True},
+            warned=[event for event in warned if isinstance(event, Warned)],
+        )
+
+
+def _compose(
+    path: Path,
+    manifest: Manifest,
+    parts: Sequence[Part],
+    state: Locked,
+    plan: BuildPlan,
+    settings: Settings,
+) -> None:
+    started = clock.seconds()
+    total = sum(part.size_bytes for part in parts)
+    settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
+    blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
+    with spans.span("bill of materials"):
+        bill = bill_of(state.lock, [blob for _, blob in blobs])
+    with spans.span("compose"):
         compose(
             path,
             manifest,
             blobs,
             lock=dump(state.lock),
             plan=plan.to_json(),
+            bill=bill,
             advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
         )
-        settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
-    _remember(state, plan, settings)
-    return Built(
-        path=path,
-        digest=manifest.digest,
-        size_bytes=path.stat().st_size,
-        layers=sum(len(part.layers) for part in parts),
-        unchanged=unchanged,
-        preflight=_preflight(path, settings),
-    )
+    settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
 
 
 def _preflight(path: Path, settings: Settings) -> Preflight:
@@ -163,7 +230,8 @@ def _preflight(path: Path, settings: Settings) -> Preflight:
     started = clock.seconds()
     settings.emit(TaskStarted(task="check", title=f"what {path.name} would load"))
     # Its file systems were copied from the store's blobs just now, or are as large as these.
-    _, found = preflight(path, settings.store, intact=True)
+    with spans.span("check"):
+        _, found = preflight(path, settings.store, intact=True)
     seconds = clock.seconds() - started
     settings.emit(TaskDone(task="check", seconds=seconds) if found.passed else TaskFailed(task="check"))
     return found
@@ -173,7 +241,8 @@ def _parts(plan: BuildPlan, records: Mapping[str, LayerRecord]) -> list[Part]:
     return [
         Part(
             role="root" if layer.name == plan.root else "overlay",
-            layers=plan.members[layer.name],
+            # Sorted where one holds all, so that a flat image is the same however it came about.
+            layers=plan.members[layer.name] if plan.overlays else tuple(sorted(plan.members[layer.name])),
             digest=records[layer.name].blob,
             size_bytes=records[layer.name].size_bytes,
         )
@@ -197,14 +266,15 @@ def _build(
     sources: Sequence[Path],
 ) -> dict[str, LayerRecord]:
     by_digest = {pin.sha256: pin for pin in all_pins(state.lock)}
-    wanted = {file.sha256 for layer in missing for file in _files(layer)}
-    cache = fetch_pins(
-        (by_digest[sha256] for sha256 in sorted(wanted)),
-        state.asked,
-        settings,
-        sources=sources,
-        offline=offline,
-    )
+    wanted = {file.sha256 for layer in missing for file in input_files(layer.step)}
+    with spans.span("fetch"):
+        cache = fetch_pins(
+            (by_digest[sha256] for sha256 in sorted(wanted)),
+            state.asked,
+            settings,
+            sources=sources,
+            offline=offline,
+        )
 
     def locate(file: InputFile) -> Path:
         return cache.path(by_digest[file.sha256])
@@ -218,19 +288,6 @@ def _build(
         rebuild=rebuild,
     )
     return build_layers(plan, workshop)
-
-
-def _files(layer: Layer) -> tuple[InputFile, ...]:
-    step = layer.step
-    if isinstance(step, BaseStep):
-        return step.debs
-    if isinstance(step, SystemStep):
-        return (*step.base_debs, *step.debs)
-    if isinstance(step, PrefixStep | UnpackStep):
-        return step.wheels
-    if isinstance(step, SourceStep):
-        return (step.archive, *step.build_wheels)
-    return ()
 
 
 def _finished(layer: Layer, settings: Settings) -> LayerRecord:

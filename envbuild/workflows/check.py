@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.check.findings import Finding, counts
-from envbuild.check.hosted import library_path
+from envbuild.check.fit import findings_of
+from envbuild.check.hosted import image_side
+from envbuild.check.pmi import judge_pmi
+from envbuild.check.preflight import gpu
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import preflight
-from envbuild.check.stack import findings_of, stack_of
+from envbuild.check.preflight.run import Looked, look
+from envbuild.check.run import CHANGED, PARTS
+from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.compat.engine import Verdict, judge
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_site import on_site
 from envbuild.errors import RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted
+from envbuild.image.contents import image_entries
 from envbuild.image.model import Manifest
-from envbuild.image.sif import read_data
-from envbuild.image.sifwriter import LOCK
-from envbuild.lock.text import load
 from envbuild.site.files import HostTree
-from envbuild.site.inject import Injection
-from envbuild.site.lent import ImageSide
+from envbuild.site.inject import read_host_mpi
 from envbuild.spec.site import Site
 from envbuild.system import clock
 from envbuild.workflows.hosting import NOTHING, Lend, names_lent, planned, site_that_lends
 from envbuild.workflows.inputs import read_site
+from envbuild.workflows.scheduling import slurm_offers
 from envbuild.workflows.settings import Settings
 
 # A refusal that names its rule.
@@ -43,17 +48,29 @@ class Checked:
         What was found in its files.
     verdicts : tuple of Verdict
         What the rules say of it, and of its site where one is known.
+    gpu_code : tuple of Finding
+        What the site's GPUs say to the image's code, where the site names them.
     refused : tuple of Finding
         Why the host's MPI cannot be lent, where the files on the host say so.
     seconds : float
         How long it took, wall clock.
+    runtime : tuple of Finding
+        What another runtime would make of it, where one was named.
+    changed : tuple of Finding
+        Whether it is, byte by byte, the one that was built.
+    scheduler : tuple of Finding
+        What the scheduler here offers its MPI, where that was asked.
     """
 
     manifest: Manifest
     preflight: Preflight
     verdicts: tuple[Verdict, ...]
+    gpu_code: tuple[Finding, ...]
     refused: tuple[Finding, ...]
     seconds: float
+    runtime: tuple[Finding, ...] = ()
+    changed: tuple[Finding, ...] = ()
+    scheduler: tuple[Finding, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -61,9 +78,10 @@ class Checked:
         return all(finding.status != "FAIL" for finding in self.findings())
 
     def findings(self, *, all_unknown: bool = False) -> list[Finding]:
-        """Return the lines of a report; see `envbuild.check.stack.findings_of`."""
+        """Return the lines of a report; see `envbuild.check.fit.findings_of`."""
         fit = findings_of(self.verdicts, all_unknown=all_unknown)
-        return [*self.preflight.findings(), *fit, *self.refused]
+        own = (*self.changed, *self.preflight.findings())
+        return [*own, *self.gpu_code, *fit, *self.refused, *self.runtime, *self.scheduler]
 
     def to_json(self) -> str:
         """Return it as JSON that ends in a newline: `Preflight.document`, with ``verdicts`` beside it."""
@@ -88,6 +106,8 @@ class Checked:
         unknown = sum(verdict.outcome == "unknown" for verdict in self.verdicts)
         clashes = sum(verdict.outcome == "incompatible" for verdict in self.verdicts)
         wrong = len(found.problems) + clashes + len(self.refused)
+        judged = (*self.changed, *self.gpu_code, *self.runtime, *self.scheduler)
+        wrong += sum(finding.status == "FAIL" for finding in judged)
         outcome = "passed" if self.passed else f"failed: {wrong} problem{'s' if wrong > 1 else ''}"
         summary = (
             f"{manifest.name}/{manifest.version} ({digest}): {outcome};"
@@ -98,16 +118,29 @@ class Checked:
         return "\n".join([*(finding.line() for finding in told), summary])
 
 
-def check_image(image: Path, settings: Settings, *, lend: Lend = NOTHING) -> Checked:
+def check_image(
+    image: Path,
+    settings: Settings,
+    *,
+    lend: Lend = NOTHING,
+    shifter: bool = False,
+    srun: bool = False,
+) -> Checked:
     """Look at an image without running it.
 
     Parameters
     ----------
     lend : Lend
         What of the site's host takes the place of the image's own, and is then looked at as well.
+    shifter : bool
+        Whether to tell what Shifter would make of it, too.
+    srun : bool
+        Whether to ask this machine's srun which PMI it offers.
 
     Raises
     ------
+    MachineError
+        There is no srun to ask.
     RequestError
         It is no image of ours, or damaged; the site file cannot be used, or
         none was named for what the host is to lend.
@@ -116,26 +149,64 @@ def check_image(image: Path, settings: Settings, *, lend: Lend = NOTHING) -> Che
     site = _site(settings, lend)
     settings.emit(TaskStarted(task=task, title=f"what {image.name} would load"))
     tree = HostTree()
-    names = names_lent(site, lend, tree) if site else ()
-    manifest, found = preflight(image, settings.store, names=names)
-    lock = load(read_data(image, LOCK), image)
-    verdicts = judge(stack_of(manifest, lock, found.facts, site, host_mpi=lend.mpi))
+    looked = look(image, settings.store)
+    manifest, host = looked.manifest, _OfHost()
     refused: list[Finding] = []
-    if lend and site and all(verdict.outcome != "incompatible" for verdict in verdicts):
-        plan = _planned(site, manifest, found, lend, tree)
-        if isinstance(plan, Finding):
-            refused.append(plan)
-        else:
-            _, found = preflight(image, settings.store, injected=_of_plan(plan))
+    with _refusals(refused):
+        host = _of_host(site, lend, tree)
+    found = looked.preflight(names=host.names)
+    facts = looked.facts(found)
+    stack = on_site(facts, site, host_mpi=lend.mpi, host_fabric=lend.fabric, read=host.read)
+    verdicts = judge(stack)
+    gpus = site.gpus.architectures if site and site.gpus else ()
+    fits = not refused and all(verdict.outcome != "incompatible" for verdict in verdicts)
+    if lend and site and fits:
+        with _refusals(refused):
+            plan = planned(site, image_side(manifest, found), lend, tree)
+            found = looked.preflight(injected=plan.by_name)
     checked = Checked(
         manifest=manifest,
         preflight=found,
         verdicts=verdicts,
+        gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
+        changed=tuple(_changed(looked)),
         refused=tuple(refused),
+        runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
+        scheduler=tuple(pmi_findings(manifest, site if lend.mpi else None)) if srun else (),
         seconds=clock.seconds() - started,
     )
     settings.emit(TaskDone(task=task, seconds=checked.seconds) if checked.passed else TaskFailed(task=task))
     return checked
+
+
+def pmi_findings(manifest: Manifest, site: Site | None) -> list[Finding]:
+    """S5: ask srun, and judge what it offers to the MPI that ranks would run on.
+
+    Parameters
+    ----------
+    site : Site or None
+        The site whose MPI takes the place of the image's.
+
+    Raises
+    ------
+    MachineError
+        There is no srun, or it does not answer.
+    """
+    offered, default = slurm_offers()
+    mpi = site.mpi if site is not None else None
+    family, version = manifest.mpi_family, manifest.recipes.get(manifest.mpi, "")
+    if mpi is not None:
+        family, version = mpi.implementation, mpi.version or mpi.base_version or ""
+    return judge_pmi(family, version, offered=offered, default=default)
+
+
+def _seen(image: Path, manifest: Manifest, found: Preflight) -> Seen:
+    return Seen(
+        manifest=manifest,
+        entries=image_entries(image),
+        abis=found.told.needed_abis or (),
+        bound_hard=found.told.rpath_files,
+    )
 
 
 def _site(settings: Settings, lend: Lend) -> Site | None:
@@ -145,30 +216,33 @@ def _site(settings: Settings, lend: Lend) -> Site | None:
     return None if loaded is None else loaded.value
 
 
-def _planned(
-    site: Site, manifest: Manifest, found: Preflight, lend: Lend, tree: HostTree
-) -> Injection | Finding:
-    """Return what the host would lend; a finding where a rule forbids it."""
-    abis = found.facts.get("mpi.needed_abis", ())
-    tied = found.facts.get("mpi.rpath_files", ())
-    side = ImageSide(
-        label=f"{manifest.name}/{manifest.version}",
-        family=manifest.mpi_family,
-        abis=abis,  # type: ignore[arg-type]  # what `mpi_abi` returns
-        glibc=manifest.glibc,
-        library_path=library_path(manifest),
-        provides=found.provides,
-        bound_hard=tied,  # type: ignore[arg-type]  # paths
-    )
+def _changed(looked: Looked) -> Iterator[Finding]:
+    if looked.changed:
+        yield Finding("FAIL", PARTS, "all parts as built", ", ".join(looked.changed), CHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfHost:
+    """What a host's own files tell before an image is looked at: names to ask it for, and facts."""
+
+    names: tuple[str, ...] = ()
+    read: Facts | None = None
+
+
+def _of_host(site: Site | None, lend: Lend, tree: HostTree) -> _OfHost:
+    if site is None:
+        return _OfHost()
+    read = read_host_mpi(site, tree=tree) if lend.mpi else None
+    return _OfHost(names_lent(site, lend, tree), read)
+
+
+@contextlib.contextmanager
+def _refusals(told: list[Finding]) -> Iterator[None]:
+    """Take what a rule forbids the host to lend as findings: whichever file it is, the image fails alike."""
     try:
-        return planned(site, side, lend, tree)
+        yield
     except RequestError as error:
-        told = _RULE.fullmatch(error.problem)
-        if told is None:
+        rule = _RULE.fullmatch(error.problem)
+        if rule is None:
             raise
-        return Finding("FAIL", told[1], "the host's libraries can come in", told[2], error.hint or "")
-
-
-def _of_plan(plan: Injection) -> Mapping[str, Path]:
-    files = {name: Path(path) for name, path in plan.files.items()}
-    return {**files, **{name: files[target] for name, target in plan.links.items()}}
+        told.append(Finding("FAIL", rule[1], "the host's libraries can come in", rule[2], error.hint or ""))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.spec.asked import Asked
@@ -31,17 +31,24 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
 
 
-def all_pins(lock: Lock) -> tuple[DebPin | PythonPin, ...]:
+def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
     """Return everything that a lock pins to a file, each file once."""
-    pins: dict[str, DebPin | PythonPin] = {}
-    for table in (lock.base_debs, lock.system_debs, lock.python, lock.build_debs, lock.build_python):
+    pins: dict[str, DebPin | PythonPin | RootPin] = {}
+    for table in (
+        lock.base_root,
+        lock.base_debs,
+        lock.system_debs,
+        lock.python,
+        lock.build_debs,
+        lock.build_python,
+    ):
         for pin in table:
             pins.setdefault(pin.sha256, pin)
     return tuple(pins.values())
 
 
 def fetch_pins(
-    pins: Iterable[DebPin | PythonPin],
+    pins: Iterable[DebPin | PythonPin | RootPin],
     asked: Asked,
     settings: Settings,
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -100,8 +100,9 @@ class _Reader:
 
     def model(self, model: type[M], path: Path, *, at: Location | None = None) -> Loaded[M] | None:
         content = self.content(path, limit_bytes=MAX_BYTES, at=at)
-        if content is None:
-            return None
+        return None if content is None else self.examined(model, content, path)
+
+    def examined(self, model: type[M], content: bytes, path: Path) -> Loaded[M] | None:
         loaded, mistakes = examine(model, content, path)
         self.mistakes += mistakes
         return loaded
@@ -117,7 +118,6 @@ class _Reader:
         directory = self.catalog.recipe(name)
         if directory is None:
             return None
-        loaded = self.model(Recipe, directory / _RECIPE)
         names = [
             f"{kind}/{name}"
             for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
@@ -129,6 +129,9 @@ class _Reader:
             for name in (_RECIPE, *names)
             if (content := self.content(directory / name, limit_bytes=MAX_BYTES)) is not None
         }
+        # Of the same bytes whose digest is kept; and what cannot be read is told once.
+        own = files.get(_RECIPE)
+        loaded = None if own is None else self.examined(Recipe, own, directory / _RECIPE)
         if loaded is None or len(files) != len(names) + 1:
             self.faulty.add(name)
             return None
@@ -235,11 +238,19 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
     )
 
 
-def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | None = None) -> Asked:
+def read_asked(
+    spec_path: Path,
+    *,
+    recipes: Sequence[Path] = (),
+    site: Path | None = None,
+    content: bytes | None = None,
+) -> Asked:
     """Read a spec and everything that it names, and check that it fits together.
 
     Parameters
     ----------
+    content : bytes, optional
+        What is to be in the spec's file; read from it if absent.
     recipes : sequence of Path
         Directories to look for recipes in before all others.
     site : Path, optional
@@ -253,7 +264,8 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
         All mistakes of the spec, recipes, base image and site at once.
     """
     reader = _Reader(find_catalog(recipes))
-    content = read_input(spec_path, limit_bytes=MAX_BYTES)
+    if content is None:
+        content = read_input(spec_path, limit_bytes=MAX_BYTES)
     spec, reader.mistakes = examine(EnvSpec, content, spec_path)
     settings = reader.site(spec, site)
     if spec is None:
@@ -272,6 +284,7 @@ def read_asked(spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | No
         known_recipes=reader.catalog.recipe_names(),
         known_bases=reader.catalog.base_names(),
         faulty=frozenset(reader.faulty),
+        required_kinds=_kinds(reader.catalog, _unnamed(sources)),
         site=settings,
         files=reader.files(spec),
         architecture=architecture(),
@@ -291,6 +304,39 @@ def read_site(given: Path | None) -> Loaded[Site] | None:
     loaded = reader.site(None, given)
     raise_all(reader.mistakes)
     return loaded
+
+
+def read_bases() -> tuple[BaseImage, ...]:
+    """Read all base images that a spec could name, by name.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All mistakes of their files.
+    """
+    reader = _Reader(find_catalog())
+    found = reader.bases()
+    raise_all(reader.mistakes)
+    return tuple(base.value for base in found)
+
+
+def read_base(name: str) -> Loaded[BaseImage]:
+    """Read one base image, as a spec that names it would.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        There is none of this name, or all mistakes of its file.
+    """
+    reader = _Reader(find_catalog())
+    known = reader.catalog.base_names()
+    if name not in known:  # looked up among names, so that a path is none
+        raise not_known("base image", name, known, None)
+    found = reader.base(Choice(name=name))
+    raise_all(reader.mistakes)
+    if found is None:
+        raise AssertionError("a base image that cannot be read has a mistake")
+    return found
 
 
 def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
@@ -317,6 +363,21 @@ def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
     if source is None:
         raise AssertionError("a recipe that cannot be read has a mistake")
     return source
+
+
+def _unnamed(sources: Mapping[str, RecipeSource | None]) -> Iterator[str]:
+    """Yield the recipes that those of a spec require, and it does not name."""
+    for source in sources.values():
+        for choice in source.loaded.value.requires if source else ():
+            if choice.name not in sources:
+                yield choice.name
+
+
+def _kinds(catalog: Catalog, names: Iterable[str]) -> dict[str, str]:
+    """Return the kinds of recipes; what is wrong with one that a spec does not name is not its mistake."""
+    reader = _Reader(catalog)
+    found = {name: reader.recipe(name) for name in set(names)}
+    return {name: source.loaded.value.kind for name, source in found.items() if source is not None}
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.mpiexec import Mpiexec
-from envbuild.check.launching import Situation, launcher_for, visible_variables
+from envbuild.check.launchers.srun import Srun
+from envbuild.check.launching import launcher_for, visible_variables
 from envbuild.check.run import Subject
-from envbuild.errors import MachineError
-from envbuild.image.sif import read_manifest
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_lock import facts_of_lock
+from envbuild.errors import RequestError
+from envbuild.events import Emit, Warned
+from envbuild.image.model import Manifest
+from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.lock.text import load
 from envbuild.site.inject import Injection
-from envbuild.site.probe import mpi_types
+from envbuild.site.swap import judge_start, tell_swap
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
-from envbuild.workflows.hosting import Lend, lasting_stage, lent
+from envbuild.system.files import exists
+from envbuild.workflows.hosting import Lend, lasting_stage, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
+from envbuild.workflows.scheduling import other_nodes, situation
 from envbuild.workflows.settings import Settings
-
-_ASK_S = 30.0
 
 
 def launch_line(
@@ -44,19 +49,47 @@ def launch_line(
     Raises
     ------
     RequestError
-        Nothing starts them so that they find each other, or the host's MPI does not fit.
+        Nothing starts them so that they find each other, the image is not for this site or machine, or
+        the host's MPI does not fit.
     MachineError
-        There is no usable Apptainer.
+        There is no usable Apptainer, or srun does not say what it takes.
     """
-    subject = Subject(
-        image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
-    )
-    loaded = read_site(settings.site)
+    manifest, loaded = read_manifest(image), read_site(settings.site)
     site = loaded.value if loaded is not None else None
+    subject = Subject(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    known = situation(subject, site, on_host_mpi=lend.mpi)
+    _refuse_foreign(manifest, site, by_scheduler=known.by_scheduler)
+    tell_swap(judge_start(_facts(image, manifest), site, lent_fabric=lend.fabric), settings.emit)
     injection = lent(subject, settings, lend)[1] if lend else None
-    launcher = launcher_for(_situation(subject, site, on_host_mpi=lend.mpi))
-    count = ranks or (0 if "SLURM_NTASKS" in os.environ else 1)
+    launcher = launcher_for(known)
+    # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
+    count = ranks or (0 if isinstance(launcher, Srun) and "SLURM_JOB_ID" in os.environ else 1)
+    if isinstance(launcher, Mpiexec) and count > 1 and (why := other_nodes(site)):
+        text = f"all {count} ranks start on this machine, in one container: {why}"
+        hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
+        settings.emit(Warned(text=text, hint=hint))
     return _line(subject, launcher, command, count, site, injection, settings)
+
+
+def _refuse_foreign(manifest: Manifest, site: Site | None, *, by_scheduler: bool) -> None:
+    """Refuse an image for other processors than those that start it: this machine's, or the scheduler's."""
+    said = site.architecture if site else None
+    there = said if by_scheduler and said else host.architecture()
+    if there == manifest.architecture:
+        return
+    where = f"the site `{site.name}`" if site and there == said else "this machine"
+    label = f"{manifest.name}/{manifest.version}"
+    raise RequestError(
+        f"ARCH.same: `{label}` is for {manifest.architecture}, and {where} is {there}",
+        hint="build it for that architecture; `architecture` of the site file says what Slurm's nodes are",
+    )
+
+
+def _facts(image: Path, manifest: Manifest) -> Facts:
+    """Return what an image says of itself; none of its file systems is read for it."""
+    facts = facts_of_lock(load(read_data(image, LOCK), image))
+    runtime = facts.runtime.model_copy(update={"layered": len(manifest.parts) > 1})
+    return facts.model_copy(update={"runtime": runtime})
 
 
 def launch(line: Sequence[str]) -> NoReturn:
@@ -71,32 +104,6 @@ def launch(line: Sequence[str]) -> NoReturn:
     process.become(line, env={name: os.environ[name] for name in kept})
 
 
-def _situation(subject: Subject, site: Site | None, *, on_host_mpi: bool) -> Situation:
-    manifest = subject.manifest
-    situation = Situation(
-        label=f"{manifest.name}/{manifest.version}",
-        family=manifest.mpi_family,
-        version=manifest.recipes.get(manifest.mpi, ""),
-        site=site,
-        on_host_mpi=on_host_mpi,
-        allocation="SLURM_JOB_ID" in os.environ,
-        root=host.is_root(),
-    )
-    scheduler = site.scheduler if site else None
-    if not situation.by_scheduler or (scheduler and scheduler.mpi_types and not scheduler.more_mpi_types):
-        return situation
-    return replace(situation, offered=_asked_srun())
-
-
-def _asked_srun() -> tuple[str, ...]:
-    """Return what srun names as its types; none where there is no srun."""
-    try:
-        done = process.run(["srun", "--mpi=list"], env=host.environment(), timeout_s=_ASK_S)
-    except MachineError:
-        return ()
-    return mpi_types(done.output)
-
-
 def _line(
     subject: Subject,
     launcher: Launcher,
@@ -106,18 +113,14 @@ def _line(
     injection: Injection | None,
     settings: Settings,
 ) -> list[str]:
-    binds = [
-        Bind(source=bind.source, target=bind.target, writable=bind.writable)
-        for bind in (site.binds if site else ())
-        if Path(bind.source).exists()
-    ]
+    binds = list(_binds(site, settings.emit)) if site else []
+    inside = isinstance(launcher, Mpiexec)
     # What the user has set is the user's decision.
     asked = {name: text for name, text in launcher.environment().items() if name not in os.environ}
     lent: Mapping[str, str] = {}
     if injection is not None:
-        binds += injection.binds(lasting_stage(injection, settings))
+        binds += injection.binds(lasting_stage(injection, settings, one_machine=inside))
         lent = injection.environment
-    inside = isinstance(launcher, Mpiexec)
     runtime = subject.apptainer.command(
         subject.image,
         [],
@@ -132,6 +135,14 @@ def _line(
     devices = [flag for path, flag in _DEVICES.items() if Path(path).exists()]
     at = runtime.index("exec") + 1
     return launcher.command([*runtime[:at], *devices, *runtime[at:]], job, max(ranks, 1) if inside else ranks)
+
+
+def _binds(site: Site, emit: Emit) -> Iterator[Bind]:
+    """Yield what a site binds; one whose source is gone, and would stop every start, is told instead."""
+    tell_absent_binds(site, emit)
+    for bind in site.binds:
+        if exists(Path(bind.source)):
+            yield Bind(source=bind.source, target=bind.target, writable=bind.writable)
 
 
 # As the module's launcher has it.

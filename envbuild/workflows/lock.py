@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.compat.engine import Verdict
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, raise_all
 from envbuild.events import Warned
-from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, ToolPin
+from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
-from envbuild.resolve.fit import judge_lock, tell
+from envbuild.resolve.fit import hidden_packages, judge_lock, tell
 from envbuild.resolve.lock import make_lock
 from envbuild.spec.asked import Asked
-from envbuild.system import tools
+from envbuild.system import spans, tools
 from envbuild.system.files import read_input, write_atomically
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.settings import Settings
@@ -81,10 +81,13 @@ def lock_spec(
         The spec is wrong, cannot be met, the lock was to stay as it is, or
         what was locked does not fit together or its site.
     """
-    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    with spans.span("read spec and recipes"):
+        asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
-    previous = _previous(spec)
-    pins = _tool_pins(settings, asked)
+    with spans.span("read lock"):
+        previous = _previous(spec)
+    with spans.span("identify tools"):
+        pins = _tool_pins(settings, asked)
     changes = _changes(previous, asked, pins)
     if refuse_change:
         refuse(spec, changes)
@@ -123,7 +126,9 @@ def lock_spec(
 
 def _fit(asked: Asked, lock: Lock, settings: Settings, layered: bool | None) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
-    verdicts = judge_lock(asked, lock, layered=layered)
+    raise_all(list(hidden_packages(asked, lock)))
+    with spans.span("judge by the rules"):
+        verdicts = judge_lock(asked, lock, layered=layered)
     tell(verdicts, asked, settings.emit)
     return verdicts
 
@@ -177,7 +182,12 @@ def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:
 
 
 def _versions(lock: Lock) -> dict[str, str]:
-    pins: tuple[DebPin | PythonPin, ...] = (*lock.base_debs, *lock.system_debs, *lock.python)
+    pins: tuple[DebPin | PythonPin | RootPin, ...] = (
+        *lock.base_root,
+        *lock.base_debs,
+        *lock.system_debs,
+        *lock.python,
+    )
     builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
     of_builds = {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin.version for pin in builds}
     return {pin.name: pin.version for pin in pins} | of_builds

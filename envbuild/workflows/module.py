@@ -1,30 +1,39 @@
-"""Module: put an image behind `module load`."""
+"""Module: put an image behind `module load`, list what is there, take it away."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envbuild.activate.genuine import check_parts
-from envbuild.activate.install import Installed, install
-from envbuild.activate.model import VerdictNote
+from envbuild.activate.install import Installed, checked_root, install
+from envbuild.activate.installed import InstalledModule, find_installed, parse_module
+from envbuild.activate.model import VerdictNote, visible
 from envbuild.activate.overlay import overlay_warning
 from envbuild.activate.thin import provide_parts
+from envbuild.activate.uninstall import Uninstalled, choose, strangers, uninstall
 from envbuild.check import verdicts
+from envbuild.check.launchers.hostmpiexec import apart
+from envbuild.check.launchers.srun import apart_under_slurm
 from envbuild.check.run import Subject
+from envbuild.errors import RequestError, raise_all
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
+from envbuild.store.pins import hold_build
 from envbuild.system import clock
+from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent
+from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
+from envbuild.workflows.keeping import keep_thin
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
 
 
 def install_module(
-    image: Path, *, root: Path, thin: bool, settings: Settings, lend: Lend = NOTHING
+    image: Path, *, root: Path, thin: bool, settings: Settings, lend: Lend = NOTHING, default: bool = False
 ) -> Installed:
     """Install an image, wrappers for its commands, and a modulefile.
 
@@ -36,6 +45,8 @@ def install_module(
         Start from the store's parts instead of a copy of the image.
     lend : Lend
         What of the site's host commands use in place of the image's own.
+    default : bool
+        Make it the version that ``module load NAME`` takes.
 
     Raises
     ------
@@ -47,10 +58,12 @@ def install_module(
     """
     started = clock.seconds()
     manifest = read_manifest(image)
-    apptainer = settings.find_apptainer()
     site = read_site(settings.site)
+    apptainer = settings.find_apptainer(site.value if site is not None else None)
     here = fingerprint(apptainer)
     injection = None
+    if site is not None:
+        tell_absent_binds(site.value, settings.emit)
     if lend:
         subject = Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
         hosted = lent(subject, settings, lend)
@@ -66,8 +79,11 @@ def install_module(
     def moved(count: int) -> None:
         settings.emit(TaskAdvanced(task=_TASK, bytes=count))
 
+    held = None
     try:
         check_parts(image, read=moved)
+        if thin:
+            held = hold_build(settings.store, blobs=[part.digest for part in manifest.parts])
         parts = provide_parts(image, manifest, settings.store.blob_path, copied=moved) if thin else None
         installed = install(
             image,
@@ -75,20 +91,114 @@ def install_module(
             root=root,
             verdict=verdict,
             thin_parts=parts,
+            default=default,
             site=site.value if site is not None else None,
             injection=injection,
+            apart=apart(manifest.mpi_family) if lend.mpi else apart_under_slurm(manifest.mpi_family),
             apptainer=apptainer,
             copied=moved,
         )
     except BaseException:
         settings.emit(TaskFailed(task=_TASK))
         raise
+    if parts is not None:
+        keep_thin(installed.home, root, manifest, parts, settings.store, settings.emit, held=held)
     if (warning := overlay_warning(manifest, apptainer)) is not None:
         installed = replace(installed, warnings=(*installed.warnings, warning))
     detail = str(installed.modulefile) if installed.changed else "everything was in place"
     settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
     _tell(installed, verdict, settings)
     return installed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModule:
+    """A module that is installed, and what is known of its image on this host."""
+
+    module: InstalledModule
+    verdict: VerdictNote
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain data, for JSON."""
+        record = self.module.record
+        return {
+            "module": self.module.layout.label,
+            "default": self.module.default,
+            "digest": record.digest if record else None,
+            "thin": self.module.thin,
+            "files": [str(path) for path in self.module.files],
+            "lent": dict(record.lent) if record else {},
+            "verdict": {"state": self.verdict.state, "text": self.verdict.text},
+            "home": str(self.module.layout.home),
+            "modulefiles": [str(path) for path in self.module.layout.modulefiles],
+            "replaced": [str(path) for path in self.module.kept],
+            "problems": list(self.module.problems),
+        }
+
+    def to_row(self) -> tuple[str, ...]:
+        """Return module, kind, verdict, image, and what is wrong with it, for people."""
+        record = self.module.record
+        name = self.module.layout.label + (" (default)" if self.module.default else "")
+        broken = f"broken: {visible('; '.join(self.module.problems))}" if self.module.problems else ""
+        return (
+            name,
+            "thin" if self.module.thin else "copy",
+            self.verdict.state,
+            record.digest.removeprefix("sha256:")[:16] if record else "unknown",
+            broken or str(self.module.layout.home),
+        )
+
+
+def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
+    """Return what is installed below a root, with the verdict that counts on this host now.
+
+    Raises
+    ------
+    RequestError
+        There is no such directory, or it cannot be read.
+    """
+    here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
+    listed = []
+    for module in find_installed(_existing(root)):
+        verdict = VerdictNote(state="absent")
+        if module.record is not None:
+            host = here
+            for fact, identity in module.record.lent.items():
+                host = host.with_fact(fact, identity)
+            verdict = _verdict(module.record.digest, host, settings)
+        listed.append(ListedModule(module=module, verdict=verdict))
+    return tuple(listed)
+
+
+def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
+    """Remove a module, or all versions of one; see `envbuild.activate.uninstall`.
+
+    Parameters
+    ----------
+    name : str
+        ``NAME/VERSION``, or ``NAME`` where there is one version.
+    every : bool
+        All versions of ``NAME``.
+
+    Raises
+    ------
+    RequestError
+        It is not there, or not ours, or it is not clear which one is meant.
+    """
+    base, version = parse_module(name)
+    if every and version is not None:
+        raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
+    layouts = choose(_existing(root), base, version, every=every)
+    # Of none, unless of all: what is in the way of one is told before another is gone.
+    raise_all([error for layout in layouts for error in strangers(layout)])
+    return tuple(uninstall(layout) for layout in layouts)
+
+
+def _existing(root: Path) -> Path:
+    if not is_directory(root):
+        hint = "name the one that modules were installed in with --root DIR"
+        raise RequestError(f"there is no directory `{root}`", hint=hint)
+    return checked_root(root)
 
 
 def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from envbuild.errors import EnvbuildError
 from envbuild.spec.model import Prepend
-from envbuild.spec.recipe import BaseRequirement, Recipe
+from envbuild.spec.recipe import BaseRequirement, Recipe, VerifyJob
 from envbuild.workflows.inputs import find_catalog, read_recipe
 
 
@@ -82,15 +82,13 @@ class ShownRecipe:
         """Return what the recipe says, and where it stands, as JSON."""
         data: dict[str, Any] = self.recipe.model_dump(mode="json", exclude={"schema_", "requires", "verify"})
         data["requires"] = [str(choice) for choice in self.recipe.requires]
-        data["jobs"] = [
-            {"id": job.id, "title": job.title, "launcher": job.launcher, "variants": list(job.variants)}
-            for job in self.recipe.verify
-        ]
+        data["jobs"] = [job.model_dump(mode="json") for job in self.recipe.verify]
         return json.dumps({**data, "path": str(self.path)}, indent=2, sort_keys=True)
 
     def to_text(self) -> str:
         """Return it as lines of ``name: value``."""
-        return "\n".join(f"{name + ':':<13}{value}" for name, value in self._rows() if value)
+        rows = ((f"{name}:" if name else "", value) for name, value in self._rows() if value)
+        return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         recipe = self.recipe
@@ -106,7 +104,8 @@ class ShownRecipe:
             over = f", over {', '.join(variant.backends)}" if variant.backends else ""
             installed = ", ".join(variant.requirements) or "nothing to install"
             only = f" ({', '.join(variant.versions)} only)" if variant.versions else ""
-            yield "variant", f"{name}: {installed}{origins}{over}{only}"
+            untried = f"; untried: {variant.untried}" if variant.untried else ""
+            yield "variant", f"{name}: {installed}{origins}{over}{only}{untried}"
         yield "owns", ", ".join(recipe.owns)
         yield "requires", ", ".join(map(str, recipe.requires))
         yield "one of", ", ".join(recipe.requires_one_of)
@@ -115,15 +114,34 @@ class ShownRecipe:
         if recipe.source is not None:
             against = f", against {', '.join(recipe.source.against)}" if recipe.source.against else ""
             yield "built", f"{recipe.source.distribution} from its source{against}"
-        yield "system", ", ".join(recipe.system)
+        yield "system", ", ".join(recipe.system) + (", seen by Python" if recipe.debian_python else "")
         yield "python", ", ".join(recipe.python)
         for job in recipe.verify:
             carried = f" ({', '.join(job.variants)})" if job.variants else ""
-            yield "job", f"{job.id}: {job.title}{carried}"
+            by = f", started by {job.launcher}" if job.launcher != "mpiexec" else ""
+            yield "job", f"{job.id}: {job.title}{by}{carried}"
+            for kind, values in _oracles(job):
+                yield "", f"  {kind}: {values}"
         yield "commands", ", ".join(recipe.commands)
+        for path, target in recipe.links.items():
+            yield "link", f"{path} -> {target}"
+        yield "lacks", ", ".join(recipe.lacks)
         for variable, value in recipe.environment.items():
             sign, text = ("+=", value.prepend) if isinstance(value, Prepend) else ("=", value)
             yield "environment", f"{variable} {sign} {text}"
+
+
+def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:
+    """Yield what a job's reports are held to, each kind with its values."""
+    if job.expect:
+        yield "exact", ", ".join(f"{name} = {wanted}" for name, wanted in job.expect.items())
+    if job.same_on_all_ranks:
+        yield "equal on all ranks", ", ".join(job.same_on_all_ranks)
+    if job.compare_with_single:
+        limits = (f"{name} (<= {limit:.0e})" for name, limit in job.compare_with_single.items())
+        yield "as on one rank", ", ".join(limits)
+    if job.says:
+        yield "each rank says", ", ".join(job.says)
 
 
 def _base(needs: BaseRequirement) -> str:

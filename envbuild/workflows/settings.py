@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envbuild import events
 from envbuild.events import Emit
+from envbuild.spec.site import Site
 from envbuild.store.store import Store, default_root
 from envbuild.system import apptainer as runtime
 
@@ -54,6 +56,17 @@ class Settings:
             emit=emit,
         )
 
-    def find_apptainer(self) -> runtime.Apptainer:
-        """Return the Apptainer to use; see `envbuild.system.apptainer.find`."""
-        return runtime.find(self.apptainer)
+    def find_apptainer(self, site: Site | None = None) -> runtime.Apptainer:
+        """Return the Apptainer to use; see `envbuild.system.apptainer.find`.
+
+        Parameters
+        ----------
+        site : Site, optional
+            Where images are to start: its Apptainer is used unless one was named, in the way that it says.
+        """
+        known = next((one for one in site.runtimes if one.name == "apptainer"), None) if site else None
+        if known is None:
+            return runtime.find(self.apptainer)
+        named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
+        path = self.apptainer if named or known.program is None else Path(known.program)
+        return replace(runtime.find(path), unprivileged=known.setuid is False)

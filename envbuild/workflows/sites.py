@@ -17,7 +17,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.site import Site
-from envbuild.system.files import is_directory, read_input, write_atomically
+from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
 from envbuild.workflows.inputs import find_catalog, read_site
 
@@ -126,7 +126,7 @@ def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey
     Raises
     ------
     RequestError
-        A directory is not there, or the file cannot be written.
+        A directory is not there, or the file is there already or cannot be written.
     """
     for path in mpi:
         if not is_directory(path):
@@ -137,6 +137,10 @@ def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey
     if not re.fullmatch(NAME, stem):
         hint = "its stem becomes the site's name: lower-case letters, digits, `.`, `_` and `-`"
         raise RequestError(f"`{output}` cannot be a site's file", hint=hint)
+    if output is not None and exists(output):
+        # Somebody may have written into it what no probe can see.
+        hint = "name another file, and put both together; `envbuild site check` says what has changed"
+        raise RequestError(f"`{output}` is there already", hint=hint)
     probed: Probed = probe(machine or Survey(), name=stem, mpi=tuple(str(path.absolute()) for path in mpi))
     text = draft(probed)
     if output is not None:

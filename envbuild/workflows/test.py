@@ -11,13 +11,21 @@ from pathlib import Path
 from envbuild.check import report as reports
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
+from envbuild.check.fit import findings_of
 from envbuild.check.hosted import host_launcher, judge_from_host, judge_lent, launch_inside, launch_outside
 from envbuild.check.judge import Job, judge_mapped, no_jobs
 from envbuild.check.launchers.mpiexec import Mpiexec
-from envbuild.check.preflight.run import preflight
+from envbuild.check.launchers.srun import Srun
+from envbuild.check.launching import srun_for
+from envbuild.check.pmi import DEFAULT
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.run import Looked, look
 from envbuild.check.report import Report
 from envbuild.check.run import PARTS
+from envbuild.check.scheduled import launch_by_srun
 from envbuild.check.trial import Launch, Trial, try_job
+from envbuild.compat.engine import judge
+from envbuild.compat.from_site import on_site
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest, verify_parts
@@ -25,7 +33,10 @@ from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
 from envbuild.system.fingerprint import fingerprint
-from envbuild.workflows.hosting import NOTHING, Lend, lent
+from envbuild.workflows.check import pmi_findings
+from envbuild.workflows.hosting import NOTHING, Lend, lasting_stage, lent
+from envbuild.workflows.inputs import read_site
+from envbuild.workflows.scheduling import allocated, environment_of_srun, situation, slurm_version
 from envbuild.workflows.settings import Settings
 
 Starter = Callable[[Job], Launch | None]
@@ -39,19 +50,22 @@ def test_image(
     settings: Settings,
     report: Path | None = None,
     lend: Lend = NOTHING,
+    srun: bool = False,
 ) -> Report:
     """Test an image from the image alone, and record the verdict.
 
     Parameters
     ----------
     ranks : int, optional
-        Processes to start (count); what the image says if absent.
+        Processes to start (count); absent, under srun what the allocation says, else what the image says.
     timeout_s : float, optional
         Wall-clock limit of each mini job in seconds; what the job or the image says if absent.
     report : Path, optional
         Where `write_report` will write; looked at before the jobs run.
     lend : Lend
         What of the site's host takes the place of the image's own.
+    srun : bool
+        Whether Slurm's srun starts the ranks in place of the image's mpiexec.
 
     Returns
     -------
@@ -61,28 +75,38 @@ def test_image(
     Raises
     ------
     RequestError
-        It is no image of ours, the report could not be written, or the host's MPI does not fit.
+        It is no image of ours, the report could not be written, the host's MPI does not fit, or srun
+        offers no PMI that the MPI speaks.
     MachineError
-        There is no usable Apptainer.
+        There is no usable Apptainer, or no srun.
     """
     if report is not None:
         _check_place(report)
     started = clock.seconds()
     manifest = read_manifest(image)
-    apptainer = settings.find_apptainer()
+    loaded = read_site(settings.site)
+    apptainer = settings.find_apptainer(loaded.value if loaded is not None else None)
     subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-    wanted = ranks or manifest.ranks
+    wanted = ranks or (allocated() if srun else None) or manifest.ranks
     # Before anything else: what does not fit is refused, not tried.
     hosted = lent(subject, settings, lend) if lend else None
+    by = _srun_of(subject, settings, lend) if srun else None
     here = fingerprint(apptainer)
+    if by is not None:
+        here = here.with_fact("launcher", f"{slurm_version()} {by.word}".strip())
     if hosted is not None:
         for fact, identity in hosted[1].identities.items():
             here = here.with_fact(fact, identity)
     findings = _static(subject, settings, limit_s=timeout_s or manifest.timeout_s)
     # A job about the image's own MPI, and what it brings, says nothing of what takes its place.
-    jobs = [job for job in subject.jobs() if not (hosted and job.own_mpi)]
-    with _starter(subject, hosted) as start:
-        trials = _dynamic(subject, jobs, wanted, timeout_s, settings.emit, start)
+    # Nor does one whose transport wants all ranks in one container say anything of srun.
+    jobs = [job for job in subject.jobs() if not ((hosted or by) and job.own_mpi)]
+    if by is not None:
+        judged = pmi_findings(manifest, hosted[0] if lend.mpi and hosted is not None else None)
+        # These ranks are started with a type that is named; what srun takes unless told is no matter.
+        findings += [finding for finding in judged if finding.id != DEFAULT]
+    with _starter(subject, hosted, by, settings) as start:
+        trials = _dynamic(subject, jobs, wanted, timeout_s, settings.emit, start, Path.cwd() if by else None)
     for trial in trials.values():
         findings += trial.findings
     seen = [each for trial in trials.values() for each in trial.reports]
@@ -139,7 +163,9 @@ def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list
     parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
     findings = [run.judge_parts(parts)]
     intact = findings[0].status == "PASS"
-    findings += preflight(subject.image, settings.store, intact=intact)[1].findings()
+    looked = look(subject.image, settings.store, intact=intact)
+    found = looked.preflight()
+    findings += [*found.findings(), *_misfits(looked, found, settings)]
     if foreign := run.judge_foreign(subject.manifest):
         findings.append(foreign)
     else:
@@ -148,9 +174,37 @@ def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list
     return findings
 
 
+def _misfits(looked: Looked, found: Preflight, settings: Settings) -> list[Finding]:
+    """Return the rules that forbid an image at the site that was named, its own libraries in place."""
+    loaded = read_site(settings.site) if settings.site else None
+    if loaded is None:
+        return []
+    told = findings_of(judge(on_site(looked.facts(found), loaded.value)))
+    return [finding for finding in told if finding.status == "FAIL"]
+
+
+def _srun_of(subject: run.Subject, settings: Settings, lend: Lend) -> Srun:
+    """Return the srun that starts an image's ranks, with a PMI that their MPI speaks."""
+    if not os.access(Path.cwd(), os.W_OK | os.X_OK):
+        raise RequestError(
+            f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
+            hint="start the test in a directory of yours that all nodes share",
+        )
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    return srun_for(situation(subject, site, on_host_mpi=lend.mpi, srun=True))
+
+
 @contextlib.contextmanager
-def _starter(subject: run.Subject, hosted: tuple[Site, Injection] | None) -> Iterator[Starter]:
+def _starter(
+    subject: run.Subject, hosted: tuple[Site, Injection] | None, by: Srun | None, settings: Settings
+) -> Iterator[Starter]:
     """Return what gives the launch of a job; where the host lends its MPI, its staging directory exists."""
+    if by is not None:
+        lending = (hosted[1], lasting_stage(hosted[1], settings)) if hosted else None
+        outside = launch_by_srun(subject, by, env=environment_of_srun(), lent=lending)
+        yield lambda job: outside if _by_ranks(subject, job) else _launch_of(subject, job)
+        return
     if hosted is None:
         yield lambda job: _launch_of(subject, job)
         return
@@ -166,11 +220,16 @@ def _launch_of(subject: run.Subject, job: Job) -> Launch | None:
     return None if launcher is None else run.launch_with(subject, launcher)
 
 
+def _by_ranks(subject: run.Subject, job: Job) -> bool:
+    """Whether a job's ranks are started one by one, as by mpiexec; torchrun's start each other."""
+    return isinstance(run.launcher_of(subject, job.launcher), Mpiexec)
+
+
 def _hosted_launch(
     subject: run.Subject, job: Job, site: Site, injection: Injection, stage: Path
 ) -> Launch | None:
     launcher = run.launcher_of(subject, job.launcher)
-    if launcher is None or not isinstance(launcher, Mpiexec):
+    if not isinstance(launcher, Mpiexec):
         return _launch_of(subject, job)
     outer = host_launcher(site.mpi, injection) if site.mpi and injection.mpi else None
     if outer is None:
@@ -185,13 +244,14 @@ def _dynamic(
     timeout_s: float | None,
     emit: Emit,
     start: Starter,
+    shared: Path | None,
 ) -> dict[str, Trial]:
     trials: dict[str, Trial] = {}
     for job in jobs:
         started, task = clock.seconds(), f"test:{job.id}"
         emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
         limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s
-        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=start(job))
+        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=start(job), shared=shared)
         _done(task, trials[job.id].findings, started, emit)
     return trials
 

@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.hostmpi import HostMpi, unpack
+from tests.support.slurm import Cluster
 from tests.support.users import as_user, ordinary_user, shared_directory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,13 +24,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Desk:
-    """Where somebody works: a directory of theirs, a store of theirs, and the installed command."""
+    """Where somebody works: a directory of theirs, a store of theirs, and the installed command.
+
+    With a cluster it is the login node of that.
+    """
 
     place: Path
     command: Path
     store: Path
     root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    cluster: Cluster | None = None
 
     def envbuild(
         self, *words: str | Path, code: int | None = 0, **options: Any
@@ -47,9 +55,13 @@ class Desk:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as this desk's owner."""
         words = [str(word) for word in argv]
+        place = cwd or self.place
+        line = words if self.root else as_user(words)
+        if self.cluster is not None:
+            line = self.cluster.on_login(line, cwd=place)
         finished = subprocess.run(
-            words if self.root else as_user(words),
-            cwd=cwd or self.place,
+            line,
+            cwd=place,
             env={**os.environ, "ENVBUILD_STORE": str(self.store), **self.env, **(env or {})},
             input=script,
             capture_output=True,
@@ -116,9 +128,12 @@ def installed(shared: Path) -> Path:
 
 
 def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> Desk:
-    """Make a work place with a store below `shared`, for the ordinary user or for root."""
-    place = shared / name
-    place.mkdir()
+    """Make a work place with a store below `shared`, for the ordinary user or for root.
+
+    Its name is its own: tests of two files that think of the same `name` do not meet.
+    """
+    place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
+    place.chmod(0o755)
     user = ordinary_user()
     if os.geteuid() == 0 and not root:
         os.chown(place, user.uid, user.gid)
@@ -138,6 +153,40 @@ def image(desk: Desk) -> Path:
     """The example's image, built from an empty store."""
     desk.envbuild("build", "pytorch-mpi.yaml")
     return desk.place / "pytorch-mpi.sif"
+
+
+SPEC = 'name: {name}\nversion: "1"\nbase: debian-12\nmpi: {mpi}\nframeworks: [{frameworks}]\n'
+FRAMEWORKS = {"mpi4py-abi": ("mpich", "mpi4py-abi")}
+
+
+def spec_of(desk: Desk, name: str) -> Path:
+    """Write the spec of a small image on an MPI."""
+    mpi, frameworks = FRAMEWORKS.get(name, (name, ""))
+    return desk.write(f"on-{name}.yaml", SPEC.format(name=f"on-{name}", mpi=mpi, frameworks=frameworks))
+
+
+@pytest.fixture(scope="session")
+def image_on(desk: Desk) -> Callable[[str], Path]:
+    """Build a small image on an MPI, over the session's store."""
+
+    @cache
+    def build(name: str) -> Path:
+        desk.envbuild("build", spec_of(desk, name))
+        return desk.place / f"on-{name}.sif"
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def host_mpi(desk: Desk) -> Callable[[str], HostMpi]:
+    """Install an MPI outside of any image, from the wheel that a lock names."""
+
+    @cache
+    def install(name: str) -> HostMpi:
+        desk.envbuild("fetch", spec_of(desk, name), "--to", f"wheels-{name}")
+        return unpack(name, desk.place / f"wheels-{name}", desk.place / f"host-{name}")
+
+    return install
 
 
 @pytest.fixture(scope="session")

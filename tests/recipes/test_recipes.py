@@ -1,23 +1,19 @@
-"""Every shipped recipe: readable, judged by arithmetic that exists, and with a negative control a job."""
+"""Every shipped recipe: keeps the rules that newcomers are held to."""
 
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
-from envbuild.check.arithmetic import evaluate
-from envbuild.check.judge import Job
 from envbuild.errors import RequestError
 from envbuild.spec.load import load_recipe
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_asked
-from tests.recipes.controls import CONTROLS
-from tests.recipes.spoil import RECIPES, Control
-
-NAMES = sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
+from envbuild.workflows.recipe_check import check_recipe, read_controls
+from envbuild.workflows.settings import Settings
+from tests.support.controls import NAMES, RECIPES, every_control
 
 
 def recipe(name: str) -> Recipe:
@@ -30,60 +26,31 @@ def test_the_promised_recipes_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_has_what_a_recipe_needs(name: str) -> None:
-    found = recipe(name)
-    directory = RECIPES / name
-    assert found.name == name
-    assert (directory / "README.md").read_text().startswith("# ")
-    assert found.imports
-    assert found.verify
-    assert {"cpu", "any"} & found.variants.keys()
-    assert {choice.name for choice in found.requires} <= set(NAMES)
-    # A file that no job starts is imported by one that is started.
-    started = {job.job for job in found.verify}
-    texts = "".join((directory / "verify" / file).read_text() for file in started)
-    for path in (directory / "verify").glob("*.py"):
-        assert path.name in started or re.search(rf"^(import|from) {path.stem}\b", texts, flags=re.MULTILINE)
+def test_it_keeps_the_rules(name: str, tmp_path: Path) -> None:
+    settings = Settings.of(store=tmp_path, apptainer=None, recipes=[RECIPES], site=None)
+    checked = check_recipe(name, settings)
+    assert checked.controls
+    # What every image can hold must be there.
+    assert {"cpu", "any"} & checked.recipe.variants.keys()
+    assert {choice.name for choice in checked.recipe.requires} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 64, 4096])
-def test_its_expectations_are_arithmetic(name: str, ranks: int) -> None:
-    for job in recipe(name).verify:
-        assert job.expect or job.same_on_all_ranks or job.compare_with_single
-        Job(id=job.id, recipe=name, file=job.job).command()
-        for expression in job.expect.values():
-            evaluate(expression, n=ranks, r=ranks - 1)
-
-
-@pytest.mark.parametrize(
-    "path", sorted(RECIPES.glob("*/verify/*.py")), ids=lambda path: str(path.relative_to(RECIPES))
-)
-def test_a_job_judges_nothing_itself(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    # What is needed to know the answer stays with the judge.
-    assert "PASS" not in path.read_text()
-    assert "ENVBUILD_" not in path.read_text()
-
-
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
-def test_a_control_still_fits_its_job(control: Control) -> None:
-    assert control.text() != (RECIPES / control.recipe / "verify" / control.file).read_text()
-    compile(control.text(), control.file, "exec")
+def test_a_job_judges_nothing_itself(name: str) -> None:
+    for path in sorted((RECIPES / name / "verify").glob("*.py")):
+        ast.parse(path.read_text(), feature_version=(3, 9))
+        # What is needed to know the answer stays with the judge.
+        assert "PASS" not in path.read_text()
+        assert "ENVBUILD_" not in path.read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_everything_that_is_judged_has_a_control_that_fails_it(name: str) -> None:
-    failing = {check for control in CONTROLS for check in control.fails}
-    for job in recipe(name).verify:
-        details = [
-            *job.expect,
-            *job.says,
-            *job.same_on_all_ranks,
-            *(f"{each}-as-one-rank" for each in job.compare_with_single),
-        ]
-        assert {f"D0/{job.id}", *(f"{job.id}/{detail}" for detail in details)} - failing == set()
+def test_all_controls_beside_a_recipe_are_used(name: str) -> None:
+    loaded = read_controls(RECIPES / name)
+    used = [spoiled for spoiled in every_control() if spoiled.recipe == name]
+    assert len(used) == (len(loaded.value.controls) if loaded else 0)
+    for spoiled in used:
+        assert spoiled.text() != spoiled.original
 
 
 @pytest.mark.parametrize("name", ["openmpi", "intel-mpi"])
@@ -108,6 +75,42 @@ def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Pat
     with pytest.raises(
         RequestError, match=r"`pytorch` .* needs Python >=3.10, and the base image `debian-11`"
     ):
+        read_asked(spec)
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "accelerator", "variants"),
+    [
+        ("pytorch@2.15, jax", "cuda", ["cuda-13.2", "cuda-13.2"]),
+        ("pytorch, jax", "cuda", ["cuda-13.0", "cuda-13.0"]),
+        ("jax, tensorflow", "cuda", ["cuda-12.9", "cuda-12.9"]),
+        ("jax", "cuda@>=13.1", ["cuda-13.2"]),
+    ],
+)
+def test_all_frameworks_are_for_one_release_of_cuda(
+    tmp_path: Path, frameworks: str, accelerator: str, variants: list[str]
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f'name: demo\nversion: "1"\nframeworks: [{frameworks}]\naccelerator: "{accelerator}"\n')
+    assert [chosen.variant_name for chosen in read_asked(spec).recipes] == variants
+
+
+def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    head = 'name: demo\nversion: "1"\nframeworks: [pytorch, tensorflow]\n'
+    spec.write_text(head + "accelerator: cuda\n")
+    with pytest.raises(RequestError, match=r"`pytorch` is for cuda-13\.0, and `tensorflow` for cuda-12\.9"):
+        read_asked(spec)
+    spec.write_text(head + "accelerator: cuda@13.2\n")
+    with pytest.raises(RequestError, match=r"`tensorflow` has no variant for `cuda` ==13\.2") as caught:
+        read_asked(spec)
+    assert caught.value.hint == "write `accelerator:` as one of: cpu"
+
+
+def test_the_standards_abi_is_linked_by_mpichs_wrapper_alone(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\nmpi: openmpi\nframeworks: [mpi4py-abi]\n')
+    with pytest.raises(RequestError, match=r"the recipe `mpi4py-abi` requires `mpich`"):
         read_asked(spec)
 
 

@@ -14,6 +14,8 @@ import apptainer  # noqa: E402
 import aptsources  # noqa: E402
 import common  # noqa: E402
 import environment  # noqa: E402
+import modules  # noqa: E402
+import privateapt  # noqa: E402
 import system  # noqa: E402
 
 sys.path.remove(str(SETUP))
@@ -262,7 +264,7 @@ class TestApptainer:
 
     def test_what_an_interrupted_run_left_is_removed(self, tmp_path: Path) -> None:
         (tmp_path / ".incoming-old").mkdir()
-        with apptainer.workplace(tmp_path) as work:
+        with privateapt.workplace(tmp_path) as work:
             (work / "file").touch()
             assert [path.name for path in tmp_path.glob(".incoming-*")] == [work.name]
         assert list(tmp_path.glob(".incoming-*")) == []
@@ -270,6 +272,47 @@ class TestApptainer:
     def test_another_package_layout_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(common.SetupError, match="holds 0 of starter"):
             apptainer.sole(tmp_path.glob("starter"), "starter")
+
+
+class TestEnvironmentModules:
+    def package(self, tree: Path) -> Path:
+        """A package as it comes out of its .deb, with the parts that matter here."""
+        texts = {
+            "usr/lib/x-gnu/modulecmd.tcl": "set libdir {/usr/lib/x-gnu}; home /usr/share/modules; /bin/less",
+            "usr/share/modules/init/bash": "eval $(tclsh '/usr/lib/x-gnu/modulecmd.tcl' bash autoinit)",
+            "etc/environment-modules/initrc": "module use {/usr/share/modules/modulefiles}",
+        }
+        for name, text in texts.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        (tree / "usr/lib/x-gnu/library.so").write_bytes(b"\x7fELF\xff/usr/share/modules")
+        (tree / "usr/lib/modulecmd.tcl").symlink_to("x-gnu/modulecmd.tcl")
+        return tree
+
+    def test_every_file_learns_its_new_place(self, tmp_path: Path) -> None:
+        tree = self.package(tmp_path / "tree")
+        modules.tell_place(tree, modules.moves(tree, Path("/new")))
+        assert (tree / "usr/lib/x-gnu/modulecmd.tcl").read_text() == (
+            "set libdir {/new/usr/lib/x-gnu}; home /new/usr/share/modules; /bin/less"
+        )
+        assert "'/new/usr/lib/x-gnu/modulecmd.tcl'" in (tree / "usr/share/modules/init/bash").read_text()
+        assert "{/new/usr/share/" in (tree / "etc/environment-modules/initrc").read_text()
+        assert b"\xff/usr/share/modules" in (tree / "usr/lib/x-gnu/library.so").read_bytes()
+        assert (tree / "usr/lib/modulecmd.tcl").readlink() == Path("x-gnu/modulecmd.tcl")
+
+    def test_another_package_layout_is_refused(self, tmp_path: Path) -> None:
+        tree = self.package(tmp_path / "tree")
+        (tree / "usr/share/modules/init/bash").unlink()
+        with pytest.raises(common.SetupError, match="laid out in a way"):
+            modules.moves(tree, Path("/new"))
+
+    def test_one_that_was_told_another_place_does_not_answer(self, tmp_path: Path) -> None:
+        """A checkout that was moved or copied sets it up again."""
+        assert modules.answers(modules.PLACE)
+        elsewhere = tmp_path / "usr/share/modules/init"
+        elsewhere.mkdir(parents=True)
+        (elsewhere / "sh").write_bytes((modules.PLACE / "usr/share/modules/init/sh").read_bytes())
+        assert modules.answers(tmp_path) is None
 
 
 LOCK = """\

@@ -119,3 +119,15 @@ class _Writer:
             result += struct.pack("<HHHHIII", 1, number == 1, number, 1, 0, 20, following)
             result += struct.pack("<II", self.text(version), 0)
         return result
+
+
+def ld_so_cache(*names: str) -> bytes:
+    """Make a loader's cache that knows libraries by these names, as `ldconfig` would after finding them."""
+    start = 48 + 24 * len(names)
+    texts = b"".join(name.encode() + b"\0" for name in names)
+    entries = b""
+    for number, name in enumerate(names):
+        at = start + sum(len(one) + 1 for one in names[:number])
+        entries += struct.pack("<iIIIQ", 0x0303, at, at, 0, 0)
+        assert texts[at - start :].startswith(name.encode())
+    return struct.pack("<20sII20x", b"glibc-ld.so.cache1.1", len(names), len(texts)) + entries + texts

@@ -25,6 +25,13 @@ class HostMpi:
     version: str
     prefix: Path
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What programs may ask for; MPICH has the standard's ABI from 5 on."""
+        every = LIBRARIES[self.implementation]
+        older = self.implementation == "mpich" and int(self.version.partition(".")[0]) < 5
+        return every[:1] if older else every
+
     def site(self, *, launcher: bool = True) -> str:
         """Return the text of a site file."""
         prefix = str(self.prefix)
@@ -42,7 +49,7 @@ class HostMpi:
         mpi: dict[str, object] = {
             "implementation": self.implementation,
             "version": self.version,
-            "libraries": [f"{prefix}/lib/{name}" for name in LIBRARIES[self.implementation]],
+            "libraries": [f"{prefix}/lib/{name}" for name in self.libraries],
             **({"launcher": f"{prefix}/bin/mpiexec"} if launcher else {}),
             **further[self.implementation],
         }

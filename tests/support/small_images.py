@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from envbuild.image import sif
 from envbuild.image.model import Manifest, Part
-from envbuild.lock.model import BasePin, Lock, RecipePin
+from envbuild.lock.model import BasePin, Lock, PythonPin, RecipePin
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from envbuild.system.files import sha256
@@ -41,8 +43,24 @@ BASE: Layer = {
 }
 
 
-def small_image(directory: Path, *layers: Layer, name: str = "small.sif", **manifest: object) -> Path:
-    """Write an image with a root and overlays, from bottom to top, and return its path."""
+def small_image(
+    directory: Path,
+    *layers: Layer,
+    name: str = "small.sif",
+    python: Sequence[PythonPin] = (),
+    requests: Sequence[str] = (),
+    python_version: str = "3.11",
+    **manifest: object,
+) -> Path:
+    """Write an image with a root and overlays, from bottom to top, and return its path.
+
+    Parameters
+    ----------
+    python, requests : sequence of PythonPin, sequence of str
+        What its lock has of Python, and what was asked for.
+    python_version : str
+        The version of its Python.
+    """
     parts = []
     for number, layer in enumerate(layers):
         tree = directory / f"{name}-{number}"
@@ -59,9 +77,11 @@ def small_image(directory: Path, *layers: Layer, name: str = "small.sif", **mani
         )
         parts.append((part, blob))
     path = directory / name
-    made = _manifest([part for part, _ in parts], manifest)
+    made = _manifest([part for part, _ in parts], {**manifest, "python": python_version})
+    lock = replace(_lock(made), python=tuple(python), requests=tuple(requests))
+    made = replace(made, lock_digest="sha256:" + hashlib.sha256(dump(lock).encode()).hexdigest())
     data = [
-        sif.DataObject(name=sif.LOCK, content=dump(_lock(made)).encode()),
+        sif.DataObject(name=sif.LOCK, content=dump(lock).encode()),
         sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
     ]
     sif.write_sif(path, architecture=made.architecture, manifest=made, parts=parts, data=data)

@@ -31,13 +31,23 @@ def ordinary_user() -> User:
     """Return who plays the user: ourselves, or as root an account that is made where it is missing."""
     if os.geteuid() != 0:
         entry = pwd.getpwuid(os.geteuid())
-    else:
-        try:
-            entry = pwd.getpwnam(NAME)
-        except KeyError:
-            subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", NAME], check=False)
-            entry = pwd.getpwnam(NAME)  # perhaps of another run that was faster
-        _ensure_subids(NAME)
+        return User(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
+    return _account(NAME)
+
+
+@functools.cache
+def second_user() -> User:
+    """Return somebody else, whom only root can play."""
+    return _account(f"{NAME}-2")
+
+
+def _account(name: str) -> User:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=False)
+        entry = pwd.getpwnam(name)  # perhaps of another run that was faster
+    _ensure_subids(name)
     return User(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
 
 
@@ -54,6 +64,17 @@ def as_user(argv: Sequence[str | Path]) -> list[str]:
     who = [f"HOME={user.home}", f"USER={user.name}", f"LOGNAME={user.name}"]
     ids = [f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups", "--inh-caps=-all"]
     return ["setpriv", *ids, "env", *who, *words]
+
+
+def as_member(argv: Sequence[str | Path], user: User | None, group: int) -> list[str]:
+    """Return the command line that runs another as a user (None: the ordinary one) with one more group."""
+    words = [str(word) for word in argv]
+    if os.geteuid() != 0:
+        return words
+    who = user or ordinary_user()
+    names = [f"HOME={who.home}", f"USER={who.name}", f"LOGNAME={who.name}"]
+    ids = [f"--reuid={who.uid}", f"--regid={who.gid}", f"--groups={group}", "--inh-caps=-all"]
+    return ["setpriv", *ids, "env", *names, *words]
 
 
 @contextmanager

@@ -23,12 +23,16 @@ class Family(_Row):
     ----------
     library, beside : str
         Patterns of the names of the one library, and of others that belong to it.
+    parts : str
+        Pattern of the paths of its own programs and plug-ins, which nothing starts or opens
+        where a host's library takes its place.
     symbols : tuple of str
         How the names begin that its users take from it.
     """
 
     library: str
     beside: str = ""
+    parts: str = ""
     symbols: tuple[str, ...]
 
     def is_library(self, *names: str) -> bool:
@@ -38,6 +42,10 @@ class Family(_Row):
     def concerns(self, names: Sequence[str]) -> bool:
         """Whether one of the names belongs to the family."""
         return any(re.fullmatch(f"{self.library}|{self.beside or '(?!)'}", name) for name in names)
+
+    def owns(self, path: str, *names: str) -> bool:
+        """Whether a file is of no use without the image's own library."""
+        return bool(re.fullmatch(self.parts or "(?!)", path)) or self.concerns(names)
 
 
 class Opened(_Row):
@@ -53,6 +61,8 @@ class Opened(_Row):
         Whether it does without.
     written : bool
         Whether this is so only of those files in which the name is written.
+    gpu : bool
+        Whether this is so only of those files that hold GPU code.
     where : str
         Only in an image that holds a library of this pattern.
     why, hint, source : str
@@ -63,10 +73,26 @@ class Opened(_Row):
     names: tuple[str, ...]
     optional: bool = False
     written: bool = False
+    gpu: bool = False
     where: str = ""
     why: str
     hint: str = ""
     source: str
+
+
+class GpuFiles(_Row):
+    """Whose a file with GPU code is.
+
+    Attributes
+    ----------
+    frameworks : dict of str to str
+        Framework → pattern of the paths of its files.
+    vendors : str
+        Pattern of the paths of what belongs to a toolkit.
+    """
+
+    frameworks: dict[str, str]
+    vendors: str
 
 
 class Components(_Row):
@@ -80,11 +106,18 @@ class Components(_Row):
         In the order of the table.
     together : tuple of str
         Patterns of directories below which libraries are loaded before what needs them.
+    gpu_code : GpuFiles
+        Whose GPU code is.
     """
 
     families: dict[str, Family]
     opened: tuple[Opened, ...]
     together: tuple[str, ...]
+    gpu_code: GpuFiles
+
+    def is_vendors(self, path: str) -> bool:
+        """Whether a file with GPU code belongs to a toolkit."""
+        return bool(re.fullmatch(self.gpu_code.vendors, path))
 
     def together_with(self, path: str) -> str:
         """Return the directory below which a file's package loads its own libraries; empty for none."""

@@ -7,15 +7,20 @@ from dataclasses import asdict, dataclass, field
 
 from envbuild.check.findings import Finding, counts
 from envbuild.check.preflight.facts import Seen
-from envbuild.check.preflight.rules import LIBRARIES, OBJECTS, RULES, Problem, judge
+from envbuild.check.preflight.requires import PythonSide
+from envbuild.check.preflight.rules import LIBRARIES, OBJECTS, PYTHON, PYTHON_ABI, RULES, Problem, judge
 from envbuild.check.preflight.simulate import Simulation, name_of
-from envbuild.check.preflight.tree import INJECTED
 from envbuild.check.probe import DRIVER_LIBRARIES, HOST_LIBRARIES
+from envbuild.compat.from_image import ReadFacts
+from envbuild.elf.gpu import GpuCode
 
 SCHEMA = 1
 _OF_THE_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
 _OF_THE_HOST = (
     "the host lends what needs it, and must lend it as well: name it in the site file's `libraries`"
+)
+_OF_THE_CACHE = (
+    "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
 )
 # Of one rule so many are told one by one: the rest comes from the same cause.
 _TOLD = 20
@@ -34,8 +39,12 @@ class Preflight:
         the recipes say is lacking.
     objects, processes : int
         ELF files, and programs and modules that were simulated (count).
-    facts : dict of str to object
-        What the files tell, as `envbuild.compat.facts.Facts` has it: path → value.
+    distributions : int
+        Python distributions of which the requirements were judged (count).
+    gpu_code : dict of str to GpuCode
+        Path → code for GPUs that the file holds.
+    told : ReadFacts
+        What the files tell for `envbuild.compat.from_image`.
     provides : dict of str to tuple of str
         Of the names that were asked for: those that the image's loader finds → symbol versions
         that they define.
@@ -45,7 +54,9 @@ class Preflight:
     excused: tuple[str, ...]
     objects: int
     processes: int
-    facts: Mapping[str, object] = field(default_factory=dict)
+    distributions: int = 0
+    gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
+    told: ReadFacts = field(default_factory=ReadFacts)
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -69,13 +80,16 @@ class Preflight:
     def _observed(self, rule: str) -> str:
         if rule == LIBRARIES and self.excused:
             return f"all; left to the host or lacking as the recipes say: {', '.join(self.excused)}"
+        if rule in (PYTHON, PYTHON_ABI):
+            return f"{self.distributions} distributions"
         return f"{self.objects} ELF files" if rule == OBJECTS else f"{self.processes} processes"
 
     def document(self, image: Mapping[str, str]) -> dict[str, object]:
         """Return it as JSON data, schema `SCHEMA`.
 
         Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
-        ``excused``, ``problems`` (all; fields of `Problem`), ``findings`` (as in a test's report).
+        ``distributions``, ``excused``, ``problems`` (all; fields of `Problem`), ``findings``
+        (as in a test's report).
         """
         findings = self.findings()
         return {
@@ -85,13 +99,20 @@ class Preflight:
             "counts": counts(findings),
             "objects": self.objects,
             "processes": self.processes,
+            "distributions": self.distributions,
             "excused": list(self.excused),
             "problems": [asdict(problem) for problem in self.problems],
             "findings": [asdict(finding) for finding in findings],
         }
 
 
-def examine(simulation: Simulation, *, lacks: Collection[str] = (), names: Collection[str] = ()) -> Preflight:
+def examine(
+    simulation: Simulation,
+    *,
+    lacks: Collection[str] = (),
+    names: Collection[str] = (),
+    python: PythonSide = PythonSide(),  # noqa: B008  # frozen
+) -> Preflight:
     """Look at every process of an image.
 
     Parameters
@@ -100,6 +121,8 @@ def examine(simulation: Simulation, *, lacks: Collection[str] = (), names: Colle
         Libraries that recipes say nothing brings.
     names : collection of str
         Libraries to tell of whether the image has them.
+    python : PythonSide
+        What was found of its Python distributions.
     """
     seen = Seen(simulation)
     problems: set[Problem] = set()
@@ -113,19 +136,23 @@ def examine(simulation: Simulation, *, lacks: Collection[str] = (), names: Colle
         seen.add(process)
     told, excused = _unexcused(missing, simulation, frozenset(lacks))
     problems |= set(told)
+    problems |= set(python.problems)
     problems |= {
         Problem(rule=OBJECTS, file=path, need="a whole ELF file", winner=why, hint="it is damaged")
         for path, why in simulation.tree.unreadable.items()
     }
     every = tuple(_once(sorted(problems)))
+    code = {path: one.gpu for path, one in simulation.objects.items() if one.gpu is not None}
     found = {name: simulation.find(name) for name in sorted(names)}
     return Preflight(
         problems=every,
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=count,
-        facts=seen.facts(every),
-        provides={name: elf.versions_defined for name, elf in found.items() if elf is not None},
+        distributions=python.distributions,
+        gpu_code=code,
+        told=seen.told(every, code),
+        provides={name: one.elf.versions_defined for name, one in found.items() if one is not None},
     )
 
 
@@ -142,22 +169,27 @@ def _unexcused(
     plugins = _plugins(left, simulation)
     for path in plugins:
         excused |= left.pop(path)
-    problems = [
-        Problem(
-            rule=LIBRARIES,
-            file=path,
-            need=name,
-            winner="nothing",
-            hint=_OF_THE_HOST if path.startswith(f"{INJECTED}/") else _OF_THE_IMAGE,
-        )
-        for path, names in left.items()
-        for name in names
-    ]
+    problems = [_missing(path, name, simulation) for path, names in left.items() for name in names]
     return problems, excused
 
 
+def _missing(path: str, name: str, simulation: Simulation) -> Problem:
+    uncached = simulation.uncached(name)
+    hint = _OF_THE_HOST if simulation.is_lent(path) else _OF_THE_IMAGE
+    return Problem(
+        rule=LIBRARIES,
+        file=path,
+        need=name,
+        winner=f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing",
+        hint=_OF_THE_CACHE if uncached else hint,
+    )
+
+
 def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str]:
-    """Return what lacks only libraries of a host, is no program, and only its like lean on."""
+    """Return what lacks only libraries of a host, is no program, and only its like lean on.
+
+    What a host lends is none: nobody else could bring what it lacks.
+    """
 
     def elf(path: str) -> tuple[str, bool, tuple[str, ...]]:
         found = simulation.tree.lookup(path)
@@ -166,7 +198,9 @@ def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str
     plugins = {
         path
         for path, names in missing.items()
-        if not elf(path)[1] and all(HOST_LIBRARIES.match(name) for name in names)
+        if not elf(path)[1]
+        and not simulation.is_lent(path)
+        and all(HOST_LIBRARIES.match(name) for name in names)
     }
     while True:
         leaning = {

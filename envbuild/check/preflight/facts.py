@@ -1,15 +1,20 @@
-"""What a look at an image tells of it, in the words of the rules on what fits together. Pure."""
+"""What a look at an image tells of it. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from envbuild.check.preflight.gpu import frameworks
 from envbuild.check.preflight.rules import RPATH, Problem
 from envbuild.check.preflight.simulate import Process, Simulation
+from envbuild.compat.from_image import ReadFacts
+from envbuild.elf.gpu import GpuCode
 from envbuild.elf.mpi import mpi_abi
+from envbuild.spec.site import MpiAbi
 
-IMAGE = "image"
+# Under which programs find an MPI's C library.
+_MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
 _CXX = "libstdc++.so.6"
 
 
@@ -20,7 +25,7 @@ class Seen:
         self._simulation = simulation
         self._family = simulation.table.families["mpi"]
         self._names: set[str] = set()
-        self._abis: set[str] = set()
+        self._abis: set[MpiAbi] = set()
         self._cxx: set[str] = set()
         # Most copies of a library that one process loads.
         self._copies: dict[str, set[str]] = {"nccl": set(), "cudnn": set()}
@@ -45,13 +50,15 @@ class Seen:
                     self._names.add(name)
                     self._abis.add(abi)
 
-    def facts(self, problems: Sequence[Problem]) -> dict[str, object]:
-        """Return fact's path → value, as `envbuild.compat.facts.Facts` has them.
+    def told(self, problems: Sequence[Problem], code: Mapping[str, GpuCode]) -> ReadFacts:
+        """Return what was noted.
 
         Parameters
         ----------
         problems : sequence of Problem
             What was wrong with the processes.
+        code : mapping of str to GpuCode
+            GPU code of the image's files.
         """
         needed = {
             version
@@ -60,16 +67,24 @@ class Seen:
             for version in versions
         }
         tied = sorted({problem.file for problem in problems if problem.rule == RPATH})
-        values: dict[str, object] = {
-            "mpi.needed_sonames": tuple(sorted(self._names)) or None,
-            "mpi.needed_abis": tuple(sorted(self._abis)) or None,
-            "mpi.rpath_files": tuple(tied),
-            **{f"{name}.copies": tuple(sorted(paths)) for name, paths in self._copies.items()},
-            "glibc.needed": newest(needed, "GLIBC"),
-            "libstdcxx.needed": newest(needed, "GLIBCXX"),
-            "libstdcxx.image": newest(self._cxx, "GLIBCXX"),
-        }
-        return {path: value for path, value in values.items() if value is not None}
+        return ReadFacts(
+            mpi_abis=tuple(self._offered()) or None,
+            needed_abis=tuple(sorted(self._abis)) or None,
+            needed_sonames=tuple(sorted(self._names)) or None,
+            rpath_files=tuple(tied),
+            nccl_copies=tuple(sorted(self._copies["nccl"])),
+            cudnn_copies=tuple(sorted(self._copies["cudnn"])),
+            glibc_needed=newest(needed, "GLIBC"),
+            libstdcxx_needed=newest(needed, "GLIBCXX"),
+            libstdcxx_image=newest(self._cxx, "GLIBCXX"),
+            gpu_code=frameworks(code),
+        )
+
+    def _offered(self) -> list[MpiAbi]:
+        """Return the ABIs of what a program gets that opens an MPI by name, sorted."""
+        found = (self._simulation.find(name) for name in _MPI_NAMES)
+        abis = (mpi_abi(one.elf.soname, one.symbols.defined) for one in found if one is not None)
+        return sorted({abi for abi in abis if abi is not None})
 
 
 def newest(versions: Iterable[str], kind: str) -> str | None:

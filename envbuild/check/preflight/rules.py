@@ -19,8 +19,10 @@ COPIES = "P1.copies"
 RPATH = "P1.rpath"
 OPENED = "P1.opened"
 CUDNN = "P1.cudnn"
+PYTHON = "P1.python-requires"
+PYTHON_ABI = "P1.python-abi"
 
-# Rule → what is expected of every process, for people.
+# Rule → what is expected, for people; most of every process.
 RULES = {
     OBJECTS: "every ELF file is whole",
     LIBRARIES: "every library is found",
@@ -31,6 +33,8 @@ RULES = {
     RPATH: "no DT_RPATH ties a program to one libmpi",
     OPENED: "what is opened by name is found",
     CUDNN: "all parts of cuDNN come from one directory",
+    PYTHON: "every requirement of a Python distribution is met",
+    PYTHON_ABI: "every extension module is for the image's Python",
 }
 _SOME = 4
 # Functions that want a datatype, which for Open MPI is an object of its own.

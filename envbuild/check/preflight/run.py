@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 from envbuild.check.preflight import components
 from envbuild.check.preflight.examine import Preflight, examine
+from envbuild.check.preflight.requires import judge_python
 from envbuild.check.preflight.scan import (
     SCAN_FORMAT,
     LayerScan,
@@ -22,19 +24,26 @@ from envbuild.check.preflight.scan import (
 )
 from envbuild.check.preflight.simulate import Simulation
 from envbuild.check.preflight.tree import ImageTree
-from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.check.run import CHANGED
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_image import facts_of_image
+from envbuild.errors import CheckError, EnvbuildError, Location, RequestError
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import read_manifest, read_sif
+from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
 from envbuild.image.sifformat import Descriptor
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES
+from envbuild.lock.model import Lock
+from envbuild.lock.text import load
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import read_input
 
 _READ_BYTES = 1 << 20
 _MAX_SCAN_BYTES = 512 << 20
+# Coarser than the clock of any file system that holds images.
+_SETTLED_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,71 @@ class _Part:
 
     descriptor: Descriptor
     digest: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """An image whose file systems were read: what it loads is simulated from them, with and without a host.
+
+    Attributes
+    ----------
+    image : Path
+        The file.
+    manifest : Manifest
+        What it says of itself.
+    scans : tuple of LayerScan
+        Of its file systems, from bottom to top.
+    changed : tuple of str
+        Parts of it, in words, whose bytes are not those that the manifest says.
+    """
+
+    image: Path
+    manifest: Manifest
+    scans: tuple[LayerScan, ...]
+    changed: tuple[str, ...] = ()
+
+    def simulation(self, injected: Mapping[str, Path] | None = None) -> Simulation:
+        """Return its processes; parameters and errors are those of `preflight`."""
+        lent = _lent(injected or {})
+        variables = apply(self.manifest.environment, {})
+        return Simulation(
+            ImageTree(self.scans, lent),
+            machine=self.manifest.architecture,
+            library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
+            injected=lent,
+        )
+
+    def preflight(
+        self, *, injected: Mapping[str, Path] | None = None, names: Collection[str] = ()
+    ) -> Preflight:
+        """Return what is wrong with its processes; parameters and errors are those of the function."""
+        simulation = self.simulation(injected)
+        python = judge_python(
+            simulation.tree,
+            python=self.manifest.python,
+            architecture=self.manifest.architecture,
+            requests=self._lock().requests,
+        )
+        return examine(simulation, lacks=self.manifest.lacks, names=names, python=python)
+
+    def facts(self, found: Preflight) -> Facts:
+        """Return its facts, as rules are judged by.
+
+        Parameters
+        ----------
+        found : Preflight
+            Of the image on its own libraries.
+
+        Raises
+        ------
+        RequestError, ManyErrors
+            It carries no lock, or one that cannot be read.
+        """
+        return facts_of_image(self._lock(), found.told, layered=len(self.manifest.parts) > 1)
+
+    def _lock(self) -> Lock:
+        return load(read_data(self.image, LOCK), self.image)
 
 
 def preflight(
@@ -53,57 +127,73 @@ def preflight(
     intact: bool | None = None,
     names: Collection[str] = (),
 ) -> tuple[Manifest, Preflight]:
-    """Look at an image.
+    """Look at an image, and say what is wrong with its processes.
+
+    Parameters
+    ----------
+    store, intact
+        As in `look`.
+    injected : mapping of str to Path, optional
+        Soname → file of the host, in a directory that the loader searches first.
+    names : collection of str, optional
+        Libraries to tell of whether the image has them.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        As `look`; a library of the host cannot be read; or the image carries no
+        lock, or one that cannot be read.
+    """
+    looked = look(image, store, intact=intact)
+    return looked.manifest, looked.preflight(injected=injected, names=names)
+
+
+def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
+    """Read an image's file systems, or what the store knows of them.
 
     Parameters
     ----------
     store : Store
         Keeps what was read of each file system under its digest, in ``scans/``;
         one that cannot be written, or holds a damaged scan, costs time alone.
-    injected : mapping of str to Path, optional
-        Soname → file of the host, in a directory that the loader searches first.
     intact : bool, optional
-        Whether the file systems are known to be those of the manifest; compared here if absent.
-    names : collection of str, optional
-        Libraries to tell of whether the image has them.
+        Whether the file systems are known to be those of the manifest; if absent they are compared
+        here, unless they have been and the file is the same by its inode and times.
 
     Raises
     ------
     RequestError
-        It is no image of ours, a file system of it is damaged, or a library of the host cannot be read.
+        It is no image of ours, or was built with a file system that cannot be read.
+    CheckError
+        A file system of it cannot be read, and is not the one that was built.
     """
-    manifest, simulation = simulate(image, store, injected=injected, intact=intact)
-    return manifest, examine(simulation, lacks=manifest.lacks, names=names)
-
-
-def simulate(
-    image: Path,
-    store: Store,
-    *,
-    injected: Mapping[str, Path] | None = None,
-    intact: bool | None = None,
-) -> tuple[Manifest, Simulation]:
-    """Return an image's processes; parameters and errors are those of `preflight`."""
     manifest = read_manifest(image)
-    lent = _lent(injected or {})
     partitions = read_sif(image).partitions
-    digests = [part.digest for part in manifest.parts] + [""] * len(partitions)
+    named = [(part.digest, "+".join(part.layers) or part.role) for part in manifest.parts]
+    more = [("", "a part that the manifest does not name")] * len(partitions)
     parts = [
-        _Part(descriptor=thing, digest=digest)
-        for thing, digest in zip(partitions, digests[: len(partitions)], strict=True)
+        _Part(descriptor=thing, digest=digest, name=name)
+        for thing, (digest, name) in zip(partitions, [*named, *more][: len(partitions)], strict=True)
     ]
-    tree = ImageTree(_scans(image, parts, store, intact), lent)
-    variables = apply(manifest.environment, {})
-    simulation = Simulation(
-        tree,
-        machine=manifest.architecture,
-        library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
-        injected=bool(lent),
+    read = _scans(image, parts, store, intact)
+    changed = [part.name for part, one in zip(parts, read, strict=True) if not one.same]
+    changed += [f"{name} (absent)" for _, name in named[len(partitions) :]]
+    if intact is None and _digest(read_data(image, LOCK)) != manifest.lock_digest:
+        changed.append("the lock")
+    return Looked(
+        image=image, manifest=manifest, scans=tuple(one.scan for one in read), changed=tuple(changed)
     )
-    return manifest, simulation
 
 
-def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | None) -> list[LayerScan]:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a file system holds, and whether its bytes are those that the manifest says."""
+
+    scan: LayerScan
+    same: bool
+
+
+def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | None) -> list[_Read]:
     try:
         with image.open("rb") as file, ThreadPoolExecutor(host.cores()) as pool:
             # Unpacking and hashing leave the interpreter's lock: two cores have work.
@@ -120,19 +210,25 @@ def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | Non
         ) from error
 
 
-def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> LayerScan:
+def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Read:
     thing = part.descriptor
     # What another file system holds must neither be told of this one nor be kept under its name.
-    same = _is(file, part) if intact is None else intact
+    same = _same(file, part, store) if intact is None else intact
     path = _kept(store, part.digest) if same else None
     if path is not None:
         kept = _read(path)
         if kept is not None:
-            return kept
-    scan = scan_layer(Squashfs(file, thing.offset, thing.size))
+            return _Read(kept, same)
+    try:
+        scan = scan_layer(Squashfs(file, thing.offset, thing.size))
+    except ValueError as error:
+        if same:
+            raise
+        problem = f"a file system of `{Path(file.name).name}` ({part.name}) is not the one that was built,"
+        raise CheckError(f"{problem} and cannot be read: {error}", hint=CHANGED) from error
     if path is not None:
-        _write(store, path, scan)
-    return scan
+        _write(store, path, scan.to_json())
+    return _Read(scan, same)
 
 
 def _kept(store: Store, digest: str) -> Path | None:
@@ -150,11 +246,32 @@ def _read(path: Path) -> LayerScan | None:
         return None
 
 
-def _write(store: Store, path: Path, scan: LayerScan) -> None:
+def _write(store: Store, path: Path, text: str) -> None:
     try:
-        store.write(path, scan.to_json())
+        store.write(path, text)
     except EnvbuildError:
         return  # who may only read a store looks anew each time
+
+
+def _same(file: BinaryIO, part: _Part, store: Store) -> bool:
+    """Whether a file system is the one that the manifest says; compared once for a file that stays as it is.
+
+    Whoever launches an image of 3 GB again and again would read all of it each time.
+    """
+    status = os.fstat(file.fileno())
+    stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    words = [*stamp, part.descriptor.offset, part.descriptor.size, part.digest]
+    mark = store.root / "scans/compared" / hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    try:
+        # A change right after a comparison may leave the times of the file as they were.
+        if mark.stat().st_mtime_ns > status.st_ctime_ns + _SETTLED_NS:
+            return True
+    except OSError:
+        pass
+    same = _is(file, part)
+    if same:
+        _write(store, mark, "")
+    return same
 
 
 def _is(file: BinaryIO, part: _Part) -> bool:
@@ -168,6 +285,10 @@ def _is(file: BinaryIO, part: _Part) -> bool:
         digest.update(chunk)
         at += len(chunk)
     return f"sha256:{digest.hexdigest()}" == part.digest
+
+
+def _digest(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def _lent(injected: Mapping[str, Path]) -> dict[str, Scanned]:

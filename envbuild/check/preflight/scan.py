@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envbuild.check.preflight import components as known
+from envbuild.check.preflight.installed import TELLS, Installed, read_installed, worth_keeping
+from envbuild.elf.cache import cached_names
+from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
 from envbuild.image.squashfs import Entry, Squashfs
 
 # Raised whenever a scan sees more, or writes it otherwise.
-SCAN_FORMAT = 1
+SCAN_FORMAT = 4
 
-_CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)")
+# What says where the loader, and Python, look.
+_CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")
 _MAX_CONF_BYTES = 64 << 10
+CACHE = "/etc/ld.so.cache"
+_MAX_CACHE_BYTES = 16 << 20
+# Of a distribution's metadata the header counts, which comes first.
+_MAX_METADATA_BYTES = 1 << 20
+_OBJECTS = ("objects", "distributions")
 _MAX_SEARCHED_BYTES = 64 << 20
 
 
@@ -34,11 +43,14 @@ class Scanned:
         Those that belong to a family it has to do with.
     written : tuple of str
         Names of libraries that it opens if they are written in it, and are.
+    gpu : GpuCode or None
+        Its code for GPUs; without any fat binary where that is of a form that is not known.
     """
 
     elf: ElfObject
     symbols: Symbols
     written: tuple[str, ...] = ()
+    gpu: GpuCode | None = None
 
 
 @dataclass(slots=True)
@@ -54,9 +66,12 @@ class LayerScan:
     objects : dict of str to Scanned
         ELF files, 64-bit and little-endian.
     texts : dict of str to str
-        Of ``ld.so.conf``.
+        Of ``ld.so.conf``, and of the ``pyvenv.cfg`` of the image's Python; of the loader's cache the
+        names that it knows, one a line, where its form is known.
     unreadable : dict of str to str
         ELF file → what is wrong with it.
+    distributions : dict of str to Installed
+        Metadata file → the Python distribution that it tells of.
     """
 
     directories: list[str] = field(default_factory=list)
@@ -66,19 +81,25 @@ class LayerScan:
     objects: dict[str, Scanned] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    distributions: dict[str, Installed] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as one line that `from_json` reads."""
         data = {
             "format": SCAN_FORMAT,
             "components": known.digest(),
-            **{name: getattr(self, name) for name in self.__slots__ if name != "objects"},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in _OBJECTS},
+            "distributions": {
+                path: [one.requires, one.name, one.version, one.python]
+                for path, one in self.distributions.items()
+            },
             "objects": {
                 path: [
                     asdict(found.elf),
                     sorted(found.symbols.undefined),
                     sorted(found.symbols.defined),
                     found.written,
+                    asdict(found.gpu) if found.gpu else None,
                 ]
                 for path, found in self.objects.items()
             },
@@ -100,9 +121,12 @@ def from_json(text: str) -> LayerScan | None:
             texts=_pairs(data["texts"]),
             unreadable=_pairs(data["unreadable"]),
         )
-        for path, (elf, undefined, defined, written) in data["objects"].items():
+        for path, (elf, undefined, defined, written, gpu) in data["objects"].items():
             symbols = Symbols(frozenset(_texts(undefined)), frozenset(_texts(defined)))
-            scan.objects[path] = Scanned(_elf(elf), symbols, tuple(_texts(written)))
+            scan.objects[path] = Scanned(_elf(elf), symbols, tuple(_texts(written)), _gpu(gpu))
+        for path, (requires, *words) in data["distributions"].items():
+            name, version, python = _texts(words)
+            scan.distributions[path] = Installed(name, version, tuple(_texts(requires)), python)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return scan
@@ -117,6 +141,7 @@ def scan_layer(layer: Squashfs) -> LayerScan:
         It is damaged. An ELF file that is, is told in the scan.
     """
     scan = LayerScan()
+    metadata = {}
     for entry in layer.walk():
         if entry.kind == "directory":
             scan.directories.append(entry.path)
@@ -127,8 +152,15 @@ def scan_layer(layer: Squashfs) -> LayerScan:
         elif entry.kind == "file" and _CONF.fullmatch(entry.path) and entry.size <= _MAX_CONF_BYTES:
             with layer.open(entry) as file:
                 scan.texts[entry.path] = file.read().decode(errors="replace")
+        elif entry.path == CACHE and (names := _cached(layer, entry)) is not None:
+            scan.texts[CACHE] = "\n".join(names)
         elif not (_may_be_loaded(entry) and _scan_file(layer, entry, scan)):
             scan.files.append(entry.path)
+            if entry.kind == "file" and TELLS.fullmatch(entry.path):
+                with layer.open(entry) as file:
+                    text = file.read(_MAX_METADATA_BYTES).decode(errors="replace")
+                metadata[entry.path] = worth_keeping(entry.path, text)
+    scan.distributions = read_installed(metadata)
     return scan
 
 
@@ -149,6 +181,13 @@ def scan_host_file(path: Path) -> Scanned | None:
 
 def _may_be_loaded(entry: Entry) -> bool:
     return entry.size >= 64 and (".so" in entry.path.rpartition("/")[2] or bool(entry.mode & 0o111))
+
+
+def _cached(layer: Squashfs, entry: Entry) -> tuple[str, ...] | None:
+    if entry.kind != "file" or entry.size > _MAX_CACHE_BYTES:
+        return None
+    with layer.open(entry) as file:
+        return cached_names(file.read())
 
 
 def _scan_file(layer: Squashfs, entry: Entry, scan: LayerScan) -> bool:
@@ -182,13 +221,29 @@ def _scanned(file: BinaryIO, name: str, elf: ElfObject, size: int) -> Scanned:
         file.seek(0)
         content = file.read()
         written = tuple(one for one in wanted if b"\0" + one.encode() + b"\0" in content)
-    return Scanned(elf, symbols, written)
+    return Scanned(elf, symbols, written, _gpu_code(file))
+
+
+def _gpu_code(file: BinaryIO) -> GpuCode | None:
+    try:
+        return read_gpu_code(file)
+    except ValueError:
+        # The loader takes the file all the same: what it holds for GPUs is unknown, and that is all.
+        return GpuCode(0, {})
 
 
 def _elf(data: Mapping[str, Any]) -> ElfObject:
     needs = {name: tuple(_texts(versions)) for name, versions in data["versions_needed"].items()}
     lists = {name: tuple(_texts(data[name])) for name in ("needed", "rpath", "runpath", "versions_defined")}
     return ElfObject(**{**data, **lists, "versions_needed": needs})
+
+
+def _gpu(data: object) -> GpuCode | None:
+    if data is None:
+        return None
+    if not isinstance(data, dict) or not all(type(count) is int for count in data["held"].values()):
+        raise ValueError("not a file's GPU code")
+    return GpuCode(int(data["binaries"]), dict(data["held"]))
 
 
 def _texts(data: object) -> list[str]:

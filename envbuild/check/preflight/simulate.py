@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from envbuild.check.preflight.components import Components, Opened, components
-from envbuild.check.preflight.scan import Scanned
-from envbuild.check.preflight.tree import INJECTED, ImageTree
+from envbuild.check.preflight.scan import CACHE, Scanned
+from envbuild.check.preflight.tree import ImageTree
 from envbuild.elf.loader import Closure, Loaded, Search, cache_directories, closure, default_directories
 from envbuild.elf.read import ElfObject
-
-_CACHE = "/etc/ld.so.cache"
+from envbuild.site.inject import PRIVATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +41,23 @@ class Simulation:
         As in `ElfObject`; files for others are left alone.
     library_path : sequence of str
         LD_LIBRARY_PATH within the image.
-    injected : bool
-        Whether libraries of a host stand in `INJECTED`.
+    injected : collection of str
+        Names of the libraries of a host that stand in `PRIVATE`.
     """
 
     def __init__(
-        self, tree: ImageTree, *, machine: str, library_path: Sequence[str], injected: bool = False
+        self, tree: ImageTree, *, machine: str, library_path: Sequence[str], injected: Collection[str] = ()
     ) -> None:
         self.tree = tree
         self.table: Components = components()
-        first = (INJECTED,) if injected else ()
+        self._lent = {f"{PRIVATE}/{name}" for name in injected}
+        first = (PRIVATE,) if injected else ()
+        cached = tree.texts.get(CACHE)
         self.search = Search(
             library_path=(*first, *library_path),
             # Without the cache itself its directories are not known to the loader.
-            cache=cache_directories(tree.texts) if tree.real(_CACHE) else (),
+            cache=cache_directories(tree.texts) if tree.real(CACHE) else (),
+            cached=None if cached is None else frozenset(cached.splitlines()),
             default=default_directories(machine),
         )
         self.objects: dict[str, Scanned] = {
@@ -66,6 +68,9 @@ class Simulation:
             # A library that is lent under two names is one.
             self._scanned.setdefault(id(found.elf), (path, found))
         self._together = self._index()
+        self._replaced = [
+            family for family in self.table.families.values() if any(map(family.is_library, injected))
+        ]
         self._opened = {path: self._rows(path, found) for path, found in self.objects.items()}
         self._opens: dict[str, list[str]] = {}
         for path, rows in self._opened.items():
@@ -98,31 +103,45 @@ class Simulation:
 
         reached: set[int] = set()
         for path in sorted(self.objects, key=rank):
-            if id(self.objects[path].elf) in reached:
+            if id(self.objects[path].elf) in reached or self._idle(path):
                 continue
             process = self.process(path)
             reached |= {id(loaded.found) for loaded in process.closure.objects}
             yield process
+
+    def _idle(self, path: str) -> bool:
+        """Whether a file is a part of what a host's library takes the place of."""
+        if self.is_lent(path):
+            return False
+        names = (path.rpartition("/")[2], self.objects[path].elf.soname)
+        return any(family.owns(path, *names) for family in self._replaced)
+
+    def is_lent(self, path: str) -> bool:
+        """Whether a file is the host's, not the image's."""
+        return path in self._lent
 
     def process(self, path: str) -> Process:
         """Return what one program or module loads."""
         place = self.table.together_with(path)
         search = self.search
         if place:
-            search = Search(
-                library_path=search.library_path,
-                cache=search.cache,
-                default=search.default,
-                preset=self._together[place],
-            )
+            search = replace(search, preset=self._together[place])
         return Process(path=path, closure=closure(path, self.tree, search, opens=self._opens))
 
-    def find(self, name: str) -> ElfObject | None:
+    def find(self, name: str) -> Scanned | None:
         """Return the library that a program without search paths of its own gets; None for nothing."""
         search = self.search
-        places = (*search.library_path, *search.cache, *search.default)
-        hits = (self.tree.lookup(f"{place}/{name}") for place in places if place)
+        cache = search.cache if search.cached is None or name in search.cached else ()
+        places = (*search.library_path, *cache, *search.default)
+        hits = (self.tree.at(f"{place}/{name}") for place in places if place)
         return next((found for found in hits if found is not None), None)
+
+    def uncached(self, name: str) -> str:
+        """Return the path of a library that lies where the cache leads, and is not in it; empty for none."""
+        if self.search.cached is None or name in self.search.cached:
+            return ""
+        paths = (f"{place}/{name}" for place in self.search.cache)
+        return next((path for path in paths if self.tree.at(path)), "")
 
     def _index(self) -> Mapping[str, Mapping[str, str]]:
         """Return, for each directory whose packages load their own libraries, name → path."""
@@ -143,6 +162,7 @@ class Simulation:
             for row in self.table.opened
             if any(re.fullmatch(row.by, name) for name in names)
             and (not row.written or set(row.names) & set(found.written))
+            and (not row.gpu or found.gpu is not None)
             and (not row.where or self._holds(row.where))
         ]
 

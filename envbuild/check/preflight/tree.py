@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from envbuild.check.preflight.installed import Installed
 from envbuild.check.preflight.scan import LayerScan, Scanned
 from envbuild.elf.read import ElfObject
+from envbuild.site.inject import MOUNT, PRIVATE
 
-# Where libraries of a host stand in a simulation: the loader searches it first.
-INJECTED = "/.envbuild-injected"
 _MAX_LINKS = 40
 
 _DIRECTORY, _FILE = "directory", "file"
@@ -27,18 +27,21 @@ class ImageTree:
     layers : sequence of LayerScan
         From bottom to top.
     injected : mapping of str to Scanned
-        Name → library of the host, in the directory `INJECTED`.
+        Name → library of the host, in the directory `PRIVATE`, as when the image runs: what the
+        image itself has at `MOUNT` is hidden then.
     """
 
     def __init__(self, layers: Sequence[LayerScan], injected: Mapping[str, Scanned] | None = None) -> None:
         self._nodes: dict[str, _Node] = {"/": _DIRECTORY}
         self.texts: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
+        self.distributions: dict[str, Installed] = {}
         for layer in layers:
             self._add(layer)
-        self._nodes[INJECTED] = _DIRECTORY
-        for name, one in (injected or {}).items():
-            self._nodes[f"{INJECTED}/{name}"] = one
+        if injected:
+            self._hide(MOUNT)
+            self._nodes |= {MOUNT: _DIRECTORY, PRIVATE: _DIRECTORY}
+            self._nodes |= {f"{PRIVATE}/{name}": one for name, one in injected.items()}
         self._directories: dict[str, str | None] = {}
 
     def lookup(self, path: str) -> ElfObject | None:
@@ -109,11 +112,13 @@ class ImageTree:
             self._nodes[path] = node
             self.texts.pop(path, None)
             self.unreadable.pop(path, None)
+            self.distributions.pop(path, None)
         self.texts |= layer.texts
         self.unreadable |= layer.unreadable
+        self.distributions |= layer.distributions
 
     def _hide(self, path: str) -> None:
         below = path + "/"
-        for table in (self._nodes, self.texts, self.unreadable):
+        for table in (self._nodes, self.texts, self.unreadable, self.distributions):
             for hidden in [one for one in table if one == path or one.startswith(below)]:
                 del table[hidden]

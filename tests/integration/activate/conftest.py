@@ -116,6 +116,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         *,
         root: str = "modules",
         thin: bool = False,
+        default: bool = False,
         site: Site | None = None,
         verdict: VerdictNote | None = None,
     ) -> Installed:
@@ -129,6 +130,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
             root=place.path / root,
             verdict=verdict or VerdictNote(state="passed", text="2 ranks"),
             thin_parts=parts,
+            default=default,
             site=site,
             apptainer=find(),
         )

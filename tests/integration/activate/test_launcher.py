@@ -26,7 +26,7 @@ def launcher(place):
             **{
                 "label": "small/1.0", "home": place.path / "home.d", "image": place.path / "image.sif",
                 "overlays": (), "digest": "sha256:" + "a" * 64, "commands": ("python", "mpiexec"),
-                "has_mpi": True, "apptainer": stand_in, "binds": (), **changes,
+                "mpi": "mpich", "apptainer": stand_in, "binds": (), **changes,
             }
         )  # fmt: skip
         (commands / "launcher").write_text(launcher_text(launch))
@@ -91,21 +91,47 @@ RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 
 
 @pytest.mark.parametrize(
-    ("env", "has_mpi", "warned"),
+    ("env", "mpi", "lacked"),
     [
-        (RANKS, True, True),
-        ({**RANKS, "SLURM_PROCID": "1"}, True, False),
-        ({**RANKS, "PMI_RANK": "0"}, True, False),
-        ({**RANKS, "PMIX_NAMESPACE": "x"}, True, False),
-        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, True, False),
-        (RANKS, False, False),
-        ({}, True, False),
+        (RANKS, "mpich", "PMI"),
+        ({**RANKS, "SLURM_PROCID": "1"}, "mpich", None),
+        ({**RANKS, "PMI_RANK": "0"}, "mpich", None),
+        ({**RANKS, "PMI_RANK": "0"}, "openmpi", "PMIx"),
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, "mpich", None),
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, "openmpi", None),
+        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, "mpich", None),
+        (RANKS, "", None),
+        ({}, "mpich", None),
     ],
 )
-def test_tasks_without_pmi_are_warned_of_once(launcher, place, env, has_mpi, warned):
-    done = place.run(launcher(has_mpi=has_mpi), env=env)
+def test_tasks_without_pmi_are_warned_of_once(launcher, place, env, mpi, lacked):
+    done = place.run(launcher(mpi=mpi), env=env)
     assert words(done)[-2] == "python"
-    assert ("4 tasks and no PMI: every MPI rank will be alone" in done.stderr) == warned
+    said = [line for line in done.stderr.splitlines() if "tasks and no" in line]
+    warned = (
+        f"envbuild: 4 tasks and no {lacked}: every MPI rank will be alone (srun --mpi=list tells the kinds)"
+    )
+    assert said == ([warned] if lacked else [])
+
+
+@pytest.mark.parametrize(
+    ("env", "set_"),
+    [
+        (RANKS, ["UCX_TLS=^cma"]),
+        # What the user has set is the user's decision, be it nothing.
+        ({**RANKS, "UCX_TLS": "all"}, ["UCX_TLS=all"]),
+        ({**RANKS, "UCX_TLS": ""}, ["UCX_TLS="]),
+        # Ranks that the image's mpiexec starts share one container.
+        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, []),
+        ({}, []),
+    ],
+)
+def test_tasks_in_containers_apart_are_told_so(launcher, place, env, set_):
+    stand_in = place.path / "shows-environment"
+    stand_in.write_text("#!/bin/sh\nexec env\n")
+    stand_in.chmod(0o755)
+    done = place.run(launcher(apptainer=stand_in, apart=(("UCX_TLS", "^cma"),)), env=env)
+    assert [word for word in words(done) if word.startswith("UCX_")] == set_
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,16 @@
-"""`module` with the real Lmod: load and unload leave no trace, help tells, names are found."""
+"""`module` with the real Lmod: what is its own."""
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envbuild.activate.install import Installed, install
+from envbuild.activate.install import Installed
 from envbuild.activate.model import VerdictNote
 from envbuild.activate.modulefile import lua_literal
-from envbuild.image.sif import read_manifest
-from envbuild.system.apptainer import find
 from tests.integration.activate.conftest import Place
+from tests.integration.activate.test_module_systems import HOSTILE
 
 INIT = Path("/usr/share/lmod/lmod/init/bash")
 SNAPSHOT = "/usr/bin/python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -63,40 +61,6 @@ def test_load_changes_what_it_says_and_nothing_else(activate, place):
     assert after["ENVBUILD_IMAGE"] == f"{active.home}/image.sif"
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "module load small/1.0; module unload small",
-        "module load small/1.0; module purge",
-        "module load small/1.0; module swap small/1.0 small/2.0; module unload small",
-        "module load small/1.0; module load small/2.0; module purge",
-        "module load small; module load small; module purge",
-    ],
-)
-@pytest.mark.parametrize("own", [{}, {"ENVBUILD_IMAGE": "the user's own", "PYTHONPATH": "/mine"}])
-def test_unloading_restores_the_environment_exactly(activate, place, steps, own):
-    activate("2.0")
-    before, after = snapshots(module(place, activate(), f"{SNAPSHOT}\n{steps}\n{SNAPSHOT}", env=own))
-    assert after == before
-
-
-def test_swap_gives_the_other_one(activate, place):
-    activate("2.0")
-    script = "module load small/1.0\ntool a\nmodule swap small/1.0 small/2.0\ntool b"
-    assert module(place, activate(), script).stdout == "tool of 1.0: a\ntool of 2.0: b\n"
-
-
-@pytest.mark.parametrize("other", ["python", "cuda", "other"])
-def test_a_conflicting_module_stops_the_load_and_changes_nothing(activate, place, other):
-    active = activate()
-    (active.modulefiles / f"{other}.lua").write_text('setenv("OTHER", "loaded")\n')
-    script = f"module load {other}\n{SNAPSHOT}\nmodule load small || true\n{SNAPSHOT}"
-    done = module(place, active, script)
-    before, after = snapshots(done)
-    assert after == before
-    assert other in done.stderr
-
-
 def test_one_of_a_family_takes_the_place_of_another(activate, place):
     active = activate()
     sibling = active.modulefiles / "another.lua"
@@ -132,38 +96,6 @@ def test_whatis_and_spider_find_what_is_in_it(activate, place):
     assert "Description: a small image" in module(place, active, "module whatis small/1.0 2>&1").stdout
     for wanted in ("framework", "framework/2.13.0"):
         assert "small/1.0" in module(place, active, f"module spider {wanted} 2>&1").stdout
-
-
-HOSTILE = [
-    '"); os.execute("touch BAD") --',
-    "]]) os.execute('touch BAD') --[[",
-    "\\",
-    '\\"',
-    "é\u202e\x1b[31m",
-    "$(touch BAD)`id`",
-]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_stays_text(images, place, text):
-    manifest = replace(read_manifest(images["1.0"]), summary=text)
-    active = install(
-        images["1.0"],
-        manifest,
-        root=place.path / "$(touch BAD) it's",
-        verdict=VerdictNote(state="failed", text=text),
-        apptainer=find(),
-    )
-    shown = place.run(
-        "/bin/bash", "--norc", "-c",
-        f'. {INIT}; module use "$ROOT"; module help small/1.0 2>&1; module load small && tool hello',
-        env={"ROOT": str(active.modulefiles)},
-    )  # fmt: skip
-    assert shown.stdout.endswith("tool of 1.0: hello\n"), shown.stderr
-    # Lmod writes a backslash as it is; what is unprintable came as an escape.
-    assert text.split("\u202e")[0] in shown.stdout
-    assert "\x1b" not in shown.stdout
-    assert not list(place.path.rglob("BAD"))
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "".join(map(chr, range(1, 256))), "\n\r\n", "\0001", "1\t2\x7f3"])

@@ -1,8 +1,13 @@
 """`install_module`: verdict, site and store are found and used."""
 
-from collections.abc import Sequence
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +20,12 @@ from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.module import install_module
+from envbuild.workflows.module import install_module, list_modules
 from envbuild.workflows.settings import Settings
+from tests.integration.activate.conftest import Place, make_image
+from tests.support.users import ordinary_user
+
+Envbuild = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -86,6 +95,28 @@ def test_a_thin_one_takes_its_parts_from_the_image_into_the_store(images, place,
     assert not install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings).changed
 
 
+def blocks(paths: Iterable[Path]) -> int:
+    """Return what files take on the disk, in bytes, each once."""
+    return 512 * sum({(each.st_dev, each.st_ino): each.st_blocks for each in map(os.lstat, paths)}.values())
+
+
+def test_ten_thin_environments_take_little_more_than_their_distinct_parts(shared, place, settings):
+    distinct: dict[str, int] = {}
+    whole = 0
+    for number in range(10):
+        name = f"variant-{number}"
+        image = make_image(shared / "small" / name, name=name, summary=f"variant {number}")
+        distinct |= {part.digest: part.size_bytes for part in read_manifest(image).parts}
+        install_module(image, root=place.path / "sw", thin=True, settings=settings)
+        whole += image.stat().st_size
+        shutil.rmtree(image.parent)
+    assert sum(distinct.values()) < whole / 5, "they share next to everything"
+    taken = blocks((place.path / "store/blobs").rglob("*")) + blocks((place.path / "sw").rglob("*"))
+    assert taken <= 1.1 * sum(distinct.values())
+    said = place.run(place.path / "sw/envs/variant-7/1.0/bin/tool", "x")
+    assert said.stdout == "tool of 1.0: x\n"
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_the_sites_binds_are_used(images, place, settings, named):
     data = place.directory("data")
@@ -98,6 +129,15 @@ def test_the_sites_binds_are_used(images, place, settings, named):
     installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
     place.run(installed.home / "bin/bash", "-c", "echo x >/data/file")
     assert [path.name for path in data.iterdir()] == ["file"]
+
+
+def test_a_bind_that_is_not_here_is_told(images, place, settings, events):
+    site = place.path / "site.yaml"
+    site.write_text("name: site\nbinds: [{source: /nowhere, target: /gone}]\n")
+    install_module(images["1.0"], root=place.path / "sw", thin=False, settings=replace(settings, site=site))
+    assert warnings(events)[0] == (
+        "HOST.binds-exist: the site `site` binds /nowhere, which is not here: ranks lack it"
+    )
 
 
 def test_a_file_that_is_no_image_leaves_nothing(place, settings):
@@ -171,3 +211,107 @@ def test_a_machine_without_overlay_is_warned_of(images, place, settings, events,
     installed = install_module(images["1.0"], root=place.path / "sw", thin=True, settings=chosen)
     assert any("`enable overlay = no`" in text for text in warnings(events)) == warned
     assert any("--flat" in text for text in installed.warnings) == warned
+
+
+def listed(place: Place, settings: Settings) -> dict[str, dict[str, Any]]:
+    found = (each.to_data() for each in list_modules(place.path / "sw", settings))
+    return {str(data["module"]): data for data in found}
+
+
+def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, settings):
+    here = fingerprint(find())
+    other = replace(here, facts={**here.facts, "kernel": "5.14"})
+    root = place.path / "sw"
+    install_module(images["1.0"], root=root, thin=False, settings=settings, default=True)
+    install_module(images["2.0"], root=root, thin=True, settings=settings)
+    before = listed(place, settings)
+    assert [before[name]["verdict"] for name in sorted(before)] == [{"state": "absent", "text": ""}] * 2
+    # What is known since then counts, not what the modulefile was told.
+    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", here))
+    verdicts.record(settings.store.root, report_of(images["2.0"], "PASS", other))
+    data = listed(place, settings)
+    assert list(data) == ["small/1.0", "small/2.0"]
+    one, two = data.values()
+    manifest = read_manifest(images["2.0"])
+    assert (one["default"], one["thin"], one["verdict"]["state"]) == (True, False, "passed")
+    assert one["files"] == [str(root / "envs/small/1.0/image.sif")]
+    assert (two["default"], two["thin"], two["verdict"]["state"]) == (False, True, "stale")
+    assert two["digest"] == manifest.digest
+    assert two["files"] == [str(settings.store.blob_path(part.digest)) for part in manifest.parts]
+    assert one["problems"] == two["problems"] == []
+
+
+def test_the_verdict_of_one_on_the_hosts_mpi_is_that_of_this_mpi(images, place, settings):
+    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    here = fingerprint(find()).with_fact("mpi", "mpich 5.0.1 libmpi.so.12:sha256:1")
+    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", here))
+    assert listed(place, settings)["small/1.0"]["verdict"]["state"] == "stale"
+    record = installed.home / "installed.json"
+    data = json.loads(record.read_text())
+    record.write_text(json.dumps({**data, "lent": {"mpi": here.facts["mpi"]}}))
+    (shown,) = listed(place, settings).values()
+    assert (shown["verdict"]["state"], shown["lent"]) == ("passed", {"mpi": here.facts["mpi"]})
+
+
+@pytest.fixture
+def envbuild(place: Place, installed: Path) -> Envbuild:
+    """Run the installed command as an ordinary user."""
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        store = ["--store", str(place.work / "store")] if words[1] != "uninstall" else []
+        return place.run(installed, *words, *store, env={"XDG_CONFIG_HOME": str(place.path / "config")})
+
+    return run
+
+
+def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
+    root = place.work / "sw"
+    root.mkdir()
+    os.chown(root, ordinary_user().uid, ordinary_user().gid)
+    install = ("module", "install", images["1.0"], "--root", root)
+    said = envbuild(*install, "--default")
+    assert said.returncode == 0, said.stderr
+    assert envbuild("module", "install", images["2.0"], "--root", root, "--thin").returncode == 0
+    shown = envbuild("module", "ls", "--root", root)
+    one, two = (read_manifest(images[version]).digest[7:23] for version in ("1.0", "2.0"))
+    assert shown.stdout.splitlines() == [
+        f"small/1.0 (default)  copy  absent  {one}  {root}/envs/small/1.0",
+        f"small/2.0            thin  absent  {two}  {root}/envs/small/2.0",
+    ]
+    data = json.loads(envbuild("module", "ls", "--root", root, "--json").stdout)
+    assert [each["module"] for each in data] == ["small/1.0", "small/2.0"]
+    (root / "envs/small/2.0/installed.json").unlink()
+    broken = envbuild("module", "ls", "--root", root).stdout.splitlines()[1]
+    assert broken.endswith(f"unknown           broken: {root}/envs/small/2.0 holds no installation")
+
+    said = envbuild("module", "uninstall", "small", "--root", root)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "error: `small` is installed in 2 versions: 1.0, 2.0\n" in said.stderr
+    said = envbuild("module", "uninstall", "small/1.0", "--root", root, "--json")
+    assert said.stderr == "small/1.0: uninstalled\nsmall: the default is now 2.0\n"
+    (done,) = json.loads(said.stdout)
+    assert f"{root}/modulefiles/small/1.0.lua" in done["removed"]
+    said = envbuild("module", "uninstall", "small/2.0", "--root", root)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "error: this is no installation of envbuild's\n  --> " in said.stderr
+    # Installed again it is whole, and can go.
+    envbuild("module", "install", images["2.0"], "--root", root, "--thin")
+    assert envbuild("module", "uninstall", "small", "--root", root).returncode == 0
+    assert sorted(path.name for path in root.rglob("*")) == ["envs", "modulefiles"]
+    shown = envbuild("module", "ls", "--root", root)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", f"{root}: nothing is installed\n")
+    assert envbuild("module", "ls", "--root", root, "--json").stdout == "[]\n"
+    said = envbuild("module", "ls", "--root", place.work / "nowhere")
+    assert said.stderr.startswith("error: there is no directory `")
+
+
+def test_who_did_not_install_it_cannot_remove_it(images, place, settings, envbuild):
+    install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    before = sorted(place.path.joinpath("sw").rglob("*"))
+    shelf = place.path / "sw/envs/small"
+    shelf.chmod(0o555)
+    said = envbuild("module", "uninstall", "small", "--root", place.path / "sw")
+    shelf.chmod(0o755)
+    assert said.returncode == 2
+    assert "Permission denied" in said.stderr
+    assert sorted(place.path.joinpath("sw").rglob("*")) == before

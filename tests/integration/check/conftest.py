@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import run
+from envbuild.check import controls, run
 from envbuild.check.judge import Job
 from envbuild.check.trial import Trial
-from tests.support import spoiled
+from tests.support.controls import subject_of
 
 Try = Callable[..., Trial]
 
 
 @pytest.fixture(scope="session")
 def subject(image: Path) -> run.Subject:
-    return spoiled.subject_of(image)
+    return subject_of(image)
 
 
 @pytest.fixture
-def try_text(subject: run.Subject, tmp_path: Path) -> Try:
+def try_text(subject: run.Subject) -> Try:
     """Run one of the image's jobs with another text in its place, and judge it."""
 
     def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> Trial:
-        return spoiled.try_text(subject, job, text, tmp_path, ranks=ranks, limit_s=limit_s)
+        return controls.try_text(subject, job, text, ranks=ranks, limit_s=limit_s)
 
     return try_text

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from envbuild.check import run
+from envbuild.check.controls import Spoiled, overlooked
 from envbuild.check.trial import try_job
-from tests.recipes.controls import CONTROLS
-from tests.recipes.spoil import Control
-from tests.support.spoiled import overlooked
+from tests.support.controls import every_control
 
 JOBS = (
     *("D1.mpi", "F3.ofi-tcp", "F3.ofi-shm", "F3.ucx-shm"),
@@ -36,12 +35,20 @@ def test_the_shipped_job_passes(subject: run.Subject, name: str, ranks: int) -> 
 
 # Those of other toolkits and variants need images of their own: tests/integration/toolkits, `make toolkits`.
 OF_THE_IMAGE = [
-    control
-    for control in CONTROLS
-    if control.recipe in ("mpich", "pytorch") and control.file != "built_for.py"
+    spoiled
+    for spoiled in every_control()
+    if spoiled.recipe in ("mpich", "pytorch") and spoiled.control.job != "built_for.py"
 ]
 
 
-@pytest.mark.parametrize("control", OF_THE_IMAGE, ids=lambda control: control.name)
-def test_a_spoiled_copy_fails(subject: run.Subject, tmp_path: Path, control: Control) -> None:
-    assert overlooked(subject, control, tmp_path) == []
+@pytest.mark.parametrize("spoiled", OF_THE_IMAGE, ids=lambda spoiled: spoiled.name)
+def test_a_spoiled_copy_fails(subject: run.Subject, spoiled: Spoiled) -> None:
+    assert overlooked(subject, spoiled) == []
+
+
+def test_a_copy_that_is_none_is_told(subject: run.Subject) -> None:
+    """The judge of controls can fail, too."""
+    spoiled = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
+    harmless = spoiled.control.model_copy(update={"changes": (), "before": "pass\n"})
+    told = overlooked(subject, replace(spoiled, control=harmless))
+    assert told[:2] == ["D2.ddp/weight_first did not fail", "D2.ddp/weight_last did not fail"]

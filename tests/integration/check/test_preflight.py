@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.check import run
 from envbuild.check.preflight import rules
-from envbuild.check.preflight.run import preflight, simulate
+from envbuild.check.preflight.run import look, preflight
 from envbuild.image import sif
 from envbuild.image.model import Part
 from envbuild.image.squashfs import Squashfs
@@ -79,7 +79,7 @@ def test_the_images_own_loader_agrees(subject: run.Subject, image: Path, tmp_pat
     paths = sorted({path for path in names_of(image) for part in wanted if part in path})
     paths = [path for path in paths if path.endswith((".so", "/apt")) or "/bin/hydra" in path]
     assert len(paths) >= 4
-    _, simulation = simulate(image, Store(tmp_path / "store"))
+    simulation = look(image, Store(tmp_path / "store")).simulation()
     for path in paths:
         argv = subject.apptainer.command(image, ["/lib64/ld-linux-x86-64.so.2", "--list", path], cwd="/")
         said = process.run(argv, env=host.environment(), timeout_s=120)

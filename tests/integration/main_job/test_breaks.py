@@ -144,7 +144,7 @@ def test_an_output_that_must_not_be_written_is_told_before_any_work(
 def test_a_damaged_layer_in_the_store_is_noticed_and_built_again(desk: Desk, image: Path) -> None:
     records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
     parts = json.loads(desk.envbuild("inspect", image, "--json").stdout)["parts"]
-    (part,) = [part for part in parts if part["layers"] == ["python"]]
+    (part,) = [part for part in parts if part["layers"] == ["python:large"]]
     assert part["digest"] in {record["blob"] for record in records}
     digest = part["digest"].removeprefix("sha256:")
     blob = desk.store / "blobs" / "sha256" / digest[:2] / digest
@@ -153,7 +153,7 @@ def test_a_damaged_layer_in_the_store_is_noticed_and_built_again(desk: Desk, ima
     blob.chmod(0o644)
     blob.write_bytes(content)
     said = desk.envbuild("build", "pytorch-mpi.yaml", "-o", "mended.sif").stderr
-    assert "layer python in the store is damaged" in said
+    assert "layer python:large in the store is damaged" in said
     assert filecmp.cmp(image, desk.place / "mended.sif", shallow=False)
 
 

@@ -1,5 +1,6 @@
 """Build: what a user sees, what is built again and what is not."""
 
+import filecmp
 import json
 from pathlib import Path
 
@@ -38,6 +39,31 @@ def test_a_second_build_changes_nothing_and_says_so(desk: Desk, image: Path) -> 
     assert blobs(desk.store) == store
 
 
+def test_what_nothing_changed_of_is_not_looked_at_again_and_what_did_is(desk: Desk, image: Path) -> None:
+    spec = desk.place / "pytorch-mpi.yaml"
+    for name in ("again.yaml", "again.lock.yaml"):
+        desk.write(name, (desk.place / name.replace("again", "pytorch-mpi")).read_text())
+    desk.envbuild("build", "again.yaml", "--offline")
+    looked = "what again.sif would load"
+
+    def said() -> str:
+        return desk.envbuild("build", "again.yaml", "--offline").stderr
+
+    assert looked in desk.envbuild("build", "again.yaml", "--offline", "--timings").stderr
+    first = said()
+    assert looked not in first
+    assert "again.sif: is up to date" in first
+    # Other words, another spec, another image: each is looked at, and the second time no more.
+    assert looked in desk.envbuild("build", "again.yaml").stderr
+    desk.write("again.yaml", spec.read_text() + "# a remark\n")
+    assert looked in said()
+    assert looked not in said()
+    with (desk.place / "again.sif").open("r+b") as file:
+        file.truncate(1000)
+    assert "again.sif: built" in said()
+    assert filecmp.cmp(image, desk.place / "again.sif", shallow=False)
+
+
 def test_the_lock_names_every_file_with_origin_size_and_digest(desk: Desk, image: Path) -> None:
     text = (desk.place / "pytorch-mpi.lock.yaml").read_text()
     for name in ("torch", "scipy", "mpi4py", "mpich", "libc6", "python3.11-minimal", "mksquashfs", "uv"):
@@ -47,7 +73,7 @@ def test_the_lock_names_every_file_with_origin_size_and_digest(desk: Desk, image
     assert "://" not in text, "a lock holds logical origins, never addresses"
 
 
-def test_a_python_package_more_builds_the_python_layer_alone(desk: Desk, image: Path) -> None:
+def test_a_python_package_more_installs_that_package_alone(desk: Desk, image: Path) -> None:
     spec = desk.place / "pytorch-mpi.yaml"
     desk.write("more.yaml", spec.read_text().replace("[scipy]", "[scipy, tabulate]"))
     desk.write("more.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
@@ -55,13 +81,18 @@ def test_a_python_package_more_builds_the_python_layer_alone(desk: Desk, image: 
     rows = layers(desk, "more.yaml")
     assert before == everything(desk), "plan wrote something"
     assert {name for name, row in rows.items() if row["state"] == "build"} == {
-        "python",
+        "wheel:tabulate",
         "metadata",
-        "mpi+venv+metadata",
+        "mpi+python+venv+metadata",
     }
-    assert "gained tabulate" in rows["python"]["reason"]
-    said = desk.envbuild("build", "more.yaml").stderr
+    assert "python gained tabulate" in rows["mpi+python+venv+metadata"]["reason"]
+    said = desk.envbuild("build", "more.yaml", "--timings").stderr
     assert "packages.python gained `tabulate`" in said
+    timings = json.loads((desk.store / "logs/more-timings.json").read_text())
+    names = {span["name"] for span in timings["spans"]}
+    assert names >= {"start", "resolve Python packages", "layer wheel:tabulate: make", "compose", "check"}
+    assert not {name for name in names if "python:large" in name or "framework" in name}
+    assert all(f"{span['seconds']:.2f}" in said for span in timings["spans"] if span["seconds"] > 1)
     assert desk.apptainer("exec", "more.sif", "python", "-c", "import tabulate, torch, scipy").returncode == 0
 
 
@@ -71,7 +102,8 @@ def test_another_mpi_does_not_rebuild_the_framework(desk: Desk, image: Path) -> 
     desk.write("open.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
     rows = layers(desk, "open.yaml")
     assert rows["framework:pytorch"]["state"] == "cached"
-    assert rows["python"]["state"] != "build"
+    assert rows["python:large"]["state"] == "cached"
+    assert {row["state"] for name, row in rows.items() if name.startswith("wheel:")} == {"cached"}
     assert rows["mpi"]["state"] == "build"
     desk.envbuild("build", "open.yaml")
     tested = desk.envbuild("test", "open.sif", "--json")

@@ -111,6 +111,19 @@ def test_what_is_there_is_not_asked_for(desk: Desk) -> None:
     assert (desk.server.requests, desk.events) == ([], [])
 
 
+@pytest.mark.parametrize("at", [0, len(CONTENT) // 2, len(CONTENT) - 1])
+def test_a_file_that_was_damaged_since_it_came_is_told_and_fetched_again(desk: Desk, at: int) -> None:
+    desk.fetch()
+    path = desk.files.path(desk.pin)
+    path.chmod(0o644)
+    content = bytearray(CONTENT)
+    content[at] ^= 1
+    path.write_bytes(content)
+    desk.fetch()
+    assert desk.warnings() == ["`xlib_1.0-1_amd64.deb` in the cache is damaged; it is fetched again"]
+    assert desk.holds(desk.pin)
+
+
 def test_a_server_that_is_busy_three_times_is_asked_a_fourth_time(desk: Desk) -> None:
     desk.server.script[FILE] = ["503", "503", "503"]
     desk.fetch()

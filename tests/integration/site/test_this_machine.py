@@ -34,9 +34,14 @@ def test_the_draft_of_this_machine_says_what_is_so(tmp_path: Path) -> None:
     assert apptainer.user_namespaces is not None
     assert site.modules == "lmod"
 
-    again = envbuild("site", "probe", "-o", "here.yaml", cwd=tmp_path)
+    # The same machine gives the same text, and what somebody may have edited is never written over.
+    (tmp_path / "other").mkdir()
+    again = envbuild("site", "probe", "-o", "other/here.yaml", cwd=tmp_path)
     assert again.returncode == 0
-    assert (tmp_path / "here.yaml").read_bytes() == text
+    assert (tmp_path / "other/here.yaml").read_bytes() == text
+    over = envbuild("site", "probe", "-o", "here.yaml", cwd=tmp_path)
+    assert (over.returncode, over.stdout) == (2, "")
+    assert "error: `here.yaml` is there already" in over.stderr
     held = envbuild("site", "check", "here.yaml", cwd=tmp_path)
     assert (held.returncode, held.stdout) == (0, "")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.check.controls import Spoiled, overlooked
 from tests.integration.conftest import ROOT, Desk
-from tests.recipes.spoil import Control
-from tests.support.spoiled import controls_of, overlooked, subject_of
+from tests.support.controls import controls_of, subject_of
 
 # Each stands for a kind: a large framework, one that is compiled from its source, one of Python 2.7 on an
 # old base, and a cluster of its own.
@@ -35,14 +35,14 @@ def test_it_passes(desk: Desk, toolkit: Path) -> None:
     assert report["counts"]["SKIP"] == 0
 
 
-def test_what_is_spoiled_fails(toolkit: Path, tmp_path: Path) -> None:
+def test_what_is_spoiled_fails(toolkit: Path) -> None:
     subject = subject_of(toolkit)
     # Of each job the one that leaves the averaging out; the others run in `make toolkits`.
-    of_jobs: dict[tuple[str, str], Control] = {}
+    of_jobs: dict[tuple[str, str], Spoiled] = {}
     for control in controls_of(subject):
         if control.recipe not in SHARED and not control.name.endswith(": singletons"):
-            of_jobs.setdefault((control.recipe, control.file), control)
+            of_jobs.setdefault((control.recipe, control.control.job), control)
     own = list(of_jobs.values())
     assert len(own) == len({(job.recipe, job.file) for job in subject.jobs() if job.recipe not in SHARED})
-    found = {control.name: overlooked(subject, control, tmp_path) for control in own}
+    found = {control.name: overlooked(subject, control) for control in own}
     assert {name: missed for name, missed in found.items() if missed} == {}

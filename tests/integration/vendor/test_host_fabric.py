@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk
 from tests.support.hostmpi import HostMpi
 
@@ -33,6 +35,21 @@ def test_the_hosts_libfabric_carries_the_messages(
     assert told["S4.fabric-from-host"]["status"] == "PASS"
     assert told["S4.fabric-from-host"]["observed"] == "/media/envbuild/libfabric.so.1"
     assert own["host"]["fingerprint"] != lent["host"]["fingerprint"]
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi", "intel-mpi"])
+def test_a_job_meant_for_a_fabric_that_is_not_here_stops(
+    desk: Desk, image_on: Callable[[str], Path], mpi: str
+) -> None:
+    """The site's file names the provider alone; each MPI would take another way without a word."""
+    site = desk.write("slingshot.yaml", "name: here\nfabric: {name: slingshot-11, provider: cxi}\n")
+    text = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.allreduce(1), flush=True)"
+    line: list[str | Path] = ["launch", image_on(mpi), "-n", "2", "--site", site]
+    program = ["--", "python", "-c", text]
+    assert desk.envbuild(*line, *program).stdout.split() == ["size", "2"] * 2
+    done = desk.envbuild(*line, "--fabric", "host", *program, code=None)
+    assert done.returncode != 0
+    assert "size" not in done.stdout
 
 
 def test_the_hosts_fabric_wants_a_site_that_has_one(desk: Desk, image_on: Callable[[str], Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,9 +23,9 @@ from envbuild.site.inject import PRIVATE, Injection
 from envbuild.workflows.hosting import Lend, lent
 from envbuild.workflows.settings import Settings
 from tests.integration.conftest import Desk
+from tests.support.controls import subject_of
 from tests.support.elves import Elf
-from tests.support.hostmpi import HostMpi
-from tests.support.spoiled import subject_of
+from tests.support.hostmpi import HostMpi, unpack
 
 Images = Callable[[str], Path]
 Hosts = Callable[[str], HostMpi]
@@ -85,6 +86,30 @@ def test_another_abi_is_refused_before_anything_starts(
 ) -> None:
     said = run_on(desk, image_on(inside), host_mpi(host).site(), code=2)
     assert said.startswith("error: MPI.abi-family: ")
+
+
+def test_an_older_mpich_is_judged_by_its_symbols(
+    desk: Desk, image_on: Images, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Cray's MPI is made from MPICH 3.4: what an image on MPICH 5 calls may all be in it, and may not."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    words = ["--quiet", "--no-deps", "--only-binary=:all:", f"--dest={wheels}", "mpich==3.4.3"]
+    subprocess.run([sys.executable, "-m", "pip", "download", *words], check=True, timeout=600)
+    old = unpack("mpich", wheels, desk.place / "host-old-mpich")
+    site = desk.write("old-mpich.yaml", old.site())
+    done = desk.envbuild("test", image_on("mpich"), "--site", site, "--mpi", "host", "--json")
+    assert "MPI.swap-direction: the image's MPICH is 5.0.2" in done.stderr
+    assert "MPICH Version: 3.4.3 in 2 processes" in from_host(json.loads(done.stdout))["observed"]
+
+    # A program that calls what MPI-4 brought.
+    caller = Elf(needed=("libmpi.so.12",), undefined=("MPI_Init", "MPI_Session_init"))
+    (desk.place / "caller.so").write_bytes(caller.bytes())
+    spec = "name: calls\nversion: '1'\nbase: debian-12\nmpi: mpich\nframeworks: []\n"
+    desk.write("calls.yaml", f"{spec}files: [{{source: caller.so, target: /srv/caller.so}}]\n")
+    desk.envbuild("build", "calls.yaml")
+    said = desk.envbuild("test", "calls.sif", "--site", site, "--mpi", "host", code=2).stderr
+    assert said.count("error: ") == 1
+    assert "error: P1.symbols: /srv/caller.so needs MPI_Session_init of mpi and gets " in said
 
 
 def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images) -> None:

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk
 from tests.integration.vendor.test_launch import PROGRAM
 from tests.support.hostmpi import HostMpi
 
 
+@pytest.mark.parametrize("form", ["copied", "thin"])
 def test_ranks_of_a_module_run_on_the_host_s_mpi(
-    desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi]
+    desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi], form: str
 ) -> None:
     desk.write("program.py", PROGRAM)
     intel = host_mpi("intel-mpi")
     site = desk.write("intel.yaml", intel.site())
-    root = desk.place / "modules"
+    root = desk.place / f"modules-{form}"
     image = image_on("mpich")
-    desk.envbuild("module", "install", image, "--root", root, "--site", site, "--mpi", "host")
+    install: list[str | Path] = ["module", "install", image, "--root", root]
+    install += ["--thin"] if form == "thin" else []
+    desk.envbuild(*install, "--site", site, "--mpi", "host")
+    # A thin one mounts the store's layers, beside what the host lends.
+    assert bool(list(root.rglob("*.sif"))) is (form == "copied")
     commands = root / "envs/on-mpich/1/bin"
     # The host's own mpiexec is the one that is found.
     assert not (commands / "mpiexec").exists()
@@ -34,6 +41,6 @@ def test_ranks_of_a_module_run_on_the_host_s_mpi(
     assert f"lacks {library}" in said
 
     # On its own MPI it is another release, with its own mpiexec.
-    desk.envbuild("module", "install", image, "--root", root)
+    desk.envbuild(*install)
     done = desk.run([commands / "mpiexec", "-n", "2", "python", "program.py", "0"])
     assert done.stdout.split() == ["2", "3", "MPICH"]

@@ -1,8 +1,12 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from envbuild.activate.install import install
+from envbuild.activate.model import VerdictNote
 from envbuild.image.model import Manifest, Part
+from envbuild.system.apptainer import Apptainer
 
 
 @pytest.fixture
@@ -26,3 +30,24 @@ def manifest() -> Callable[..., Manifest]:
         return Manifest(**fields)  # type: ignore[arg-type]
 
     return make
+
+
+APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")
+PASSED = VerdictNote(state="passed", text="2 ranks")
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "built" / "image.sif"
+    path.parent.mkdir()
+    path.write_bytes(b"image one")
+    return path
+
+
+@pytest.fixture
+def put(tmp_path, image, manifest):
+    def call(**changes):
+        arguments = {"root": tmp_path / "sw", "verdict": PASSED, "apptainer": APPTAINER, **changes}
+        return install(arguments.pop("image", image), arguments.pop("manifest", manifest()), **arguments)
+
+    return call

@@ -9,33 +9,12 @@ from pathlib import Path
 import pytest
 
 from envbuild.activate import install as module
-from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
 from envbuild.cli.module import install as install_command
-from envbuild.errors import EnvbuildError, MachineError, RequestError
+from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteBind
-from envbuild.system.apptainer import Apptainer
-
-APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")
-PASSED = VerdictNote(state="passed", text="2 ranks")
-
-
-@pytest.fixture
-def image(tmp_path):
-    path = tmp_path / "built" / "image.sif"
-    path.parent.mkdir()
-    path.write_bytes(b"image one")
-    return path
-
-
-@pytest.fixture
-def put(tmp_path, image, manifest):
-    def call(**changes):
-        arguments = {"root": tmp_path / "sw", "verdict": PASSED, "apptainer": APPTAINER, **changes}
-        return install(arguments.pop("image", image), arguments.pop("manifest", manifest()), **arguments)
-
-    return call
+from tests.unit.activate.conftest import APPTAINER
 
 
 def listing(root: Path) -> dict[str, tuple[int, int, int]]:
@@ -50,10 +29,19 @@ def test_the_layout(put, tmp_path, manifest):
     installed = put()
     root = tmp_path / "sw"
     assert installed.modulefile == root / "modulefiles/pytorch-mpi/2026.11.lua"
+    assert installed.tcl_modulefile == root / "modulefiles/pytorch-mpi/2026.11"
+    assert installed.tcl_modulefile.read_text().startswith("#%Module")
     assert installed.modulefiles == root / "modulefiles"
     assert installed.module == "pytorch-mpi/2026.11"
     assert installed.home == root / "envs/pytorch-mpi/2026.11"
     assert (installed.home / "image.sif").read_bytes() == b"image one"
+    assert sorted(path.name for path in installed.home.iterdir()) == [
+        "bin",
+        "image.sif",
+        "installed.json",
+        "make_venv.py",
+    ]
+    assert not (installed.modulefile.parent / ".version").exists()
     assert {path.name for path in (installed.home / "bin").iterdir()} == {"launcher", *installed.commands}
     assert (installed.changed, installed.replaced, installed.warnings) == (True, None, ())
     assert installed.to_data()["home"] == str(installed.home)
@@ -88,14 +76,15 @@ def test_doing_it_again_changes_nothing(put, tmp_path):
     assert listing(tmp_path / "sw") == before
 
 
-def test_a_new_verdict_changes_the_modulefile_alone(put, tmp_path):
+def test_a_new_verdict_changes_the_modulefiles_alone(put, tmp_path):
     installed = put(verdict=VerdictNote(state="absent"))
     before = listing(tmp_path / "sw")
     again = put()
     after = listing(tmp_path / "sw")
     assert again.changed
     changed = {path for path in after if before.get(path) != after[path]}
-    assert changed == {str(installed.modulefile), str(installed.modulefile.parent)}
+    files = {str(installed.modulefile), str(installed.tcl_modulefile)}
+    assert changed == {*files, str(installed.modulefile.parent)}
 
 
 def test_what_was_damaged_is_mended(put):
@@ -204,6 +193,33 @@ def test_hostile_names_leave_nothing_behind(put, tmp_path, manifest):
     with pytest.raises(EnvbuildError):
         put(manifest=manifest(name="../../../x"))
     assert not (tmp_path / "sw").exists()
+
+
+@pytest.mark.parametrize("name", ["2026.11", "2026.11.lua"])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_modulefile_of_somebody_else_is_not_written_over(put, tmp_path, name, kind):
+    theirs = tmp_path / "sw/modulefiles/pytorch-mpi" / name
+    theirs.parent.mkdir(parents=True)
+    if kind == "file":
+        theirs.write_text("#%Module1.0\nprepend-path PATH /theirs\n")
+    else:
+        theirs.symlink_to(tmp_path / "nowhere")
+    before = listing(tmp_path / "sw")
+    with pytest.raises(RequestError, match="envbuild did not make it") as caught:
+        put()
+    assert caught.value.at is not None
+    assert caught.value.at.path == theirs
+    assert listing(tmp_path / "sw") == before
+
+
+def test_both_modulefiles_of_somebody_else_are_told_at_once(put, tmp_path):
+    directory = tmp_path / "sw/modulefiles/pytorch-mpi"
+    directory.mkdir(parents=True)
+    for name in ("2026.11", "2026.11.lua"):
+        (directory / name).write_text("theirs")
+    with pytest.raises(ManyErrors) as caught:
+        put()
+    assert len(caught.value.errors) == 2
 
 
 def test_a_thin_one_copies_nothing(put, tmp_path, manifest):

@@ -61,6 +61,12 @@ def test_names_that_could_leave_their_place_are_refused(manifest, field, value):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("version", ["default", "1.0.lua"])
+def test_a_version_that_module_systems_read_otherwise_is_refused(manifest, version):
+    with pytest.raises(EnvbuildError, match="means something else to module systems"):
+        module_of(manifest(version=version))
+
+
 def test_all_of_them_are_told_at_once(manifest):
     with pytest.raises(EnvbuildError) as caught:
         module_of(manifest(name="A", version="?", commands=("a b", "sh")))

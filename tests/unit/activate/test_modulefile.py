@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.activate.model import VerdictNote, describe
-from envbuild.activate.modulefile import LUA, lua_literal, render
+from envbuild.activate.modulefile import DIALECTS, LUA, TCL, lua_literal, render, tcl_literal
 
 EXPECTED = r"""-- Made by envbuild: `envbuild module install` writes this file anew.
 help("pytorch-mpi/2026.11: PyTorch on MPICH\
@@ -40,6 +41,38 @@ pushenv("ENVBUILD_IMAGE", "/sw/my \"envs\"/image.sif")
 prepend_path("PATH", "/sw/my \"envs\"/bin")
 """
 
+EXPECTED_TCL = r"""#%Module1.0
+# Made by envbuild: `envbuild module install` writes this file anew.
+proc ModulesHelp {} {
+    puts stderr "HELP"
+}
+module-whatis "Name: pytorch-mpi"
+module-whatis "Version: 2026.11"
+module-whatis "Description: PyTorch on MPICH"
+module-whatis "Keywords: envbuild, container, mpich, pytorch"
+module-whatis "Contents: mpich/5.0.1, pytorch/2.13.0"
+# The module's own name, too: Environment Modules would load two versions at once.
+conflict "pytorch-mpi"
+conflict "cuda"
+conflict "python"
+conflict "tensorflow"
+# What follows came with Environment Modules 5.1; Lmod knows all of it.
+if {[llength [info commands family]]} {
+    family "envbuild"
+}
+if {[llength [info commands extensions]]} {
+    extensions "mpich/5.0.1, pytorch/2.13.0"
+}
+# No pushenv: 5.1 brought it, and in a swap 5.2 loses what it has saved.
+# A value of the user's own stays; one that another module has just unset is empty here.
+set name "ENVBUILD_IMAGE"
+set value "/sw/my \"envs\"/image.sif"
+if {![info exists env($name)] || [lsearch -exact [list "" $value] $env($name)] >= 0} {
+    setenv $name $value
+}
+prepend-path PATH "/sw/my \"envs\"/bin"
+"""
+
 
 @pytest.fixture
 def module(manifest):
@@ -52,12 +85,19 @@ def test_the_whole_text(module, manifest):
     assert render(module) == EXPECTED.replace("DIGEST", manifest().digest)
 
 
+def test_the_whole_text_in_tcl(module):
+    help_text = "\\u000a".join(module.help).replace('"', '\\"')
+    assert render(module, TCL) == EXPECTED_TCL.replace("HELP", help_text)
+
+
 def test_the_same_module_gives_the_same_text(module):
-    assert render(module) == render(replace(module))
+    for dialect in DIALECTS:
+        assert render(module, dialect) == render(replace(module), dialect)
 
 
 def test_without_extensions_there_is_no_line_for_them(module):
     assert "extensions(" not in render(replace(module, extensions=()))
+    assert "extensions" not in render(replace(module, extensions=()), TCL)
 
 
 @given(st.text())
@@ -66,6 +106,14 @@ def test_a_literal_ends_where_it_should(text):
     inner = literal[1:-1].replace("\\\\", "").replace('\\"', "").replace("\\\n", "")
     assert literal[0] == literal[-1] == '"'
     assert not set('"\n\r\0') & set(inner)
+
+
+@given(st.text())
+def test_a_tcl_word_ends_where_it_should_and_substitutes_nothing(text):
+    literal = tcl_literal(text)
+    inner = re.sub(r"\\.", "", literal[1:-1])
+    assert literal[0] == literal[-1] == '"'
+    assert not set('"$[]{}\\\n\r\0') & set(inner)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from envbuild.system.apptainer import Bind
 
 LAUNCH = Launch(
     label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), overlays=(), digest="sha256:1",
-    commands=("python",), has_mpi=True, apptainer=Path("/usr/bin/apptainer"),
+    commands=("python",), mpi="mpich", apptainer=Path("/usr/bin/apptainer"),
     binds=(
         SiteBind(source="/data", target="/data"),
         SiteBind(source="/scratch/x y", target="/s", writable=True),
@@ -36,7 +36,7 @@ def test_settings_are_quoted_for_the_shell():
     found = settings(LAUNCH)
     assert found["home"] == "/sw/a b's $(x)"
     assert found["alone"] == "sha256:1"
-    assert found["mpi"] == "yes"
+    assert found["mpi"] == "mpich"
 
 
 def test_binds_stand_one_a_line():

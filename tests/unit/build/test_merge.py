@@ -10,7 +10,7 @@ NAMES = (b"a", b"b", b"a/a", b"a/b", b"a/a/a", b"b/a")
 
 
 def listing(*lines: str) -> list[Entry]:
-    """``d a``, ``f a/b``, ``w a/c`` (whiteout), ``l a/d a/b`` (hard link)."""
+    """``d a``, ``f a/b``, ``w a/c`` (whiteout), ``l a/d a/b`` (hard link), ``o a`` (opaque)."""
     made = []
     for at, line in enumerate(lines):
         kind, path, *target = line.encode().split()
@@ -18,8 +18,9 @@ def listing(*lines: str) -> list[Entry]:
             Entry(
                 at=at,
                 path=path,
-                directory=kind == b"d",
+                directory=kind in (b"d", b"o"),
                 whiteout=kind == b"w",
+                opaque=kind == b"o",
                 link=target[0] if target else b"",
             )
         )
@@ -76,18 +77,29 @@ def test_a_directory_that_would_have_to_hide_what_lies_below(lower: str) -> None
 def test_hard_links_stay_together() -> None:
     layers = [listing("d /", "f a", "l b a"), listing("d /", "f c")]
     assert shown(layers, with_root=True) == ["1 d /", "0 f a", "0 f b", "1 f c"]
-    with pytest.raises(ValueError, match="'b' is a hard link to a file that is hidden"):
-        hidden_entries([layers[0], listing("d /", "f a")], with_root=True)
+    over = [layers[0], listing("d /", "f a")]
+    assert shown(over, with_root=True) == ["1 d /", "1 f a", "0 f b"], "a link outlives its first name"
+
+
+def test_an_opaque_directory_hides_what_lies_lower_and_nothing_beside_it() -> None:
+    layers = [
+        listing("d /", "d x", "f x/a", "d x/y", "f x/y/b", "f z"),
+        listing("d /", "o x", "f x/c", "d x/y"),
+        listing("d /", "d x", "f x/d"),
+    ]
+    assert shown(layers, with_root=True) == ["2 d /", "2 d x", "1 f x/c", "2 f x/d", "1 d x/y", "0 f z"]
+    with pytest.raises(ValueError, match="the directory 'x' would have to hide what lies below"):
+        hidden_entries(layers, with_root=False)
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[bytes, str]:
-    """One layer: path → ``d``, ``f`` or ``w``, each in a directory of its own layer."""
+    """One layer: path → ``d``, ``o`` (opaque), ``f`` or ``w``, each in a directory of its own layer."""
     tree: dict[bytes, str] = {b"/": "d"}
     for name in NAMES:
         parent = name.rpartition(b"/")[0] or b"/"
-        if tree.get(parent) == "d":
-            kind = draw(st.sampled_from(["d", "f", "w", ""]))
+        if tree.get(parent) in ("d", "o"):
+            kind = draw(st.sampled_from(["d", "o", "f", "w", ""]))
             if kind:
                 tree[name] = kind
     return tree
@@ -102,7 +114,7 @@ def overlay(trees: list[dict[bytes, str]]) -> dict[bytes, tuple[int, str]]:
                 for gone in [held for held in result if held == path or held.startswith(path + b"/")]:
                     del result[gone]
             if kind != "w":
-                result[path] = (number, kind)
+                result[path] = (number, "d" if kind == "o" else kind)
     return result
 
 
@@ -110,7 +122,7 @@ def overlay(trees: list[dict[bytes, str]]) -> dict[bytes, tuple[int, str]]:
 def test_equals_what_overlayfs_shows(layers: list[dict[bytes, str]]) -> None:
     listings = [
         [
-            Entry(at=0, path=path, directory=kind == "d", whiteout=kind == "w")
+            Entry(at=0, path=path, directory=kind in "do", whiteout=kind == "w", opaque=kind == "o")
             for path, kind in sorted(tree.items())
         ]
         for tree in layers
@@ -126,7 +138,7 @@ def test_merging_some_layers_first_changes_nothing(layers: list[dict[bytes, str]
     """Upper layers merged by themselves and laid over the rest show the same."""
     listings = [
         [
-            Entry(at=0, path=path, directory=kind == "d", whiteout=kind == "w")
+            Entry(at=0, path=path, directory=kind in "do", whiteout=kind == "w", opaque=kind == "o")
             for path, kind in sorted(tree.items())
         ]
         for tree in layers[1:]

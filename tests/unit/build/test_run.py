@@ -12,16 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envbuild.build import run
+from envbuild.build import python, run
 from envbuild.build.run import Workshop, build_layers, missing_layers
 from envbuild.errors import BuildError
 from envbuild.events import Event, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.plan.model import BuildPlan, FilesStep, Layer, MergeStep, TextEntry, layer_key
+from envbuild.plan.model import (
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    Interpreter,
+    Layer,
+    MergeStep,
+    PrefixStep,
+    TextEntry,
+    layer_key,
+)
 from envbuild.store.store import Store
 from envbuild.store.tree import scan
 from envbuild.system import host, process, squashfs
@@ -117,15 +128,15 @@ class TestMissing:
 
     def test_a_merge_that_exists_needs_no_members(self, workshop: Workshop) -> None:
         build_layers(PLAN, workshop)
-        workshop.store._record_path(B.key).unlink()
+        workshop.store.record_path(B.key).unlink()
         assert missing_layers(PLAN, workshop.store) == ()
-        workshop.store._record_path(B_C.key).unlink()
+        workshop.store.record_path(B_C.key).unlink()
         assert names(missing_layers(PLAN, workshop.store)) == ["b", "b+c"]
 
     def test_the_root_of_the_sandbox_is_needed_too(self, workshop: Workshop) -> None:
         build_layers(PLAN, workshop)
         for one in (BASE, A):
-            workshop.store._record_path(one.key).unlink()
+            workshop.store.record_path(one.key).unlink()
         plan = BuildPlan(layers=(BASE, A), root="a", overlays=(), members={"a": ("a",)})
         assert names(missing_layers(plan, workshop.store)) == ["base", "a"]
 
@@ -225,6 +236,82 @@ class TestBuild:
             build_layers(plan, workshop)
         assert time.monotonic() - began < 10
         assert started(events) == {"l0", "l1"}
+
+
+def wheel_layer(name: str) -> Layer:
+    step = PrefixStep(
+        prefix="/opt/env",
+        interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
+        wheels=(InputFile(name=f"{name}-1-py3-none-any.whl", sha256=name * 64),),
+        tools=(),
+    )
+    return Layer(name=f"wheel:{name}", key=layer_key(step, ()), step=step, needs=("base",))
+
+
+X, Y = wheel_layer("a"), wheel_layer("b")
+PYTHON = Layer(name="python", key=layer_key(MergeStep(tools=()), (X, Y)), step=MergeStep(tools=()))
+PYTHON = replace(PYTHON, inputs=("wheel:a", "wheel:b"))
+TOP = replace(merged(X, Y, A), name="python+a")
+PIECES = BuildPlan(
+    layers=(BASE, A, X, Y, PYTHON, TOP),
+    root="base",
+    overlays=("python+a",),
+    members={"base": ("base",), "python+a": ("python", "a")},
+)
+
+
+class TestSmallWheels:
+    @pytest.fixture
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What was installed; every wheel brings its own file, and one that both have."""
+        calls: list[str] = []
+
+        def install_wheels(wheels: Any, prefix: str, *, stage: Path, **others: Any) -> Path:
+            ((wheel, _),) = wheels
+            calls.append(wheel.name)
+            for name in (wheel.name[0], "both"):
+                file = stage / "root" / prefix.lstrip("/") / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(wheel.name)
+            return stage / "root"
+
+        monkeypatch.setattr(python, "install_wheels", install_wheels)
+        return calls
+
+    def test_are_a_layer_each_and_merged_at_once(self, workshop: Workshop, installed: list[str]) -> None:
+        records = build_layers(PIECES, workshop)
+        assert sorted(installed) == ["a-1-py3-none-any.whl", "b-1-py3-none-any.whl"]
+        assert "opt/env/a" in records["wheel:a"].tree.entries
+        assert "opt/env/a" not in records["wheel:b"].tree.entries
+        assert workshop.store.get(PYTHON.key) is None, "only what is merged of it is needed"
+
+    def test_one_that_is_new_is_installed_alone(self, workshop: Workshop, installed: list[str]) -> None:
+        build_layers(PIECES, workshop)
+        for layer in (Y, TOP):
+            record = workshop.store.get(layer.key)
+            assert record is not None
+            workshop.store.discard(record)
+        build_layers(PIECES, workshop)
+        assert installed[2:] == ["b-1-py3-none-any.whl"]
+
+    def test_the_one_that_wins_a_path_is_told(
+        self, workshop: Workshop, installed: list[str], events: list[Event]
+    ) -> None:
+        records = build_layers(PIECES, workshop)
+        assert [event.text for event in events if isinstance(event, Warned)] == [
+            "a and b both bring `/opt/env/both`: that of b is taken"
+        ]
+        tree = records["python+a"].tree
+        assert tree.entries["opt/env/both"] == records["wheel:b"].tree.entries["opt/env/both"]
+
+    def test_other_layers_may_not_hold_their_paths_differently(
+        self, workshop: Workshop, installed: list[str]
+    ) -> None:
+        other = layer("a", "/opt/env/a", content=b"other", needs=("base",))
+        top = replace(merged(X, Y, other), name="python+a")
+        plan = replace(PIECES, layers=(BASE, other, X, Y, PYTHON, top))
+        with pytest.raises(BuildError, match=r"1 paths are held by two layers(.|\n)*python"):
+            build_layers(plan, workshop)
 
 
 class TestOwnership:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envbuild.check.hosted import FROM_HOST, judge_from_host, side_of
+from envbuild.check.hosted import FROM_HOST, image_side, judge_from_host
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
+from envbuild.check.preflight.examine import Preflight
+from envbuild.compat.from_image import ReadFacts
 from envbuild.image.environment import default_environment
-from envbuild.image.model import Manifest
 from envbuild.site.inject import PRIVATE, Injection
 from tests.support.trees import manifest
 from tests.unit.check.stage import report, reports
@@ -77,37 +79,31 @@ def test_a_report_is_text_from_a_stranger(injection: Injection, junk: object) ->
     assert judge_from_host([reports(report(0, 2, mpi=junk))], injection).status == "FAIL"
 
 
-def with_family(family: str) -> Manifest:
-    return manifest(mpi="some", mpi_family=family, glibc="2.36", environment=default_environment())
-
-
 @pytest.mark.parametrize(
-    ("family", "needed", "provided", "abis"),
+    ("told", "abis"),
     [
-        ("mpich", ["libmpi.so.12"], [], ("mpich",)),
-        ("intel-mpi", ["libmpi.so.12"], [], ("mpich",)),
-        ("openmpi", ["libmpi.so.12"], [], ("openmpi-12",)),
-        ("openmpi", ["libmpi.so.40"], [], ("openmpi-40",)),
-        ("mpich", ["libmpi_abi.so.1"], ["libmpi.so.12"], ("standard",)),
-        ("mpich", ["libmpi.so.12", "libmpi_abi.so.1"], [], ("mpich", "standard")),
-        # No extension asks for one: programs that open it are taken for the image's own MPI's.
-        ("openmpi", [], ["libmpi.so.40"], ("openmpi-40",)),
-        ("mpich", [], ["libmpi.so.12", "libmpi_abi.so.1"], ("mpich",)),
+        (ReadFacts(needed_abis=("openmpi-40",), mpi_abis=("mpich", "openmpi-40")), ("openmpi-40",)),
+        (ReadFacts(needed_abis=("mpich", "standard")), ("mpich", "standard")),
+        # Nothing asks for one: programs that open it are taken for the image's own MPI's.
+        (ReadFacts(mpi_abis=("mpich", "standard")), ("mpich",)),
+        (ReadFacts(), ()),
     ],
 )
-def test_what_an_image_needs_of_a_host(
-    family: str, needed: list[str], provided: list[str], abis: tuple[str, ...]
-) -> None:
-    answer = {"mpi": needed, "provides": {name: [] for name in provided}, "bound_hard": ["/opt/x.so"]}
-    side = side_of(with_family(family), answer)
-    assert side.abis == abis
+def test_what_an_image_needs_of_a_host(told: ReadFacts, abis: tuple[str, ...]) -> None:
+    provides = {"libz.so.1": ("ZLIB_1.2.9",)}
+    found = Preflight(
+        problems=(),
+        excused=(),
+        objects=1,
+        processes=1,
+        told=replace(told, rpath_files=("/opt/x.so",)),
+        provides=provides,
+    )
+    image = manifest(mpi="some", mpi_family="mpich", glibc="2.36", environment=default_environment())
+    side = image_side(image, found)
+    assert (side.label, side.family, side.abis) == (f"{image.name}/{image.version}", "mpich", abis)
     assert side.library_path == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"
-    assert (side.glibc, side.bound_hard) == ("2.36", ("/opt/x.so",))
-
-
-@pytest.mark.parametrize("answer", [{}, {"mpi": 7, "provides": [], "bound_hard": None}])
-def test_an_image_that_says_nonsense_needs_nothing(answer: dict[str, object]) -> None:
-    assert side_of(with_family("mpich"), answer).abis == ()
+    assert (side.glibc, side.bound_hard, side.provides) == ("2.36", ("/opt/x.so",), provides)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def slurm(*types: str, mpi: SiteMpi | None = None) -> Site:
 
 
 CRAY = SiteMpi(implementation="cray-mpich", version="8.1.32")
+HOST_MPICH = SiteMpi(implementation="mpich", version="5.0.2")
 INTEL = SiteMpi(implementation="intel-mpi", version="2021.18.0", launcher="/opt/intel/bin/mpiexec")
 OPEN_MPI = SiteMpi(implementation="openmpi", version="5.0.10", launcher="/opt/ompi/bin/mpirun")
 
@@ -33,19 +34,23 @@ SITUATIONS = {
     "an image with Open MPI, no site": situation(family="openmpi", version="5.0.11"),
     "an image with Open MPI, no site, as root": situation(family="openmpi", version="5.0.11", root=True),
     "MPICH, pmi2 and pmix offered": situation(site=slurm("none", "pmi2", "pmix")),
-    "MPICH, cray_shasta alone": situation(site=slurm("cray_shasta", "none")),
-    "MPICH, pmix alone, which it may have": situation(site=slurm("none", "pmix")),
+    "MPICH on the host's own, pmix alone, which that may have": situation(
+        site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True
+    ),
     "Open MPI 5, pmi2 and pmix offered": situation(
         family="openmpi", version="5.0.11", site=slurm("cray_shasta", "none", "pmi2", "pmix")
     ),
     "Open MPI 5, one version of pmix": situation(
         family="openmpi", version="5.0.11", site=slurm("pmi2", "pmix_v4")
     ),
+    "Open MPI 4.1, which may have either, pmi2 and pmix offered": situation(
+        family="openmpi", version="4.1", site=slurm("none", "pmi2", "pmix")
+    ),
     "Intel MPI, pmi2 offered": situation(
         family="intel-mpi", version="2021.18.0", site=slurm("none", "pmi2", "pmix")
     ),
     "MPICH on the host's Cray MPICH": situation(site=slurm("cray_shasta", mpi=CRAY), on_host_mpi=True),
-    "in an allocation, srun asked": situation(allocation=True, offered=("pmi2", "none")),
+    "in an allocation, srun asked": situation(srun=True, offered=("pmi2", "none")),
     "no MPI, tasks alone": situation(family="", version="", site=slurm("none")),
     "MPICH on the host's Intel MPI": situation(site=Site(name="here", mpi=INTEL), on_host_mpi=True),
     "Open MPI on the host's, as root": situation(
@@ -78,7 +83,15 @@ def test_a_count_may_be_the_allocation_s() -> None:
             ("none", "pmi2"),
             "openmpi 5.0.11 speaks pmix or pmix_v3 or pmix_v4 or pmix_v5, and `srun --mpi` offers none, pmi2",
         ),
-        ("mpich", "5.0.2", ("none",), "mpich 5.0.2 speaks pmi2 or cray_shasta"),
+        # Each rank of it was seen alone under cray_shasta, which Cray's own speaks.
+        (
+            "mpich",
+            "5.0.2",
+            ("cray_shasta", "none"),
+            "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers cray_shasta, ",
+        ),
+        # Our build of it has no PMIx, and ends in MPI_Init.
+        ("mpich", "5.0.2", ("none", "pmix"), "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers none, pmix: "),
         ("mpich", "5.0.2", (), "offers nothing that is known"),
         ("other", "1.0", ("pmi2",), "other 1.0 speaks a PMI that is not known"),
     ],

@@ -8,12 +8,10 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from envbuild.check import probe
-from tests.support.elves import Elf
 
 MACHINE = {"x86_64": 62, "aarch64": 183}[platform.machine()]
 NEEDED, STRTAB, STRSZ, RPATH, RUNPATH = 1, 5, 10, 15, 29
@@ -233,26 +231,3 @@ def test_modules_beside_the_working_directory_do_not_count(tmp_path: Path) -> No
         check=True,
     )
     assert "ModuleNotFoundError" in json.loads(done.stdout)["imports"]["shadow_of_the_image"]
-
-
-def test_what_a_host_must_know_that_lends_its_mpi(tmp_path: Path) -> None:
-    def add(path: str, **fields: Any) -> str:
-        target = tmp_path / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(Elf(**fields).bytes())
-        return str(target)
-
-    add("mpi/libmpi.so.12", soname="libmpi.so.12", versions_defined=("libmpi.so.12",))
-    add("mpi/libextra.so.1", soname="libextra.so.1", versions_defined=("EXTRA_1.0", "EXTRA_1.1"))
-    # The extension for an MPI that is not there is never loaded.
-    add("env/MPI.openmpi.so", needed=("libmpi.so.40", "libc.so.6"))
-    add("env/MPI.mpich.so", needed=("libmpi.so.12",))
-    hard = add("env/hard.so", needed=("libmpi.so.12",), rpath="$ORIGIN/../mpi")
-    add("env/soft.so", needed=("libmpi.so.12",), runpath="$ORIGIN/../mpi")
-    add("env/elsewhere.so", needed=("libmpi.so.12",), rpath="/usr/lib/none")
-    names = ["libextra.so.1", "libnowhere.so.1"]
-    assert probe.hosting(str(tmp_path / "env"), [str(tmp_path / "mpi")], names) == {
-        "mpi": ["libmpi.so.12"],
-        "bound_hard": [hard],
-        "provides": {"libextra.so.1": ["EXTRA_1.0", "EXTRA_1.1"], "libmpi.so.12": ["libmpi.so.12"]},
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from envbuild.check.preflight.rules import RULES, SYMBOLS, Problem
 from envbuild.check.report import render_lines
 from envbuild.check.trial import Trial
 from envbuild.cli.test import command
+from envbuild.compat.facts import Facts
+from envbuild.compat.sections import Architectures
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
-from envbuild.image.model import Manifest
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer
@@ -43,18 +45,24 @@ class Stage:
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = subject().manifest
         self.parts = (part("sha256:aa"),)
-        monkeypatch.setattr(Settings, "find_apptainer", lambda _: APPTAINER)
+        monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
         monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
         monkeypatch.setattr(testing, "verify_parts", lambda _, advanced: self.parts)
-        monkeypatch.setattr(testing, "preflight", self.preflight)
+        monkeypatch.setattr(testing, "look", self.look)
         monkeypatch.setattr(testing, "try_job", self.try_job)
         monkeypatch.setattr(run, "probe", lambda *_, limit_s: [Finding("PASS", "S1.imports", "", "")])
 
-    def preflight(self, image: Path, store: Store, *, intact: bool) -> tuple[Manifest, Preflight]:
+    def look(self, image: Path, store: Store, *, intact: bool) -> Stage:
         self.intact = intact
-        return self.manifest, Preflight(problems=self.problems, excused=(), objects=9, processes=3)
+        return self
 
-    def try_job(self, job: object, *, ranks: int, limit_s: float, launch: object) -> Trial:
+    def preflight(self) -> Preflight:
+        return Preflight(problems=self.problems, excused=(), objects=9, processes=3)
+
+    def facts(self, found: Preflight) -> Facts:
+        return Facts(architecture=Architectures(image="amd64"))
+
+    def try_job(self, job: object, *, ranks: int, limit_s: float, launch: object, shared: object) -> Trial:
         self.asked.append((ranks, limit_s, launch is not None))
         return Trial(findings=self.findings, output="why" if BAD in self.findings else "")
 
@@ -93,6 +101,16 @@ def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
     assert report.failed == (SYMBOLS,)
     assert not report.passed
     assert stage.intact is True
+
+
+@pytest.mark.parametrize(("architecture", "failed"), [("arm64", ("ARCH.same",)), ("amd64", ())])
+def test_a_site_that_forbids_the_image_fails_the_test(
+    stage: Stage, tmp_path: Path, architecture: str, failed: tuple[str, ...]
+) -> None:
+    site = tmp_path / "there.yaml"
+    site.write_text(f"name: there\narchitecture: {architecture}\n")
+    report = testing.test_image(Path("a.sif"), settings=replace(stage.settings, site=site))
+    assert report.failed == failed
 
 
 def test_scans_of_a_changed_image_are_not_trusted(stage: Stage) -> None:

@@ -29,7 +29,7 @@ versions: ["2.1.0", "2.0.3"]
 variants:
   cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu], backends: [gloo, mpi],
     versions: ["2.1.0"]}
-  cuda: {requirements: ["rich=={version}"]}
+  cuda: {requirements: ["rich=={version}"], untried: no GPU was there}
 owns: [rich]
 python: ["numpy>=2"]
 system: [libgomp1]
@@ -39,7 +39,13 @@ source: {distribution: rich, python: [setuptools], against: [mpi]}
 imports: [rich]
 commands: [rich-run]
 environment: {RICH_THREADS: "1", RICH_PATH: {prepend: /opt/rich}}
-verify: [{id: D2.rich, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}]
+lacks: [libgold.so.1]
+links: {/opt/env/bin/poor: rich-run}
+debian_python: true
+verify:
+  - {id: D2.rich, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}
+  - {id: D7.rich, job: rich.py, title: They stay so, launcher: torchrun, expect: {steps: "25"},
+    same_on_all_ranks: [hash], compare_with_single: {losses: 1.0e-5}, says: {gold: [ore, bar]}}
 """
 
 
@@ -130,15 +136,23 @@ frozen:      its project is asleep
 file:        {ours}/rich/recipe.yaml
 versions:    2.1.0, 2.0.3
 variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi (2.1.0 only)
-variant:     cuda: rich=={{version}}
+variant:     cuda: rich=={{version}}; untried: no GPU was there
 owns:        rich
 needs:       an MPI in the spec
 base:        Python >=3.10, glibc >=2.28
 built:       rich from its source, against mpi
-system:      libgomp1
+system:      libgomp1, seen by Python
 python:      numpy>=2
 job:         D2.rich: All ranks are rich (cuda)
+               exact: sum = n
+job:         D7.rich: They stay so, started by torchrun
+               exact: steps = 25
+               equal on all ranks: hash
+               as on one rank: losses (<= 1e-05)
+               each rank says: gold
 commands:    rich-run
+link:        /opt/env/bin/poor -> rich-run
+lacks:       libgold.so.1
 environment: RICH_THREADS = 1
 environment: RICH_PATH += /opt/rich
 """
@@ -165,6 +179,19 @@ requires:    rich@>=2
 def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "show", "rich", "--json")
     assert (code, err) == (0, "")
+    job: dict[str, object] = {
+        "job": "rich.py",
+        "expect": {},
+        "same_on_all_ranks": [],
+        "compare_with_single": {},
+        "hint": "",
+        "timeout_s": None,
+        "launcher": "mpiexec",
+        "variants": [],
+        "environment": {},
+        "says": {},
+        "own_mpi": False,
+    }
     assert json.loads(out) == {
         "name": "rich",
         "kind": "framework",
@@ -178,15 +205,22 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 "origins": ["rich-cpu"],
                 "backends": ["gloo", "mpi"],
                 "versions": ["2.1.0"],
+                "untried": "",
             },
-            "cuda": {"requirements": ["rich=={version}"], "origins": [], "backends": [], "versions": []},
+            "cuda": {
+                "requirements": ["rich=={version}"],
+                "origins": [],
+                "backends": [],
+                "versions": [],
+                "untried": "no GPU was there",
+            },
         },
         "owns": ["rich"],
         "family": None,
         "base": {"python": ">=3.10", "suites": [], "glibc": "2.28"},
-        "debian_python": False,
-        "links": {},
-        "lacks": [],
+        "debian_python": True,
+        "links": {"/opt/env/bin/poor": "rich-run"},
+        "lacks": ["libgold.so.1"],
         "frozen": "its project is asleep",
         "source": {
             "distribution": "rich",
@@ -203,7 +237,23 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "python": ["numpy>=2"],
         "imports": ["rich"],
         "jobs": [
-            {"id": "D2.rich", "title": "All ranks are rich", "launcher": "mpiexec", "variants": ["cuda"]}
+            {
+                **job,
+                "id": "D2.rich",
+                "title": "All ranks are rich",
+                "expect": {"sum": "n"},
+                "variants": ["cuda"],
+            },
+            {
+                **job,
+                "id": "D7.rich",
+                "title": "They stay so",
+                "launcher": "torchrun",
+                "expect": {"steps": "25"},
+                "same_on_all_ranks": ["hash"],
+                "compare_with_single": {"losses": 1e-5},
+                "says": {"gold": ["ore", "bar"]},
+            },
         ],
         "commands": ["rich-run"],
         "environment": {"RICH_THREADS": "1", "RICH_PATH": {"prepend": "/opt/rich"}},
@@ -237,3 +287,13 @@ def test_one_that_is_wrong(ours: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = run(capsys, "show", "wrong")
     assert (code, out) == (2, "")
     assert err.startswith("error: there is no file `verify/poor.py` in the recipe\n")
+
+
+def test_a_recipe_that_cannot_be_read_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd" / "recipe.yaml").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        main(["recipes", "show", "odd", "--recipes", str(tmp_path)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("is a directory, not a file") == 1

@@ -89,6 +89,16 @@ def test_a_rule_may_only_warn() -> None:
     assert not one(f"    failing: unknown\n    tell_unknown: true\n{FLOOR}", {}).tell
 
 
+def test_a_rule_may_warn_of_what_is_not_known_where_it_concerns_the_stack() -> None:
+    body = f"    tell_missing: true\n    when: [{{fact: gpus.vendor, is: nvidia}}]\n{FLOOR}"
+    verdict = one(body, {"gpus.vendor": "nvidia"})
+    assert (verdict.outcome, verdict.tell, verdict.hint) == ("unknown", True, "do it")
+    assert verdict.missing
+    # Whether there is such a GPU is not known: everybody would be warned of everything.
+    assert not one(body, {}).tell
+    assert not one(body.replace("tell_missing: true", "failing: unknown"), {"gpus.vendor": "nvidia"}).tell
+
+
 def test_a_rule_for_each_framework() -> None:
     rule = "    each: frameworks\n    check: [{fact: it.accelerator, is: cuda}]\n"
     frameworks = {"b": {"accelerator": "cuda"}, "a": {"accelerator": "cpu"}, "c": {"version": "1"}}
@@ -108,12 +118,19 @@ def test_a_rule_for_each_framework() -> None:
         (("sm_90",), ("sm_90",), True),
         (("sm_89",), ("sm_80",), True),
         (("sm_80",), ("sm_86",), False),
-        (("sm_90",), ("sm_90a",), False),
+        # NVIDIA's guide to compatibility: code for 9.0a runs on devices of 9.0, and on no others.
+        (("sm_90",), ("sm_90a",), True),
+        (("sm_100",), ("sm_90a",), False),
+        (("sm_103",), ("sm_100a",), False),
+        (("sm_103",), ("sm_100f",), True),
+        (("sm_100",), ("sm_103f",), False),
+        (("sm_120",), ("compute_90a",), False),
         (("sm_90", "sm_70"), ("sm_80", "sm_90"), False),
         (("sm_120",), ("sm_90", "compute_90"), None),
         (("sm_80",), ("sm_70", "compute_90"), False),
         (("gfx90a",), ("gfx90a",), True),
         (("gfx942",), ("gfx940",), False),
+        (("gfx942",), ("gfx9-4-generic",), None),
         (("strange",), ("sm_90",), None),
         ((), ("sm_90",), None),
     ],

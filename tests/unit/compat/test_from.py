@@ -10,7 +10,7 @@ from envbuild.compat.derive import on_host_mpi
 from envbuild.compat.engine import judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
-from envbuild.compat.from_site import facts_of_site, merge, plugin_file
+from envbuild.compat.from_site import fabric_settings, facts_of_site, merge, on_site, plugin_file
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
 
@@ -144,7 +144,7 @@ def test_jax_of_several_releases() -> None:
 def test_the_mpi_of_a_lock() -> None:
     facts = facts_of_lock(lock(recipes=(("mpich", "mpi", "5.0.2"),)))
     assert (facts.mpi.abis, facts.mpi.source) == (("mpich", "standard"), "image")
-    assert facts.pmi.spoken == ("pmi2", "cray_shasta")
+    assert facts.pmi.spoken == ("pmi2",)
     deb = DebPin(
         name="libopenmpi3",
         version="4.1.4-3+b1",
@@ -224,3 +224,59 @@ def test_facts_take_whatever_a_stranger_writes() -> None:
     assert facts.frameworks is not None
     assert facts.frameworks[name].version == "1\t2"
     assert all(verdict.outcome == "unknown" for verdict in judge(facts) if verdict.subject == name)
+
+
+@pytest.mark.parametrize("provider", ["cxi", "efa", "verbs", "psm2", "opx"])
+def test_what_fails_closed_follows_from_the_provider(provider: str) -> None:
+    settings = fabric_settings(SiteFabric(name="fast", provider=provider))
+    assert settings["FI_PROVIDER"] == provider
+    # Each MPI has a way around libfabric that it would take without a word.
+    assert settings["MPIR_CVAR_CH4_NETMOD"] == "ofi"
+    assert settings["I_MPI_FABRICS"] == "shm:ofi"
+    assert settings["OMPI_MCA_pml"] in ("cm", "^ob1")
+
+
+def test_a_site_s_own_settings_come_on_top_of_its_provider_s() -> None:
+    own = {"NCCL_NET": "Libfabric", "CXI_FORK_SAFE": "1"}
+    settings = fabric_settings(SiteFabric(name="slingshot-11", provider="cxi", environment=own))
+    assert settings["FI_PROVIDER"] == "cxi"
+    assert {name: settings[name] for name in own} == own
+    # Of TCP there is nothing to fall back from, and of a provider that no table knows nothing is claimed.
+    assert fabric_settings(SiteFabric(name="ethernet", provider="tcp", environment=own)) == own
+    assert fabric_settings(SiteFabric(name="infiniband", provider="ucx")) == {}
+    assert fabric_settings(SiteFabric(name="infiniband")) == {}
+
+
+def test_a_fabric_that_is_lent_is_known_to_fail_closed() -> None:
+    fabric = SiteFabric(name="slingshot-11", provider="cxi", environment={"NCCL_SOCKET_IFNAME": "hsn"})
+    site = Site(name="lumi", fabric=fabric)
+    image = facts_of_lock(lock(recipes=(("mpich", "mpi", "5.0.2"),)))
+
+    def told(host_fabric: bool, site: Site = site) -> dict[str, tuple[str, bool]]:
+        verdicts = judge(on_site(image, site, host_fabric=host_fabric))
+        return {one.rule: (one.outcome, one.tell) for one in verdicts if one.rule.startswith("FABRIC")}
+
+    assert told(False)["FABRIC.slingshot-needs-cxi"] == ("unknown", True)
+    assert told(True)["FABRIC.slingshot-needs-cxi"] == ("compatible", False)
+    facts = on_site(image, site, host_fabric=True)
+    assert (facts.fabric.ofi_provider, facts.origin("fabric.ofi_provider")) == (
+        "cxi",
+        "table:settings-of-provider",
+    )
+    # The image's own libfabric is still without cxi, unless the host's takes its place.
+    rule = "FABRIC.image-mpi-on-slingshot"
+    assert told(True)[rule] == ("unknown", True)
+    libraries = ("/opt/cray/lib64/libfabric.so.1",)
+    lends = Site(name="lumi", fabric=fabric.model_copy(update={"libraries": libraries}))
+    assert told(True, lends)[rule] == ("compatible", False)
+    assert told(False, lends)[rule] == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("family", "version"), [("mpich", "5.0.2"), ("openmpi", "5.0.11"), ("intel-mpi", "2021.18.0")]
+)
+def test_an_image_s_own_mpi_is_known_not_to_drive_slingshot(family: str, version: str) -> None:
+    providers = facts_of_lock(lock(recipes=((family, "mpi", version),))).mpi.providers
+    assert providers is not None
+    assert "cxi" not in providers
+    assert {"tcp", "verbs", "efa"} <= set(providers)

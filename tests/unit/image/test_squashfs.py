@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +144,27 @@ def test_damage_is_told_and_never_hangs(tree: Path, data: st.DataObject) -> None
             if isinstance(entry, Entry) and entry.kind == "file":
                 with image.open(entry) as file:
                     file.read(200_000)
+
+
+def test_extended_attributes(tmp_path: Path) -> None:
+    """As mksquashfs writes them: within a list, and once for a long value that two files share."""
+    root = tmp_path / "tree"
+    (root / "hides").mkdir(parents=True)
+    (root / "plain").mkdir()
+    for name in ("one", "two"):
+        (root / name).write_text(name)
+        os.setxattr(root / name, "user.long", b"q" * 900)
+    os.setxattr(root / "two", "user.short", b"s")
+    os.setxattr(root / "hides", "user.overlay.opaque", b"y")
+    os.setxattr(root / "plain", "user.overlay.opaque", b"n")
+    out = tmp_path / "layer.sqfs"
+    subprocess.run(["mksquashfs", root, out, "-quiet", "-no-progress", "-comp", "zstd"], check=True)
+    with opened(out) as image:
+        found = {entry.path: entry for entry in image.walk()}
+    assert {path for path, entry in found.items() if entry.opaque} == {"/hides"}
+    assert dict(found["/one"].attributes) == {"user.long": b"q" * 900}
+    assert dict(found["/two"].attributes) == {"user.long": b"q" * 900, "user.short": b"s"}
+    assert found["/"].attributes == ()
+    squashfs.make(root, out)
+    with opened(out) as image:
+        assert not any(entry.attributes for entry in image.walk()), "our own layers carry none"

@@ -21,6 +21,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    RootStep,
     Step,
     SystemStep,
     VenvStep,
@@ -179,6 +180,7 @@ class TestPlan:
         ("step", "kind"),
         [
             (BaseStep, "base"),
+            (RootStep, "root"),
             (SystemStep, "system"),
             (VenvStep, "venv"),
             (PrefixStep, "prefix"),

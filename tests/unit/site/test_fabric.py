@@ -53,6 +53,15 @@ def test_libraries_their_closure_the_plug_in_devices_and_settings(tmp_path: Path
     assert set(plan.identities) == {"lent"}
 
 
+def test_a_provider_alone_makes_a_job_fail_closed(tmp_path: Path) -> None:
+    """Where a file names no `environment`, FI_PROVIDER and what makes each MPI heed it follow from cxi."""
+    plan = plan_fabric(site(tmp_path, provider="cxi"), IMAGE)
+    assert plan.environment["FI_PROVIDER"] == "cxi"
+    assert plan.environment["MPIR_CVAR_CH4_NETMOD"] == "ofi"
+    other = plan_fabric(site(tmp_path, provider="cxi", environment={"FI_PROVIDER": "lnx"}), IMAGE)
+    assert other.environment["FI_PROVIDER"] == "lnx"
+
+
 def test_settings_alone_are_something(tmp_path: Path) -> None:
     plan = plan_fabric(site(tmp_path, environment={"NCCL_NET": "IB"}), IMAGE)
     assert (plan.files, plan.environment["NCCL_NET"], plan.identities) == ({}, "IB", {})

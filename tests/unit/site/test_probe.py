@@ -107,6 +107,14 @@ def test_slurm(machine: Machine) -> None:
     )
 
 
+def test_an_srun_without_a_cluster_is_no_scheduler(machine: Machine) -> None:
+    machine.program("/usr/bin/srun", "")
+    machine.file("/usr/bin/srun", "#!/bin/sh\n[ $1 = --version ] || exit 1\necho slurm-wlm 22.05.8\n")
+    probed = seen(machine)
+    assert probed.site.scheduler is None
+    assert "finds no cluster" in probed.unknown["scheduler"]
+
+
 @pytest.mark.parametrize(
     ("listed", "types"),
     [
@@ -256,6 +264,83 @@ def test_apptainer(machine: Machine, most: str, clone: str, restricted: str, all
     assert seen(machine).site.runtimes == (
         SiteRuntime(name="apptainer", version="1.4.5", overlay=False, user_namespaces=allowed),
     )
+
+
+@pytest.mark.parametrize(
+    ("installed", "allowed", "setuid"),
+    [("1", "yes", True), ("1", "no", False), ("0", "yes", False), ("0", "", False), ("1", "", None)],
+)
+def test_whether_apptainer_starts_set_user_id(
+    machine: Machine, installed: str, allowed: str, setuid: bool | None
+) -> None:
+    built = f"echo APPTAINER_CONF_FILE=/etc/a.conf; echo APPTAINER_SUID_INSTALL={installed}"
+    said = f"case $1 in --version) echo apptainer version 1.4.5;; *) {built};; esac"
+    machine.file("/usr/bin/apptainer", f"#!/bin/sh\n{said}\n")
+    (machine.root / "usr/bin/apptainer").chmod(0o755)
+    machine.file("/etc/a.conf", f"allow setuid = {allowed}\n" if allowed else "# allow setuid = yes\n")
+    (runtime,) = seen(machine).site.runtimes
+    assert runtime.setuid is setuid
+
+
+def test_two_mpis_in_one_place_are_told_apart(machine: Machine) -> None:
+    """As three wheels in one virtual environment put them."""
+    machine.mpi("/opt/x", "libmpi.so.12", MPICH)
+    machine.mpi("/opt/x", "libmpi_abi.so.1", STANDARD)
+    machine.mpi("/opt/x", "libmpifort.so.12", (), "libmpi.so.12")
+    machine.mpi("/opt/x", "libmpi.so.40", OPENMPI)
+    machine.mpi("/opt/x", "libmpi_mpifh.so.40", (), "libmpi.so.40")
+    machine.mpi("/opt/x", "libmpi_usempi.so.40", (), "libmpi_mpifh.so.40")
+    machine.program("/opt/x/bin/mpichversion", "MPICH Version:      5.0.2")
+    machine.program("/opt/x/bin/ompi_info", "Open MPI v5.0.11")
+    machine.program("/opt/x/bin/mpiexec", "mpiexec (Open MPI) 5.0.11")
+    probed = seen(machine, "/opt/x")
+    mpi = probed.site.mpi
+    assert mpi is not None
+    # Whose mpiexec it is comes first.
+    assert (mpi.implementation, mpi.version, mpi.abis) == ("openmpi", "5.0.11", ("openmpi-40",))
+    names = ("libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempi.so.40")
+    assert mpi.libraries == tuple(f"/opt/x/lib/{name}" for name in names)
+    assert mpi.launcher == "/opt/x/bin/mpiexec"
+    assert probed.remarks["mpi"] == [
+        "Take care: another MPI is in the same place (libmpi.so.12, libmpi_abi.so.1): what else lies there"
+        " may be of either.",
+        "Also here: mpich 5.0.2 (mpich, standard), /opt/x/lib/libmpi.so.12.",
+    ]
+    machine.program("/opt/x/bin/mpiexec", "HYDRA build details:\n    Version:  5.0.2")
+    mpi = seen(machine, "/opt/x").site.mpi
+    assert mpi is not None
+    assert mpi.implementation == "mpich"
+    names = ("libmpi.so.12", "libmpi_abi.so.1", "libmpifort.so.12")
+    assert mpi.libraries == tuple(f"/opt/x/lib/{name}" for name in names)
+
+
+def test_two_mpis_that_share_a_library_s_name_are_doubted(machine: Machine) -> None:
+    machine.mpi("/opt/x", "libmpi.so.12", MPICH)
+    machine.program("/opt/x/bin/mpichversion", "MPICH Version:      5.0.2")
+    said = "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260626"
+    machine.program("/opt/x/bin/mpiexec", said)
+    probed = seen(machine, "/opt/x")
+    assert probed.site.mpi is not None
+    assert probed.site.mpi.version is None
+    assert any(
+        "programs of mpich 5.0.2 and intel-mpi 2021.18 are in the same place" in remark
+        for remark in probed.remarks["mpi"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (None, 0, "no fi_info on PATH"),
+        ("\x01 what is this", 0, "/usr/bin/fi_info, which fails or tells no version"),
+        ("libfabric: 1.22.0", 3, "/usr/bin/fi_info, which fails or tells no version"),
+        ("fi_info: 1.22.0\nlibfabric: 1.22.0", 0, "libfabric 1.22.0 ()"),
+    ],
+)
+def test_why_libfabric_is_not_told(machine: Machine, said: str | None, code: int, told: str) -> None:
+    if said is not None:
+        machine.program("/usr/bin/fi_info", said, code=code)
+    assert seen(machine).remarks["fabric"] == [f"Here: {told}, no ucx_info on PATH."]
 
 
 def test_module_systems(machine: Machine) -> None:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from envbuild.compat.from_image import facts_of_image
+from envbuild.compat.facts import Facts
+from envbuild.compat.from_image import ReadFacts, facts_of_image
 from envbuild.errors import RequestError
 from envbuild.events import Event, Warned
+from envbuild.lock.model import BasePin, Lock, RecipePin
 from envbuild.site.swap import judge_swap, tell_swap
 from envbuild.spec.site import MpiAbi, Site, SiteMpi, SiteScheduler
 
+MPICH = (("mpich", "5.0.2"), ("pytorch", "2.13.0"))
 
-@dataclass(frozen=True)
-class Image:
-    mpi: str = "mpich"
-    mpi_family: str = "mpich"
-    recipes: dict[str, str] = field(default_factory=lambda: {"mpich": "5.0.2", "pytorch": "2.13.0"})
-    architecture: str = "amd64"
-    form: str = "layered"
-    glibc: str = "2.36"
-    python: str = "3.11"
+
+def image(*recipes: tuple[str, str], read: ReadFacts) -> Facts:
+    """Return the facts of an image whose first recipe is its MPI."""
+    lock = Lock(
+        name="x",
+        version="1",
+        accelerator="cpu",
+        base=BasePin(
+            name="debian-12",
+            digest="sha256:0",
+            architecture="amd64",
+            python="3.11",
+            abi="cp311",
+            glibc="2.36",
+        ),
+        recipes=tuple(
+            RecipePin(
+                name=name,
+                kind="framework" if index else "mpi",
+                version=version,
+                variant="cpu",
+                digest="sha256:0",
+            )
+            for index, (name, version) in enumerate(recipes)
+        ),
+        requests=(),
+        system_requests=(),
+        base_debs=(),
+        system_debs=(),
+        python=(),
+        tools=(),
+    )
+    return facts_of_image(lock, read, layered=True)
 
 
 def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = None) -> Site:
@@ -31,31 +56,30 @@ def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = No
     return Site(name="here", mpi=mpi, scheduler=scheduler)
 
 
-def told(image: Image, host: Site, *abis: MpiAbi) -> list[Event]:
+def told(facts: Facts, host: Site) -> list[Event]:
     events: list[Event] = []
-    facts = facts_of_image(image, needed_abis=abis, rpath_files=())
     tell_swap(judge_swap(facts, host), events.append)
     return events
 
 
-def test_what_an_image_says_of_itself() -> None:
-    facts = facts_of_image(Image())
+def test_what_is_known_of_an_image() -> None:
+    read = ReadFacts(mpi_abis=("mpich",), needed_abis=("mpich",), glibc_needed="2.34")
+    facts = image(*MPICH, read=read)
     assert (facts.mpi.family, facts.mpi.version, facts.mpi.source) == ("mpich", "5.0.2", "image")
-    assert facts.mpi.abis == ("mpich", "standard")
     assert facts.at("frameworks.pytorch.version") == "2.13.0"
     assert facts.runtime.layered is True
-    assert (facts.mpi.needed_abis, facts.mpi.rpath_files) == (None, None)
-    assert facts.origin("mpi.family") == "image"
-    debian = Image(mpi="openmpi-debian", mpi_family="openmpi", recipes={"openmpi-debian": "4.1"})
-    assert facts_of_image(debian).mpi.abis == ("openmpi-40",)
-    assert facts_of_image(Image(mpi="", mpi_family="", recipes={})).mpi.source is None
+    # Its files come before what tables know of MPICH 5, and what they do not tell stays the lock's.
+    assert (facts.mpi.abis, facts.origin("mpi.abis")) == (("mpich",), "image")
+    assert (facts.glibc.image, facts.origin("glibc.image")) == ("2.36", "lock")
+    assert (facts.glibc.needed, facts.mpi.needed_sonames, facts.mpi.rpath_files) == ("2.34", None, ())
+    assert image(*MPICH, read=ReadFacts()).origin("mpi.abis") == "table:abis-of-mpi"
 
 
 def test_one_family_in_the_place_of_another() -> None:
-    assert told(Image(), site("intel-mpi", "2021.19", "mpich", "standard"), "mpich") == []
-    openmpi = Image(mpi="openmpi", mpi_family="openmpi", recipes={"openmpi": "5.0.11"})
+    host = site("intel-mpi", "2021.19", "mpich", "standard")
+    assert told(image(*MPICH, read=ReadFacts(needed_abis=("mpich",))), host) == []
     with pytest.raises(RequestError) as caught:
-        told(openmpi, site("intel-mpi", "2021.19", "mpich", "standard"), "openmpi-40")
+        told(image(("openmpi", "5.0.11"), read=ReadFacts(needed_abis=("openmpi-40",))), host)
     assert caught.value.problem.splitlines()[0] == (
         "MPI.abi-family: the image's MPI is openmpi 5.0.11 (ABI: openmpi-40),"
         " and the host's intel-mpi offers: mpich, standard"
@@ -64,7 +88,8 @@ def test_one_family_in_the_place_of_another() -> None:
 
 
 def test_an_older_host_is_warned_of() -> None:
-    (event,) = told(Image(), site("cray-mpich", "8.1.28", "mpich", base="3.4"), "mpich")
+    facts = image(*MPICH, read=ReadFacts(needed_abis=("mpich",)))
+    (event,) = told(facts, site("cray-mpich", "8.1.28", "mpich", base="3.4"))
     assert isinstance(event, Warned)
     assert event.text == (
         "MPI.swap-direction: the image's MPICH is 5.0.2, and the host's cray-mpich is made from the older"
@@ -73,4 +98,4 @@ def test_an_older_host_is_warned_of() -> None:
 
 
 def test_what_a_site_leaves_out_refuses_nothing() -> None:
-    assert told(Image(), site("cray-mpich", "8.1.28"), "mpich") == []
+    assert told(image(*MPICH, read=ReadFacts(needed_abis=("mpich",))), site("cray-mpich", "8.1.28")) == []

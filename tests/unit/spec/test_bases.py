@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from envbuild.errors import Location
-from envbuild.spec.base import BaseImage, BasePython
+from envbuild.errors import Location, RequestError
+from envbuild.spec.base import BaseImage, BasePython, BaseRoot
 from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution, none_fits
-from envbuild.spec.load import Loaded
+from envbuild.spec.load import Loaded, load_base_image
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import BaseRequirement
 from tests.support.asking import base_image
@@ -81,3 +81,30 @@ def test_only_the_minor_release_of_a_base_is_known() -> None:
 def test_no_base_image_for_this_architecture_is_the_reason_told(needs: list[Need]) -> None:
     (told,) = none_fits(needs, BASES, "riscv64")
     assert told.each()[0].problem == "no base image is made for riscv64"
+
+
+def test_a_finished_root_is_never_taken_by_itself() -> None:
+    root = BaseRoot(kind="tar", place="root.tar", sha256="0" * 64)
+    value = BaseImage(**{**NEWER.value.model_dump(by_alias=True, exclude={"origins"}), "root": root})
+    finished = Loaded(value=value, path=Path("newer.yaml"), places={}, key_places={})
+    assert first_fitting([need(python=">=3.12")], [NEWER], "amd64") == NEWER
+    assert first_fitting([need(python=">=3.12")], [finished], "amd64") is None
+
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "base-images").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_of_a_finished_root_wants_its_digest_and_nothing_else(path: Path) -> None:
+    content = path.read_text()
+    with pytest.raises(RequestError, match="`FILL-IN` is not a SHA-256"):
+        load_base_image(content.encode(), path)
+    base = load_base_image(content.replace("sha256: FILL-IN", f"sha256: '{'0' * 64}'").encode(), path)
+    assert base.name == path.stem
+    assert base.root is not None
+    assert base.root.place == path.stem
+    assert base.untried, "nobody has built on it"
+
+
+def test_there_are_examples_of_finished_roots() -> None:
+    assert {path.stem for path in EXAMPLES} == {"ubuntu-24.04", "rocky-9", "sles-15"}

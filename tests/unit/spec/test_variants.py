@@ -8,7 +8,7 @@ import pytest
 
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe, Variant
-from envbuild.spec.variants import variant_for
+from envbuild.spec.variants import narrowed, older_accelerators, shared_accelerators, variant_for
 
 
 def recipe(*names: str, kind: Literal["mpi", "framework"] = "framework") -> Recipe:
@@ -34,11 +34,112 @@ def recipe(*names: str, kind: Literal["mpi", "framework"] = "framework") -> Reci
     ],
 )
 def test_the_first_that_fits_is_taken(names: tuple[str, ...], accelerator: str, expected: str | None) -> None:
-    choice = parse_choice(accelerator)
-    assert isinstance(choice, Choice)
-    found = variant_for(choice, recipe(*names))
+    found = variant_for(choice(accelerator), recipe(*names))
     assert (found[0] if found else None) == expected
 
 
 def test_an_mpi_for_the_cpu_serves_every_accelerator() -> None:
     assert variant_for(Choice(name="cuda"), recipe("cpu", kind="mpi")) is not None
+
+
+def proven_for(
+    variants: dict[str, tuple[str, ...]], kind: Literal["mpi", "framework"] = "framework"
+) -> Recipe:
+    """Return a recipe whose variants have proven versions of their own."""
+    versions = sorted({version for own in variants.values() for version in own})
+    made = {name: Variant(requirements=("x=={version}",), versions=own) for name, own in variants.items()}
+    return Recipe(name="x", kind=kind, summary="x", versions=tuple(versions), variants=made, owns=("x",))
+
+
+TORCH = proven_for({"cpu": ("2.13",), "cuda-13.0": ("2.13", "2.14"), "cuda-13.2": ("2.15",)})
+FLOW = proven_for({"cpu": ("2.21",), "cuda-12.9": ("2.21",), "cuda-13.0": ("2.22",)})
+MPI = proven_for({"cpu": ("5.0",)}, kind="mpi")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "version", "expected"),
+    [
+        ("cuda", "x", "cuda-13.0"),
+        ("cuda", "x@2.15", "cuda-13.2"),
+        ("cuda@>=13", "x@>=2.15", "cuda-13.2"),
+        ("cuda@13.2", "x", "cuda-13.2"),
+        # Nothing has it: what is told then is about the first.
+        ("cuda", "x@3", "cuda-13.0"),
+        ("cuda@13.0", "x@2.15", "cuda-13.0"),
+    ],
+)
+def test_a_variant_with_the_version_that_is_asked_for_comes_first(
+    accelerator: str, version: str, expected: str
+) -> None:
+    found = variant_for(choice(accelerator), TORCH, [choice(version)])
+    assert found is not None
+    assert found[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([(TORCH, "x"), (MPI, "x")], ("cpu", "cuda@13.0", "cuda@13.2")),
+        ([(TORCH, "x"), (FLOW, "x")], ("cpu", "cuda@13.0")),
+        ([(TORCH, "x@2.15"), (MPI, "x")], ("cuda@13.2",)),
+        ([(TORCH, "x@2.15"), (FLOW, "x")], ()),
+        ([(TORCH, "x"), (recipe("any"), "x")], ("cpu", "cuda@13.0", "cuda@13.2")),
+        ([(TORCH, "x"), (recipe("cuda"), "x")], ("cuda",)),
+        ([(recipe("cuda"), "x")], ("cuda",)),
+        ([(recipe("cuda-one"), "x")], ()),
+    ],
+)
+def test_the_accelerators_that_serve_all(wanted: list[tuple[Recipe, str]], expected: tuple[str, ...]) -> None:
+    assert shared_accelerators([(one, [choice(version)]) for one, version in wanted]) == expected
+
+
+def test_what_nobody_has_tried_is_not_offered() -> None:
+    untried = Variant(requirements=("x=={version}",), untried="no such GPU was there")
+    one = recipe("cpu").model_copy(update={"variants": {**recipe("cpu").variants, "rocm-7.2": untried}})
+    assert shared_accelerators([(one, [])]) == ("cpu",)
+    assert variant_for(choice("rocm"), one) == ("rocm-7.2", untried)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "wanted", "expected"),
+    [
+        # Alone, FLOW would take 12.9.
+        ("cuda", [(FLOW, "x"), (TORCH, "x")], "cuda@==13.0.*"),
+        ("cuda", [(TORCH, "x@2.15"), (recipe("cuda-13.0", "cuda-13.2"), "x")], "cuda@==13.2.*"),
+        ("cuda", [(MPI, "x"), (FLOW, "x")], "cuda@==12.9.*"),
+        ("cuda@>=13", [(FLOW, "x")], "cuda@==13.0.*"),
+        # Nothing is right for both: what is told is about what was asked.
+        ("cuda", [(TORCH, "x@2.15"), (FLOW, "x")], "cuda"),
+        ("cuda", [(recipe("cuda"), "x"), (TORCH, "x")], "cuda"),
+        ("cpu", [(TORCH, "x"), (FLOW, "x")], "cpu"),
+    ],
+)
+def test_one_release_of_an_accelerator_for_all(
+    accelerator: str, wanted: list[tuple[Recipe, str]], expected: str
+) -> None:
+    found = narrowed(choice(accelerator), [(one, [choice(version)]) for one, version in wanted])
+    assert str(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted", "expected"),
+    [
+        ("cuda-13.0", [FLOW, MPI], ("cuda@12.9",)),
+        # Another minor release needs the same driver.
+        ("cuda-13.2", [TORCH], ()),
+        ("cuda-13.0", [FLOW, TORCH], ()),
+        ("cuda-12.9", [FLOW], ()),
+        ("cpu", [FLOW], ()),
+        ("rocm-7.2", [FLOW], ()),
+    ],
+)
+def test_older_accelerators_are_of_an_older_major(
+    chosen: str, wanted: list[Recipe], expected: tuple[str, ...]
+) -> None:
+    assert older_accelerators({chosen, "cpu"}, [(one, []) for one in wanted]) == expected
+
+
+def choice(text: str) -> Choice:
+    found = parse_choice(text)
+    assert isinstance(found, Choice)
+    return found

@@ -16,7 +16,7 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store, default_root, remove, sync
+from envbuild.store.store import LayerRecord, Store, default_root, remove, sealed, sync
 from envbuild.store.tree import Tree
 from envbuild.system import host
 
@@ -34,6 +34,11 @@ def publish(store: Store, content: bytes = b"squash", key: str = KEY) -> LayerRe
         image = stage / "layer"
         image.write_bytes(content)
         return store.publish(key=key, name="python", squashfs=image, tree=TREE)[0]
+
+
+def rewrite(path: Path, record: dict[str, object]) -> None:
+    """Write a record that says something else, and is whole as a text."""
+    path.write_text(sealed(json.dumps({name: value for name, value in record.items() if name != "seal"})))
 
 
 def files(store: Store) -> list[str]:
@@ -108,6 +113,18 @@ class TestPublish:
 
 
 class TestGet:
+    def test_a_record_with_one_changed_digit_is_no_layer(self, store: Store) -> None:
+        """What it says of a tree is what later layers are reduced by."""
+        publish(store)
+        (path,) = (store.root / "layers").glob("*/*.json")
+        text = path.read_text()
+        for old, new in (("0644", "0645"), ("python", "pythoo")):
+            assert old in text
+            path.write_text(text.replace(old, new))
+            assert store.get(KEY) is None
+        path.write_text(text)
+        assert store.get(KEY) is not None
+
     def test_an_unknown_key(self, store: Store) -> None:
         assert store.get(KEY) is None
         assert not store.root.exists(), "looking changes nothing"
@@ -128,7 +145,7 @@ class TestGet:
     @pytest.mark.parametrize(
         "change",
         [
-            {"format": 2},
+            {"format": 1},
             {"key": "sha256:" + "b2" * 32},
             {"key": 5},
             {"name": None},
@@ -148,8 +165,8 @@ class TestGet:
     )
     def test_a_hostile_record_is_no_layer(self, store: Store, change: dict[str, object]) -> None:
         publish(store)
-        path = store._record_path(KEY)
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        path = store.record_path(KEY)
+        rewrite(path, {**json.loads(path.read_text()), **change})
         assert store.get(KEY) is None
 
     @pytest.mark.parametrize(
@@ -157,17 +174,17 @@ class TestGet:
     )
     def test_a_record_that_is_none(self, store: Store, text: str) -> None:
         publish(store)
-        store._record_path(KEY).write_text(text, errors="surrogateescape")
+        store.record_path(KEY).write_text(text, errors="surrogateescape")
         assert store.get(KEY) is None
 
     def test_every_missing_field_is_noticed(self, store: Store) -> None:
         publish(store)
-        path = store._record_path(KEY)
+        path = store.record_path(KEY)
         whole = json.loads(path.read_text())
         for name in whole:
-            path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
-            assert store.get(KEY) is None, name
-        path.write_text(json.dumps(whole))
+            rewrite(path, {key: value for key, value in whole.items() if key != name})
+            assert (store.get(KEY) is None) == (name != "seal"), name
+        rewrite(path, whole)
         assert store.get(KEY) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,16 @@ import pytest
 
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError
+from envbuild.events import Emit, Event, Warned, ignore
+from envbuild.image.sif import read_manifest
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteMpi
+from envbuild.system import process
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import hosting
 from envbuild.workflows.settings import Settings
+from tests.support.elves import Elf
+from tests.support.small_images import BASE, Layer, small_image
 from tests.support.trees import manifest
 
 INJECTION = Injection(
@@ -47,6 +53,86 @@ def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(hosting, "read_site", lambda _: SimpleNamespace(value=Site(name="here")))
     with pytest.raises(RequestError, match="holds no MPI that the host's could stand in for"):
         hosting.lent(subject(mpi="", mpi_family=""), settings(tmp_path), hosting.Lend(mpi=True))
+
+
+MPICH = ("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED")
+OPENMPI = ("MPI_Init", "MPI_Send", "ompi_mpi_comm_world")
+USER = Elf(needed=("libmpi.so.12", "libc.so.6"), undefined=("MPI_Init", "MPI_Send"), interpreter="/lib/ld.so")
+
+
+def lent_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: Elf = USER,
+    library: tuple[str, ...] = MPICH,
+    *,
+    file: str = "libmpi.so.12",
+    emit: Emit = ignore,
+) -> Injection:
+    """Plan what a host with one library lends to a small image, where nothing can be started."""
+    host = tmp_path / "host" / file
+    host.parent.mkdir()
+    host.write_bytes(Elf(soname="libmpi.so.12", defined=library).bytes())
+    site = tmp_path / "site.yaml"
+    site.write_text(f"name: here\nmpi: {{implementation: mpich, version: '4.0', libraries: [{host}]}}\n")
+    layer: Layer = {
+        "/opt/mpi/lib/libmpi.so.12": Elf(soname="libmpi.so.12", defined=MPICH),
+        "/opt/solve": user,
+    }
+    image = small_image(tmp_path, BASE, layer, mpi="mpich", mpi_family="mpich", recipes={"mpich": "4.0.3"})
+    known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
+    apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
+    asked = Subject(image=image, manifest=read_manifest(image), apptainer=apptainer)
+    monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
+    return hosting.lent(asked, known, hosting.Lend(mpi=True))[1]
+
+
+def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    injection = lent_to(tmp_path, monkeypatch)
+    assert (injection.abis, injection.mpi) == (("mpich",), ("libmpi.so.12",))
+    assert injection.by_name == dict.fromkeys(("libmpi.so.12", "libmpi.so"), tmp_path / "host/libmpi.so.12")
+
+
+def test_the_host_s_file_says_what_its_site_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Event] = []
+    injection = lent_to(tmp_path, monkeypatch, file="libmpi.so.12.3.0", emit=events.append)
+    # Under its soname, too, which is what programs ask for.
+    assert sorted(injection.by_name) == ["libmpi.so", "libmpi.so.12", "libmpi.so.12.3.0"]
+    # Of the ABI of MPICH by its symbols, and older by its number.
+    (event,) = (event for event in events if isinstance(event, Warned))
+    assert event.text.startswith("MPI.swap-direction: the image's MPICH is 4.0.3, and the host's mpich")
+
+
+@pytest.mark.parametrize(
+    ("user", "library", "told"),
+    [
+        (USER, OPENMPI, "MPI.openmpi-1.10-is-not-mpich: "),
+        (replace(USER, rpath="/opt/mpi/lib"), MPICH, "MPI.rpath-defeats-swap: /opt/solve in "),
+        # Of the right ABI, and older than what the program was built with.
+        (
+            USER,
+            ("MPI_Init", "MPI_UNWEIGHTED"),
+            "P1.symbols: /opt/solve needs MPI_Send of mpi and gets /media/envbuild/libmpi.so",
+        ),
+    ],
+    ids=["another ABI", "an RPATH", "a symbol that is lacking"],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: Elf, library: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        lent_to(tmp_path, monkeypatch, user, library)
+    assert caught.value.problem.startswith(told)
+
+
+def test_what_was_wrong_before_is_no_reason_to_refuse_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The symbol is in neither MPI.
+    broken = replace(USER, undefined=(*USER.undefined, "MPI_Gone"))
+    assert lent_to(tmp_path, monkeypatch, broken).abis == ("mpich",)
 
 
 def test_a_staging_directory_lasts_and_is_the_same_for_the_same_names(tmp_path: Path) -> None:

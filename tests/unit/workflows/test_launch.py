@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from envbuild.errors import MachineError
+from envbuild.cli.main import main
+from envbuild.compat.derive import derived
+from envbuild.compat.facts import make_facts
+from envbuild.errors import MachineError, RequestError
+from envbuild.events import Event, Warned
 from envbuild.site.inject import Injection
-from envbuild.spec.site import Site, SiteBind, SiteMpi, SiteScheduler
+from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
+from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
-from envbuild.workflows import launch
+from envbuild.system.process import Finished
+from envbuild.workflows import launch, scheduling
 from envbuild.workflows.hosting import Lend
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
@@ -33,38 +40,61 @@ INJECTION = Injection(
 class Bench:
     """A machine without Apptainer, srun or a site, until a test says otherwise."""
 
+    apptainer: Path | None = None
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
         self._patch, self._store = monkeypatch, store
-        for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "UCX_TLS"):
+        for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(host, "is_root", lambda: False)
         monkeypatch.setattr(launch, "_DEVICES", {})
         monkeypatch.setattr(
-            Settings, "find_apptainer", lambda _: Apptainer(program=Path("apptainer"), version="1.4.5")
+            runtime, "find", lambda path: Apptainer(program=path or Path("apptainer"), version="1.4.5")
         )
-        image = manifest((), mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
-        monkeypatch.setattr(launch, "read_manifest", lambda _: image)
+        for name in ("ENVBUILD_APPTAINER", *scheduling._NODE_FILES):
+            monkeypatch.delenv(name, raising=False)
+        self.told: list[Event] = []
+        self.is_for("amd64")
+        monkeypatch.setattr(host, "architecture", lambda: "amd64")
         self.site(None)
+
+    def is_for(self, architecture: str) -> None:
+        """Make the image one of an architecture."""
+        fields = {"mpi": "mpich", "mpi_family": "mpich", "recipes": {"mpich": "5.0.2"}}
+        image = manifest((), architecture=architecture, **fields)
+        facts = {"architecture.image": architecture, "mpi.family": "mpich", "mpi.source": "image"}
+        facts["mpi.version"] = "5.0.2"
+        self._patch.setattr(launch, "read_manifest", lambda _: image)
+        self._patch.setattr(launch, "_facts", lambda *_: derived(make_facts(facts, {})))
 
     def site(self, site: Site | None) -> None:
         loaded = SimpleNamespace(value=site) if site else None
         self._patch.setattr(launch, "read_site", lambda _: loaded)
         self._patch.setattr(launch, "lent", lambda *_: (site, INJECTION))
 
-    def srun(self, listed: str | None) -> None:
-        def run(argv: list[str], **_: Any) -> Any:
+    def srun(self, listed: str | None, *, code: int = 0) -> None:
+        def run(argv: list[str], *, env: dict[str, str], **_: Any) -> Finished:
             assert argv == ["srun", "--mpi=list"]
+            # Which cluster it is stands in the user's environment.
+            assert env.get("SLURM_CONF") == os.environ.get("SLURM_CONF")
             if listed is None:
                 raise MachineError("`srun` cannot be started")
-            return SimpleNamespace(output=listed)
+            return Finished(argv=("srun",), code=code, stdout="", stderr=listed, seconds=0.0)
 
         self._patch.setattr(process, "run", run)
 
     def line(self, *, ranks: int | None = 2, on_host_mpi: bool = False) -> list[str]:
-        settings = Settings.of(store=self._store, apptainer=None, recipes=None, site=None)
+        self.told.clear()
+        settings = Settings.of(
+            store=self._store, apptainer=self.apptainer, recipes=None, site=None, emit=self.told.append
+        )
         return launch.launch_line(
             Path("/i.sif"), ["job"], ranks=ranks, lend=Lend(mpi=on_host_mpi), settings=settings
         )
+
+    def warnings(self) -> list[str]:
+        """Return what the last line was given with."""
+        return [event.text for event in self.told if isinstance(event, Warned)]
 
 
 @pytest.fixture
@@ -85,13 +115,20 @@ def test_what_the_site_binds_is_bound_where_it_is_there(bench: Bench, tmp_path: 
     bench.site(Site(name="here", binds=(here, gone)))
     assert bench.line()[3:5] == ["--mount", f'"type=bind","src={tmp_path}","dst=/data",ro']
     assert "/gone" not in " ".join(bench.line())
+    assert bench.warnings() == [
+        "HOST.binds-exist: the site `here` binds /nowhere, which is not here: ranks lack it"
+    ]
+    # One that not even the file system can be asked for, as below a directory that is not the user's.
+    bench.site(Site(name="here", binds=(SiteBind(source=f"/{'x' * 300}", target="/gone"),)))
+    bench.line()
+    assert len(bench.warnings()) == 1
 
 
 def test_in_a_job_of_slurm_srun_is_asked_and_starts_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_CONF", "/sw/slurm.conf")
     bench.srun("srun: MPI types are...\nsrun: none\nsrun: pmi2\n")
     line = bench.line(ranks=None)
     assert line[:5] == ["srun", "--mpi=pmi2", *START]
@@ -109,6 +146,32 @@ def test_a_site_s_own_list_is_enough_where_it_is_whole(bench: Bench) -> None:
     assert bench.line()[:4] == ["srun", "--mpi=pmi2", "-n", "2"]
     bench.site(Site(name="here", scheduler=whole.model_copy(update={"more_mpi_types": True})))
     assert bench.line()[:4] == ["srun", "--mpi=pmi2", "-n", "2"]
+    # Outside of a job nobody knows how many.
+    assert bench.line(ranks=None)[:4] == ["srun", "--mpi=pmi2", "-n", "1"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "code", "told"),
+    [
+        ("srun: fatal: Could not establish a configuration source", 1, "Could not establish a configuration"),
+        ("", 0, "name the types in the site file"),
+    ],
+)
+def test_an_srun_that_does_not_say_what_it_takes_is_told(
+    bench: Bench, listed: str, code: int, told: str
+) -> None:
+    bench.srun(listed, code=code)
+    bench.site(Site(name="here", scheduler=SiteScheduler(name="slurm")))
+    with pytest.raises(MachineError, match="`srun --mpi=list` names nothing") as caught:
+        bench.line()
+    assert told in str(caught.value.hint)
+
+
+def test_without_srun_and_its_types_nothing_starts(bench: Bench) -> None:
+    bench.srun(None)
+    bench.site(Site(name="here", scheduler=SiteScheduler(name="slurm")))
+    with pytest.raises(MachineError, match="`srun` cannot be started"):
+        bench.line()
 
 
 def test_on_the_host_s_mpi_its_mpiexec_is_outside(bench: Bench) -> None:
@@ -126,3 +189,126 @@ def test_without_a_launcher_the_ranks_alone_get_the_host_s_libraries(bench: Benc
     tail = ["/i.sif", "mpiexec", "-n", "2", "env", "LD_LIBRARY_PATH=/media/envbuild:/opt/mpi/lib", "job"]
     assert line[-7:] == tail
     assert "--env" not in line
+
+
+def test_an_image_of_another_architecture_is_refused(bench: Bench) -> None:
+    bench.is_for("arm64")
+    with pytest.raises(RequestError, match=r"ARCH\.same: .* is for arm64, and this machine is amd64"):
+        bench.line()
+    arm = SiteScheduler(name="slurm", mpi_types=("pmi2",))
+    # Slurm's nodes are what the site says, whatever the login node is.
+    bench.site(Site(name="alps", architecture="arm64", scheduler=arm))
+    assert bench.line()[0] == "srun"
+    bench.is_for("amd64")
+    with pytest.raises(RequestError, match=r"is for amd64, and the site `alps` is arm64"):
+        bench.line()
+    bench.site(Site(name="alps", architecture="arm64"))
+    with pytest.raises(RequestError, match=r"ARCH\.same: the image is for amd64, and the site is arm64"):
+        bench.line()
+
+
+def test_the_site_says_which_apptainer_and_how_it_starts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = SiteRuntime(name="apptainer", program="/sw/bin/apptainer", setuid=False)
+    bench.site(Site(name="here", runtimes=(SiteRuntime(name="shifter"), known)))
+    assert bench.line()[:4] == ["/sw/bin/apptainer", "--silent", "exec", "--userns"]
+    bench.site(Site(name="here", runtimes=(known.model_copy(update={"setuid": True}),)))
+    assert "--userns" not in bench.line()
+    # What the user names comes first.
+    bench.apptainer = Path("/my/apptainer")
+    assert bench.line()[0] == "/my/apptainer"
+    bench.apptainer = None
+    monkeypatch.setenv("ENVBUILD_APPTAINER", "/their/apptainer")
+    assert bench.line()[0] == "apptainer"
+
+
+def test_a_runtime_that_starts_nothing_is_refused(bench: Bench) -> None:
+    neither = SiteRuntime(name="apptainer", setuid=False, user_namespaces=False)
+    bench.site(Site(name="here", runtimes=(neither,)))
+    with pytest.raises(RequestError, match=r"RUNTIME\.way-to-start: .* no image starts"):
+        bench.line()
+
+
+@pytest.mark.parametrize(
+    ("site", "ranks", "told"),
+    [
+        (None, 4, None),
+        (Site(name="here"), 4, None),
+        (Site(name="here", fabric=SiteFabric(name="infiniband")), 4, "has a fabric, and names no scheduler"),
+        (Site(name="here", fabric=SiteFabric(name="infiniband")), 1, None),
+        (Site(name="here", scheduler=SiteScheduler(name="pbs")), 4, "starts jobs by pbs"),
+    ],
+)
+def test_ranks_that_all_start_here_are_told_of_where_there_are_other_nodes(
+    bench: Bench, site: Site | None, ranks: int, told: str | None
+) -> None:
+    bench.site(site)
+    assert "mpiexec" in bench.line(ranks=ranks)
+    if told is None:
+        assert bench.warnings() == []
+    else:
+        (text,) = bench.warnings()
+        assert text.startswith("all 4 ranks start on this machine, in one container: ")
+        assert told in text
+
+
+def test_the_nodes_of_a_job_of_pbs_are_counted(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = tmp_path / "nodes"
+    monkeypatch.setenv("PBS_NODEFILE", str(nodes))
+    nodes.write_text("n1\nn1\n\n")
+    bench.line()
+    assert bench.warnings() == []
+    nodes.write_text("n1\nn1\nn2\n")
+    bench.line()
+    (text,) = bench.warnings()
+    assert "the job has 2 nodes (PBS_NODEFILE)" in text
+
+
+def test_a_fabric_that_the_image_s_mpi_cannot_drive_is_told_at_the_start(bench: Bench) -> None:
+    scheduler = SiteScheduler(name="slurm", mpi_types=("pmi2",))
+    fabric = SiteFabric(name="slingshot-11", provider="cxi")
+    bench.site(Site(name="here", fabric=fabric, scheduler=scheduler))
+    assert bench.line()[0] == "srun"
+    assert [text.partition(":")[0] for text in bench.warnings()] == [
+        "FABRIC.slingshot-needs-cxi",
+        "FABRIC.image-mpi-on-slingshot",
+    ]
+
+
+def test_ranks_of_one_machine_need_no_store_that_can_be_written(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "file").write_text("")
+    bench._store = tmp_path / "file"
+    mpi = SiteMpi(implementation="intel-mpi")
+    bench.site(Site(name="here", mpi=mpi))
+    line = " ".join(bench.line(on_host_mpi=True))
+    home = tmp_path / "tmp" / f"envbuild-{os.geteuid()}"
+    assert f'"src={home}/' in line
+    assert home.stat().st_mode & 0o777 == 0o700
+    # Where others may have made it, it is not ours.
+    home.chmod(0o755)
+    with pytest.raises(RequestError, match="cannot be made"):
+        bench.line(on_host_mpi=True)
+    home.chmod(0o700)
+    # Several nodes share nothing of it.
+    outside = mpi.model_copy(update={"launcher": "/h/mpiexec"})
+    bench.site(Site(name="here", mpi=outside))
+    with pytest.raises(RequestError, match="cannot be made") as caught:
+        bench.line(on_host_mpi=True)
+    assert "all nodes share" in str(caught.value.hint)
+
+
+def test_what_a_launch_warns_of_is_shown(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.site(Site(name="here", binds=(SiteBind(source="/nowhere", target="/gone"),)))
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "/i.sif", "-n", "2", "--dry-run", "--", "job"])
+    assert ended.value.code in (None, 0)
+    said = capsys.readouterr()
+    assert said.out == "apptainer --silent exec /i.sif mpiexec -n 2 job\n"
+    assert "HOST.binds-exist: the site `here` binds /nowhere" in said.err

@@ -14,20 +14,35 @@ import pytest
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.rules import Problem
 from envbuild.check.preflight.run import preflight
-from envbuild.check.preflight.tree import INJECTED
 from envbuild.image.model import Variable
 from envbuild.store.store import Store
-from tests.support.elves import Elf
+from tests.support.elves import Elf, ld_so_cache
+from tests.support.fatbins import cubins, with_sections
 from tests.support.small_images import BASE, LIB, Layer, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"
+SITE_2 = "/opt/env/lib/python2.7/site-packages"
 NVIDIA = f"{SITE}/nvidia"
 MPI4PY = f"{SITE}/mpi4py/MPI.cpython-311-x86_64-linux-gnu.so"
+# Where people know a host's libraries to be, whatever the simulation calls it.
+LENT = "/media/envbuild"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 OMPI4 = ("MPI_Init", "MPI_Allreduce", "ompi_mpi_comm_world", "MPIR_debug_gate")
 OMPI5 = (*OMPI4, "ompi_mpi_errors_abort")
 MPICH = ("MPI_Init", "MPI_Allreduce", "MPI_UNWEIGHTED", "MPIR_Err_return_comm")
 CUDNN9 = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
+CUDA13 = (
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libcufft.so.12",
+    "libcusolver.so.12",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
+
+
+def for_gpus(soname: str) -> bytes:
+    return with_sections(lib(soname).bytes(), {".nv_fatbin": cubins(80, 90)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +54,8 @@ class Case:
     path: str = "/opt/mpi/lib"
     lent: Mapping[str, Elf] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
+    python: str = "3.11"
 
 
 def lib(soname: str, *defined: str, needed: tuple[str, ...] = (), **more: str) -> Elf:
@@ -56,6 +73,12 @@ def program(*needed: str, wants: tuple[str, ...] = (), rpath: str = "", runpath:
 def cudnn9(directory: str, *parts: str) -> Layer:
     names = {f"{directory}/libcudnn_{part}.so.9": lib(f"libcudnn_{part}.so.9") for part in parts}
     return {f"{directory}/libcudnn.so.9": lib("libcudnn.so.9", "cudnnCreate", runpath="$ORIGIN"), **names}
+
+
+def dist(name: str, version: str, *requires: str, place: str = SITE, python: str = "") -> Layer:
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {each}" for each in requires)]
+    lines += [f"Requires-Python: {python}"] if python else []
+    return {f"{place}/{name}-{version}.dist-info/METADATA": "\n".join([*lines, "", name]).encode()}
 
 
 BROKEN = {
@@ -139,12 +162,12 @@ BROKEN = {
                 versions_needed={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")},
             )
         },
-        tells={rules.VERSIONS: f"{INJECTED}/libnuma.so.1|libc.so.6 with GLIBC_2.38"},
+        tells={rules.VERSIONS: f"{LENT}/libnuma.so.1|libc.so.6 with GLIBC_2.38"},
     ),
     "c07-injected-libfabric-misses-json-c": Case(
         layer={},
         lent={"libfabric.so.1": lib("libfabric.so.1", needed=("libjson-c.so.3",))},
-        tells={rules.LIBRARIES: f"libjson-c.so.3|{INJECTED}/libfabric.so.1 gets nothing; the host lends"},
+        tells={rules.LIBRARIES: f"libjson-c.so.3|{LENT}/libfabric.so.1 gets nothing; the host lends"},
     ),
     "c02-tf-cuda11-with-cusolver-from-cuda12": Case(
         layer={
@@ -196,14 +219,22 @@ BROKEN = {
             f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
         },
         lent={"libnccl-net.so": Elf(soname="libnccl-net.so", texts=("libcudart.so",))},
-        tells={rules.OPENED: f"need libcudart.so|{INJECTED}/libnccl-net.so"},
+        tells={rules.OPENED: f"need libcudart.so|{LENT}/libnccl-net.so"},
     ),
     "c02-tensorflow-opens-cuda-libraries-that-are-not-there": Case(
         layer={
             f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
-            f"{SITE}/tensorflow/libtensorflow_framework.so.2": lib("libtensorflow_framework.so.2"),
+            f"{SITE}/tensorflow/libtensorflow_framework.so.2": for_gpus("libtensorflow_framework.so.2"),
         },
         tells={rules.OPENED: "libcublas.so.12"},
+    ),
+    "tensorflow-opens-libraries-of-cuda-13-that-are-not-there": Case(
+        layer={
+            f"{LIB}/libcudart.so.13": lib("libcudart.so.13"),
+            **{f"{LIB}/{name}": lib(name) for name in CUDA13[:-1]},
+            f"{SITE}/tensorflow/libtensorflow_cc.so.2": for_gpus("libtensorflow_cc.so.2"),
+        },
+        tells={rules.OPENED: f"{CUDA13[-1]}|libtensorflow_cc.so.2 gets nothing"},
     ),
     "two-libmpi-in-one-process": Case(
         layer={
@@ -234,9 +265,117 @@ BROKEN = {
         },
         tells={rules.SYMBOLS: f"ncclCommSplit of nccl|{LIB}/libnccl.so.2 (default)"},
     ),
+    "c03-tensorboard-vs-protobuf-4": Case(
+        layer={**dist("tensorboard", "2.8.0", "protobuf<3.21,>=3.6.0"), **dist("protobuf", "4.21.1")},
+        tells={rules.PYTHON: f"protobuf<3.21|tensorboard-2.8.0.dist-info gets protobuf 4.21.1 ({SITE})"},
+    ),
+    "c02-jax-plugin-and-framework-api-differ": Case(
+        layer={
+            **dist(
+                "jax", "0.4.28", "jaxlib<=0.4.28,>=0.4.27", "jax-cuda12-plugin==0.4.28; extra == 'cuda12'"
+            ),
+            **dist("jaxlib", "0.4.28"),
+            **dist("jax-cuda12-plugin", "0.4.31", "jax-cuda12-pjrt==0.4.31"),
+            **dist("jax-cuda12-pjrt", "0.4.31"),
+        },
+        requests=("jax[cuda12]==0.4.28",),
+        tells={rules.PYTHON: "jax-cuda12-plugin==0.4.28|jax-0.4.28.dist-info gets jax-cuda12-plugin 0.4.31"},
+    ),
+    "a-list-for-python-2-without-one-that-is-required": Case(
+        layer={
+            **dist("cntk", "2.7", "numpy (>=1.11)", "enum34 (>=1.1.6)", place=SITE_2),
+            **dist("numpy", "1.16.6", place=SITE_2),
+        },
+        python="2.7",
+        tells={rules.PYTHON: "enum34>=1.1.6|cntk-2.7.dist-info gets nothing"},
+    ),
+    "c03-tensorflow-2-18-on-python-3-13": Case(
+        layer=dist(
+            "tensorflow", "2.18.0", place="/opt/env/lib/python3.13/site-packages", python=">=3.9,<3.13"
+        ),
+        python="3.13",
+        tells={rules.PYTHON: "need Python >=3.9,<3.13|tensorflow-2.18.0.dist-info gets Python 3.13"},
+    ),
+    "an-extension-for-another-python": Case(
+        layer={
+            f"{SITE}/fast/_fast.cpython-312-x86_64-linux-gnu.so": user(),
+            f"{SITE}/fast/_fast.pypy310-pp73-x86_64-linux-gnu.so": user(),
+        },
+        tells={
+            rules.PYTHON_ABI: "need cpython-312|/fast/_fast.cpython-312-x86_64-linux-gnu.so gets Python 3.11"
+        },
+    ),
+    "a-stable-abi-that-python-2-does-not-know": Case(
+        layer={f"{SITE_2}/fast/_fast.abi3.so": user()},
+        python="2.7",
+        tells={rules.PYTHON_ABI: "need abi3|_fast.abi3.so gets Python 2.7"},
+    ),
+    "c04-vendor-soname-libmpi-gnu": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/mpi/lib/libmpi_gnu_123.so.12": lib("libmpi_gnu_123.so.12", *MPICH),
+            f"{LIB}/libhdf5_parallel.so": lib("libhdf5_parallel.so", needed=("libmpi_gnu_123.so.12",)),
+            "/opt/env/bin/solve": program("libhdf5_parallel.so", "libmpi.so.12", wants=("MPI_Init",)),
+        },
+        tells={rules.COPIES: "/opt/mpi/lib/libmpi.so.12|/opt/mpi/lib/libmpi_gnu_123.so.12"},
+    ),
+    "c06-plugin-and-libibverbs-absent-in-batch-image": Case(
+        layer={f"{NVIDIA}/nccl/lib/libnccl.so.2": lib("libnccl.so.2", "ncclSend")},
+        lent={"libnccl-net.so": lib("libnccl-net.so", needed=("libibverbs.so.1",))},
+        tells={rules.LIBRARIES: f"libibverbs.so.1|{LENT}/libnccl-net.so gets nothing; the host lends"},
+    ),
+    "c06-static-plugin-variant-cuda-major": Case(
+        layer={f"{LIB}/libcudart.so.13": lib("libcudart.so.13")},
+        lent={"libnccl-net.so": lib("libnccl-net.so", needed=("libcudart.so.12",))},
+        tells={rules.LIBRARIES: f"libcudart.so.12|{LENT}/libnccl-net.so gets nothing"},
+    ),
+    "c07-stale-bind-list-after-site-upgrade": Case(
+        layer={"/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init",))},
+        lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH, needed=("libfabric.so.1",))},
+        tells={rules.LIBRARIES: f"libfabric.so.1|{LENT}/libmpi.so.12 gets nothing; the host lends"},
+    ),
+    "c07-binding-host-glibc-only-when-image-older": Case(
+        layer={},
+        lent={"libc.so.6": Elf(soname="libc.so.6", versions_defined=("libc.so.6", "GLIBC_2.31"))},
+        tells={rules.VERSIONS: f"libc.so.6 with GLIBC_2.34|/bin/app gets {LENT}/libc.so.6 (LD_LIBRARY_PATH)"},
+    ),
+    "c10-host-hsa-runtime-needs-newer-libstdcxx": Case(
+        layer={},
+        lent={
+            "libhsa-runtime64.so.1": Elf(
+                soname="libhsa-runtime64.so.1",
+                needed=("libstdc++.so.6",),
+                versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4.30",)},
+            )
+        },
+        tells={rules.VERSIONS: f"libstdc++.so.6 with GLIBCXX_3.4.30|{LENT}/libhsa-runtime64.so.1 gets {LIB}"},
+    ),
+    "c09-ldconfig-must-run-at-build-time": Case(
+        layer={
+            "/etc/ld.so.cache": ld_so_cache("libc.so.6", "libstdc++.so.6"),
+            "/usr/local/lib/libnetcdf.so.19": lib("libnetcdf.so.19"),
+            "/opt/env/bin/solve": program("libnetcdf.so.19"),
+        },
+        tells={
+            rules.LIBRARIES: "/opt/env/bin/solve gets nothing, for /usr/local/lib/libnetcdf.so.19 is not "
+            "in the loader's cache|LD_LIBRARY_PATH"
+        },
+    ),
+    "c09-no-cache-at-all": Case(
+        layer={
+            "/etc/ld.so.cache": None,
+            "/usr/local/lib/libnetcdf.so.19": lib("libnetcdf.so.19"),
+            "/opt/env/bin/solve": program("libnetcdf.so.19"),
+        },
+        tells={rules.LIBRARIES: "libnetcdf.so.19|/opt/env/bin/solve gets nothing"},
+    ),
     "a-library-that-is-nowhere": Case(
         layer={"/opt/env/bin/tool": program("libgone.so.1")},
         tells={rules.LIBRARIES: "libgone.so.1"},
+    ),
+    "what-the-image-has-where-a-host-would-lend-is-its-own": Case(
+        layer={"/media/envbuild/broken": program("libgone.so.1")},
+        tells={rules.LIBRARIES: "libgone.so.1|/media/envbuild/broken gets nothing; add what brings it"},
     ),
     "an-upper-layer-hides-a-library": Case(
         layer={f"{LIB}/libstdc++.so.6": None, "/opt/env/bin/tool": program("libstdc++.so.6")},
@@ -339,6 +478,117 @@ GOOD = {
     "tensorflow-for-the-cpu": Case(
         layer={f"{SITE}/tensorflow/libtensorflow_framework.so.2": lib("libtensorflow_framework.so.2")}
     ),
+    "tensorflow-for-the-cpu-beside-a-framework-on-cuda": Case(
+        layer={
+            f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
+            f"{NVIDIA}/cu13/lib/libcudart.so.13": lib("libcudart.so.13"),
+            f"{SITE}/tensorflow/libtensorflow_framework.so.2": lib("libtensorflow_framework.so.2"),
+        }
+    ),
+    "tensorflow-on-cuda-13": Case(
+        layer={
+            f"{LIB}/libcudart.so.13": lib("libcudart.so.13"),
+            **{f"{LIB}/{name}": lib(name) for name in CUDA13},
+            **cudnn9(LIB, *CUDNN9),
+            f"{SITE}/tensorflow/libtensorflow_cc.so.2": for_gpus("libtensorflow_cc.so.2"),
+        }
+    ),
+    "what-the-image-has-where-a-host-lends-is-hidden": Case(
+        layer={
+            "/media/envbuild/broken": program("libgone.so.1"),
+            "/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init",)),
+        },
+        lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH)},
+    ),
+    "tensorboard-with-its-protobuf": Case(
+        layer={**dist("tensorboard", "2.8.0", "protobuf<3.21,>=3.6.0"), **dist("protobuf", "3.20.3")}
+    ),
+    "jax-and-its-plugin-of-one-release": Case(
+        layer={
+            **dist("jax", "0.4.31", "jax-cuda12-plugin==0.4.31; extra == 'cuda12'", "libtpu; extra == 'tpu'"),
+            **dist("jax-cuda12-plugin", "0.4.31"),
+        },
+        requests=("jax[cuda12]==0.4.31",),
+    ),
+    "a-list-for-python-2-and-debians-packages": Case(
+        layer={
+            **dist("cntk", "2.7", "numpy (>=1.11)", "enum34 (>=1.1.6)", place=SITE_2),
+            **dist("numpy", "1.16.5", place="/usr/lib/python2.7/dist-packages"),
+            **dist("enum34", "1.1.6", place="/usr/lib/python2.7/dist-packages"),
+        },
+        python="2.7",
+    ),
+    "tensorflow-on-a-python-that-it-is-for": Case(layer=dist("tensorflow", "2.18.0", python=">=3.9,<3.13")),
+    "extensions-for-several-pythons": Case(
+        layer={
+            f"{SITE}/fast/_fast.cpython-310-x86_64-linux-gnu.so": user(),
+            f"{SITE}/fast/_fast.cpython-311-x86_64-linux-gnu.so": user(),
+            f"{SITE}/fast/_stable.abi3.so": user(),
+            f"{SITE}/fast/_plain.so": user(),
+            f"{SITE}/fast.libs/libfast-0d9a.so.1": lib("libfast-0d9a.so.1"),
+            "/usr/lib/python3/dist-packages/apt_pkg.cpython-312-x86_64-linux-gnu.so": user(),
+            "/opt/env/lib/python3.10/site-packages/_old.cpython-310-x86_64-linux-gnu.so": user(),
+        }
+    ),
+    "extensions-of-python-2-have-no-tag": Case(
+        layer={f"{SITE_2}/numpy/core/multiarray.so": user()}, python="2.7"
+    ),
+    "a-hosts-mpi-of-the-vendors-own-name": Case(
+        layer={
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            "/opt/env/bin/solve": program("libmpi_gnu_123.so.12", wants=("MPI_Init",)),
+        },
+        lent={"libmpi_gnu_123.so.12": lib("libmpi_gnu_123.so.12", *MPICH)},
+    ),
+    "a-plugin-for-this-cuda": Case(
+        layer={
+            f"{LIB}/libcudart.so.12": lib("libcudart.so.12"),
+            f"{LIB}/libibverbs.so.1": lib("libibverbs.so.1"),
+        },
+        lent={"libnccl-net.so": lib("libnccl-net.so", needed=("libcudart.so.12", "libibverbs.so.1"))},
+    ),
+    "a-hosts-mpi-with-all-that-it-needs": Case(
+        layer={"/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init",))},
+        lent={
+            "libmpi.so.12": lib("libmpi.so.12", *MPICH, needed=("libfabric.so.1", "libcuda.so.1")),
+            "libfabric.so.1": lib("libfabric.so.1"),
+        },
+    ),
+    "a-plugin-of-the-images-own-for-a-fabric-that-is-not-here": Case(
+        layer={f"{LIB}/libfabric/libpsm3-fi.so": user("libibverbs.so.1")}
+    ),
+    "a-hosts-library-for-an-older-system": Case(
+        layer={},
+        lent={
+            "libhsa-runtime64.so.1": Elf(
+                soname="libhsa-runtime64.so.1",
+                needed=("libstdc++.so.6", "libc.so.6"),
+                versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4.29",), "libc.so.6": ("GLIBC_2.2.5",)},
+            )
+        },
+    ),
+    "a-library-that-the-loaders-cache-leads-to": Case(
+        layer={
+            "/etc/ld.so.cache": ld_so_cache("libnetcdf.so.19"),
+            "/usr/local/lib/libnetcdf.so.19": lib("libnetcdf.so.19"),
+            "/opt/env/bin/solve": program("libnetcdf.so.19"),
+        }
+    ),
+    "a-library-beside-the-cache-that-needs-none": Case(
+        layer={
+            "/etc/ld.so.cache": ld_so_cache("libstdc++.so.6"),
+            "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *MPICH),
+            f"{LIB}/libnew.so.1": lib("libnew.so.1"),
+            "/opt/env/bin/solve": program("libmpi.so.12", "libnew.so.1", wants=("MPI_Init",)),
+        }
+    ),
+    "a-cache-of-a-form-that-is-not-known": Case(
+        layer={
+            "/etc/ld.so.cache": b"ld.so-9",
+            "/usr/local/lib/libnetcdf.so.19": lib("libnetcdf.so.19"),
+            "/opt/env/bin/solve": program("libnetcdf.so.19"),
+        }
+    ),
     "libraries-of-another-machine": Case(
         layer={"/opt/arm/tool": Elf(machine="arm64", needed=("libgone.so",), interpreter="/lib/ld.so")}
     ),
@@ -361,6 +611,8 @@ def problems(case: Case, tmp_path: Path) -> tuple[Problem, ...]:
         BASE,
         case.layer,
         lacks=case.lacks,
+        requests=case.requests,
+        python_version=case.python,
         environment=(Variable(name="LD_LIBRARY_PATH", operation="prepend", value=case.path),),
     )
     lent = {}
@@ -385,3 +637,15 @@ def test_what_is_broken_is_told_by_its_rule(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_a_look_alike_is_not_told(name: str, tmp_path: Path) -> None:
     assert problems(GOOD[name], tmp_path) == ()
+
+
+@pytest.mark.parametrize(("cache", "offered"), [(("libnew.so.1",), {"libnew.so.1"}), (("libc.so.6",), set())])
+def test_what_the_cache_does_not_know_serves_no_library_of_a_host(
+    tmp_path: Path, cache: tuple[str, ...], offered: set[str]
+) -> None:
+    layer: Layer = {
+        "/etc/ld.so.cache": ld_so_cache(*cache),
+        "/usr/local/lib/libnew.so.1": lib("libnew.so.1"),
+    }
+    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"), names=["libnew.so.1"])
+    assert found[1].provides.keys() == offered

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuild.check.preflight.facts import newest
 from envbuild.check.preflight.run import preflight
 from envbuild.cli.main import main
+from envbuild.compat.from_image import ReadFacts
+from envbuild.image.sif import LOCK, read_data, read_sif
 from envbuild.store.store import Store
 from tests.support.elves import Elf
 from tests.support.small_images import BASE, Layer, small_image
@@ -50,15 +54,44 @@ def lines(text: str, status: str) -> list[str]:
 
 def test_the_files_tell_facts(tmp_path: Path) -> None:
     found = preflight(image(tmp_path), Store(tmp_path / "store"), names=["libc.so.6", "libgone.so"])[1]
-    assert found.facts == {
-        "mpi.needed_sonames": ("libmpi.so.12",),
-        "mpi.needed_abis": ("mpich",),
-        "mpi.rpath_files": (),
-        "nccl.copies": (),
-        "cudnn.copies": (),
-        "glibc.needed": "2.34",
-    }
+    assert found.told == ReadFacts(
+        mpi_abis=("mpich",),
+        needed_abis=("mpich",),
+        needed_sonames=("libmpi.so.12",),
+        glibc_needed="2.34",
+    )
     assert found.provides == {"libc.so.6": ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")}
+
+
+def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
+    ask = Elf(needed=("libmpi.so.12",), undefined=("MPI_Init",))
+    layer: Layer = {
+        "/opt/mpi/lib/libmpi.so.12": Elf(soname="libmpi.so.12", defined=MPICH),
+        "/opt/mpi/lib/libmpi_abi.so.1": Elf(
+            soname="libmpi_abi.so.1", defined=("MPI_Init", "MPI_Abi_get_version")
+        ),
+        "/opt/mpi/lib/libextra.so.1": Elf(versions_defined=("EXTRA_1.0", "EXTRA_1.1")),
+        # The extension for an MPI that is not there is never loaded.
+        "/opt/env/MPI.openmpi.so": Elf(needed=("libmpi.so.40",), undefined=("MPI_Init",)),
+        "/opt/env/MPI.mpich.so": ask,
+        "/opt/env/hard.so": replace(ask, rpath="$ORIGIN/../mpi/lib"),
+        "/opt/env/soft.so": replace(ask, runpath="$ORIGIN/../mpi/lib"),
+        "/opt/env/elsewhere.so": replace(ask, rpath="/usr/lib/none"),
+    }
+    found = preflight(
+        small_image(tmp_path, BASE, layer), Store(tmp_path / "store"), names=["libextra.so.1", "libno.so"]
+    )[1]
+    assert (found.told.needed_abis, found.told.needed_sonames) == (("mpich",), ("libmpi.so.12",))
+    assert found.told.mpi_abis == ("mpich", "standard")
+    assert found.told.rpath_files == ("/opt/env/hard.so",)
+    assert found.provides == {"libextra.so.1": ("EXTRA_1.0", "EXTRA_1.1")}
+
+
+def test_one_name_and_another_abi_is_told_by_symbols(tmp_path: Path) -> None:
+    own = Elf(soname="libmpi.so.12", defined=OPENMPI)
+    layer: Layer = {"/opt/mpi/lib/libmpi.so.12": own, "/opt/solve": USER}
+    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
+    assert (found.told.mpi_abis, found.told.needed_abis) == (("openmpi-12",), ("openmpi-12",))
 
 
 def test_two_nccls_in_one_process_are_two(tmp_path: Path) -> None:
@@ -69,7 +102,7 @@ def test_two_nccls_in_one_process_are_two(tmp_path: Path) -> None:
         "/opt/other": Elf(needed=("libnccl.so.2",), interpreter="/lib/ld.so"),
     }
     found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
-    assert found.facts["nccl.copies"] == ("/opt/a/libnccl.so.1", "/usr/lib/libnccl.so.2")
+    assert found.told.nccl_copies == ("/opt/a/libnccl.so.1", "/usr/lib/libnccl.so.2")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +130,8 @@ def test_what_the_rules_cannot_tell_is_counted_and_named(
     said = capsys.readouterr()
     document = json.loads(said.out)
     unknown = [verdict["rule"] for verdict in document["verdicts"] if verdict["outcome"] == "unknown"]
-    # The image's own MPI on Slingshot is what people should know of.
-    assert lines(said.err, "SKIP") == ["FABRIC.image-mpi-on-slingshot"]
+    # The image's own MPI on Slingshot, and that nothing is known to forbid TCP: both are told.
+    assert lines(said.err, "SKIP") == ["FABRIC.slingshot-needs-cxi", "FABRIC.image-mpi-on-slingshot"]
     assert f"{len(unknown)} rules lack facts to tell" in said.err
     assert document["counts"]["SKIP"] == len(unknown) > 1
 
@@ -115,6 +148,31 @@ def test_the_hosts_mpi_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert lines(said, "FAIL") == ["P1.symbols"]
     assert "MPI_Send of mpi" in said
+
+
+def test_what_belongs_to_the_images_own_mpi_is_idle_on_the_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Only MPICH opens its provider, which takes more of MPICH than another MPI of its ABI has.
+    part = Elf(needed=("libmpi.so.12",), undefined=("MPIR_Err_create",))
+    own = Elf(soname="libmpi.so.12", defined=(*MPICH, "MPIR_Err_create"))
+    layer: Layer = {
+        "/opt/mpi/lib/libmpi.so.12": own,
+        "/opt/mpi/lib/mpich/provider.so": part,
+        "/opt/mpi/lib/libmpifort.so.12": replace(part, soname="libmpifort.so.12"),
+        "/opt/solve": USER,
+    }
+    layers = {**layer, "/opt/env/plugin.so": part}
+    library = host_library(tmp_path, Elf(soname="libmpi.so.12", defined=MPICH))
+    there = site(tmp_path, f"mpi: {{implementation: mpich, version: '4.2', libraries: [{library}]}}\n")
+    manifest: dict[str, Any] = {"mpi": "mpich", "mpi_family": "mpich", "recipes": {"mpich": "4.1"}}
+    words = ("--store", tmp_path / "store", "--site", there, "--mpi", "host")
+    assert checked(small_image(tmp_path, BASE, layer, **manifest), *words) == 0
+    capsys.readouterr()
+    assert checked(small_image(tmp_path, BASE, layers, name="more.sif", **manifest), *words) == 4
+    said = capsys.readouterr().err
+    assert lines(said, "FAIL") == ["P1.symbols"]
+    assert "/opt/env/plugin.so gets" in said
 
 
 def test_a_host_of_another_family_is_refused_by_its_symbols(
@@ -139,3 +197,50 @@ def test_a_program_tied_to_its_mpi_is_told(tmp_path: Path, capsys: pytest.Captur
 def test_the_hosts_mpi_wants_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(image(tmp_path), "--store", tmp_path / "store", "--mpi", "host") == 2
     assert "no site says what it is" in capsys.readouterr().err
+
+
+def flipped(path: Path, offset: int) -> None:
+    """Turn one bit of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_flipped_byte_that_no_loader_reads_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, store = image(tmp_path), tmp_path / "store"
+    assert checked(path, "--store", store) == 0
+    part = read_sif(path).partitions[1]
+    # What pads a file system to its last block.
+    flipped(path, part.end - 1)
+    capsys.readouterr()
+    for _ in range(2):
+        assert checked(path, "--store", store, "--json") == 4
+        said = capsys.readouterr()
+        (finding,) = (one for one in json.loads(said.out)["findings"] if one["status"] == "FAIL")
+        assert (finding["id"], finding["observed"]) == ("S1.digest", "layer-1")
+        assert "failed: 1 problem;" in said.err
+
+
+def test_a_flipped_byte_of_the_lock_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = image(tmp_path)
+    lock = read_data(path, LOCK)
+    flipped(path, path.read_bytes().index(lock) + lock.index(b"2.36"))
+    assert checked(path, "--store", tmp_path / "store") == 4
+    assert 'S1.digest expected="all parts as built" observed="the lock"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["libraries", "companions"])
+def test_whatever_the_host_lacks_of_what_its_site_names_fails_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    library = host_library(tmp_path, Elf(soname="libmpi.so.12", defined=MPICH))
+    paths = {"libraries": [str(library)], "companions": []}
+    paths[key].append("/nowhere/libmpi.so.12")
+    there = site(tmp_path, f"mpi: {json.dumps({'implementation': 'mpich', 'version': '5.0.2', **paths})}\n")
+    words = (image(tmp_path), "--store", tmp_path / "store", "--site", there, "--mpi", "host")
+    assert checked(*words) == 4
+    assert lines(capsys.readouterr().err, "FAIL") == ["HOST.binds-exist"]

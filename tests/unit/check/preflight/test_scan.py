@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.check.preflight import components
-from envbuild.check.preflight.run import preflight
+from envbuild.check.preflight import components, run
+from envbuild.check.preflight.run import look, preflight
 from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
-from envbuild.errors import RequestError
+from envbuild.errors import CheckError, RequestError
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.image.squashfs import Squashfs
 from envbuild.store.store import Store
@@ -30,6 +31,12 @@ LAYER: Layer = {
     "/opt/script.so": b"#!/bin/sh\n" * 20,
     "/opt/notes.txt": b"\x7fELF is a format",
     "/usr/lib/libstdc++.so": None,
+    "/opt/env/pyvenv.cfg": b"home = /usr/bin\n",
+    "/opt/env/lib/python3.11/site-packages/a-1.dist-info/METADATA": (
+        b"Name: a\nVersion: 1\nRequires-Python: >=3\n\nLong\n"
+    ),
+    "/opt/env/lib/python3.11/site-packages/b.egg-info/PKG-INFO": b"Name: b\nVersion: 2\n",
+    "/opt/env/lib/python3.11/site-packages/b.egg-info/requires.txt": b"a>=1\n\n[x]\nc\n",
 }
 
 
@@ -43,10 +50,19 @@ def scanned(tmp_path: Path) -> tuple[Path, list[LayerScan]]:
 def test_what_a_scan_keeps(tmp_path: Path) -> None:
     _, (base, layer) = scanned(tmp_path)
     assert base.links == {"/lib": "usr/lib"}
+    assert base.distributions == {}
     assert base.texts["/etc/ld.so.conf.d/local.conf"] == "/usr/local/lib\n"
     assert base.files == ["/etc/ld.so.cache"]
     assert layer.whiteouts == ["/usr/lib/libstdc++.so"]
-    assert sorted(layer.files) == ["/opt/broken.so", "/opt/notes.txt", "/opt/script.so"]
+    told = [path for path in layer.files if path.startswith("/opt/env/")]
+    assert sorted(set(layer.files) - set(told)) == ["/opt/broken.so", "/opt/notes.txt", "/opt/script.so"]
+    # Layers above may hide the files of a distribution like any others.
+    assert layer.distributions.keys() < set(told)
+    assert {one.name: one.requires for one in layer.distributions.values()} == {
+        "a": (),
+        "b": ("a>=1", 'c; extra == "x"'),
+    }
+    assert list(layer.texts) == ["/opt/env/pyvenv.cfg"]
     assert list(layer.unreadable) == ["/opt/broken.so"]
     symbols = {path: found.symbols for path, found in layer.objects.items()}
     # Of a family's library and its users the family's names alone; of nobody else anything.
@@ -133,6 +149,31 @@ def test_an_image_that_lies_about_its_parts_spoils_no_others(tmp_path: Path) -> 
     assert not preflight(liar, kept.store, intact=False)[1].passed
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_file_that_stays_as_it_is_is_compared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    image, store = small_image(tmp_path, BASE), Store(tmp_path / "store")
+    compared = []
+
+    def compare(_: object, part: object) -> bool:
+        compared.append(part)
+        return same
+
+    monkeypatch.setattr(run, "_is", compare)
+    look(image, store)
+    # Just written: a change could still go unseen.
+    look(image, store)
+    assert len(compared) == 2
+    monkeypatch.setattr(run, "_SETTLED_NS", -(10**12))
+    look(image, store)
+    assert len(compared) == (2 if same else 3), "what differs is compared each time"
+    del compared[:]
+    os.utime(image)
+    look(image, store)
+    assert len(compared) == 1
+
+
 def test_a_store_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file, not a directory")
     image = small_image(tmp_path, BASE)
@@ -145,8 +186,13 @@ def test_a_damaged_file_system_is_told(tmp_path: Path) -> None:
     with image.open("r+b") as file:
         file.seek(part.offset + 20)
         file.write(b"\x09")
-    with pytest.raises(RequestError, match="of `small\\.sif` cannot be read: its comp"):
+    with pytest.raises(
+        CheckError, match=r"\(layer-0\) is not the one that was built, and cannot be read: its comp"
+    ):
         preflight(image, Store(tmp_path / "store"))
+    # Bytes that are known to be those of the manifest were built like that.
+    with pytest.raises(RequestError, match=r"of `small\.sif` cannot be read: its comp"):
+        preflight(image, Store(tmp_path / "store"), intact=True)
 
 
 @pytest.mark.parametrize(

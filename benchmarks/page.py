@@ -1,0 +1,163 @@
+"""The tables of `bench.py`: each figure beside what was to be reached."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+
+# What is measured, ours, the other's, and what is to be reached: how many times faster than the other.
+_FASTER = (
+    ("build, base in the store", "build: envbuild", "build: stock", 6.0),
+    ("build, base in the store", "build: envbuild", "build: tuned", 1.3),
+    ("build, base in the store", "build: envbuild", "build: buildah", None),
+    ("build, everything empty", "empty: envbuild", "empty: stock", 2.5),
+    ("one more Python package", "more: envbuild", "more: stock", 50.0),
+    ("one more Python package", "more: envbuild", "more: tuned", 10.0),
+    ("one more Python package", "more: envbuild", "more: buildah", None),
+    ("another MPI", "mpi: envbuild", "mpi: stock", 40.0),
+    ("another variable", "variable: envbuild", "variable: stock", 40.0),
+    ("compose", "compose: envbuild", "compose: cp + sync", 0.8),
+)
+# What may take at most so many times as long as the other.
+_AT_MOST = (
+    ("start, layered", "start: layered", "start: flat", 1.5),
+    ("start, thin", "start: thin", "start: flat", 1.5),
+    ("32 starts at once, layered", "32 starts: layered", "32 starts: flat", 1.15),
+    ("32 starts at once, thin", "32 starts: thin", "32 starts: flat", 1.15),
+    ("`import torch`, image", "import: image", "import: directory", 1.1),
+)
+# What may take at most so many seconds.
+_SECONDS = (("nothing changed", "nothing: envbuild", 0.5), ("`--help`", "help: envbuild", 0.2))
+_MEMORY = ("peak memory of all processes", "memory: envbuild", 1 << 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One line of the table.
+
+    Attributes
+    ----------
+    ours, other : str
+        The medians, with units; empty for none.
+    value, cpu : str
+        The ratio by the wall clock, and by CPU time; empty for none.
+    reach : str
+        What was to be reached; empty for nothing.
+    reached : bool or None
+        None where there is nothing to be reached.
+    """
+
+    name: str
+    ours: str
+    peer: str = ""
+    other: str = ""
+    value: str = ""
+    cpu: str = ""
+    reach: str = ""
+    reached: bool | None = None
+
+    def to_data(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return asdict(self)
+
+
+def figures(bench: Bench) -> list[Figure]:
+    """Return the figures of what was measured."""
+    return [*_ratios(bench), *_limits(bench)]
+
+
+def _ratios(bench: Bench) -> Iterator[Figure]:
+    wall = {case: statistics.median(taken) for case, taken in bench.seconds.items()}
+    cpu = {case: statistics.median(taken) for case, taken in bench.cpu_seconds.items()}
+    told = [(*line, True) for line in _FASTER] + [(*line, False) for line in _AT_MOST]
+    for name, ours, other, reach, faster in told:
+        if ours not in wall or other not in wall:
+            continue
+        top, bottom = (other, ours) if faster else (ours, other)
+        ratio = wall[top] / wall[bottom]
+        of_cpu = cpu[top] / cpu[bottom] if cpu[bottom] > 0 else None
+        met = None if reach is None else ratio >= reach if faster else ratio <= reach
+        yield Figure(
+            name=name,
+            ours=f"{wall[ours]:.2f} s",
+            peer=other.partition(": ")[2],
+            other=f"{wall[other]:.2f} s",
+            value=f"{ratio:.2f}",
+            cpu="" if of_cpu is None else f"{of_cpu:.2f}",
+            reach="" if reach is None else f"{'≥' if faster else '≤'} {reach:g}",
+            reached=met,
+        )
+
+
+def _limits(bench: Bench) -> Iterator[Figure]:
+    for name, case, limit in _SECONDS:
+        if case in bench.seconds:
+            taken = statistics.median(bench.seconds[case])
+            computed = statistics.median(bench.cpu_seconds[case])
+            yield Figure(
+                name=name,
+                ours=f"{taken:.2f} s",
+                cpu=f"{computed:.2f} s",
+                reach=f"≤ {limit:g} s",
+                reached=taken <= limit,
+            )
+    name, case, most = _MEMORY
+    if case in bench.peak_bytes:
+        peak = statistics.median(bench.peak_bytes[case])
+        yield Figure(name=name, ours=f"{peak / (1 << 20):.0f} MiB", reach="≤ 1024 MiB", reached=peak <= most)
+
+
+def table(found: Sequence[Figure], bench: Bench) -> list[str]:
+    """Return the figures as lines of a Markdown table, and what could not be measured."""
+    head = ("figure", "envbuild", "peer", "takes", "ratio", "by CPU time", "reach", "")
+    cells = [head, tuple("---" for _ in head)]
+    cells += [
+        (
+            *(figure.name, figure.ours, figure.peer, figure.other, figure.value, figure.cpu, figure.reach),
+            {True: "reached", False: "missed", None: ""}[figure.reached],
+        )
+        for figure in found
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    return lines + [f"not measured: {case}: {why}" for case, why in sorted(bench.failed.items())]
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures depend on: cores, memory, and what else was running."""
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    return {"cores": os.cpu_count(), "memory_bytes": memory, "load": list(os.getloadavg())}
+
+
+def page(found: Sequence[Figure], bench: Bench, repeats: int) -> str:
+    """Return the page of the documentation."""
+    here = machine()
+    load = os.getloadavg()
+    return "\n".join(
+        [
+            "# What takes how long",
+            "",
+            "<!-- Written by `make bench`: change benchmarks/page.py. -->",
+            "",
+            f"Medians of {repeats} or more, the cases interleaved, on {here['cores']} cores. The load of",
+            f"the machine was {load[1]:.0f} in the last minutes. Read the ratios: what else runs slows all",
+            "sides. The column by CPU time compares what the processes computed.",
+            "",
+            "Stock is `apptainer build` with pip and gzip; tuned is uv with a warm cache, bytecode on all",
+            "cores and zstd of level 3; buildah installs with pip, and its image becomes a SIF by way of an",
+            "OCI archive. All install the same files onto the same base.",
+            "",
+            *table(found, bench),
+            "",
+        ]
+    )

@@ -1,0 +1,228 @@
+"""Read tar archives and squashfs file systems that a stranger may have made, entry by entry.
+
+What is read into memory is bounded, whatever their headers say.
+
+Source: tarfile's own reader for the formats; xz, gzip, bzip2 and zstd by their magic numbers.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from envbuild.build.unpack import Hostile, Limits, Writer
+from envbuild.system import squashfs
+
+_CHUNK_BYTES = 1 << 20
+_WINDOW_BYTES = 1 << 27
+_XZ_MEMORY_BYTES = 1 << 28
+_MAX_HEADER_BYTES = 1 << 20
+_BLOCK = 512
+
+_END = b"# START OF DATA - DO NOT MODIFY\n"
+# NAME TYPE TIME MODE UID GID …; a name holds blanks and quotes behind a backslash.
+_NAME = rb"((?:\\.|[^\\\s])+)"
+_LINE = re.compile(_NAME + rb" (?:([A-Z]) \d+ ([0-7]+) \d+ \d+ ?(.*)|L " + _NAME + rb")\n", re.DOTALL)
+
+
+def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_layer: bool) -> None:
+    """Write what a tar archive holds.
+
+    Parameters
+    ----------
+    work : Path
+        Receives the unpacked archive for the time being.
+    is_layer : bool
+        Whether names that begin with ``.wh.`` take away what is below.
+
+    Raises
+    ------
+    Hostile
+        It is damaged, or holds what is refused.
+    """
+    plain = work / "plain.tar"
+    try:
+        with archive.open("rb") as packed, plain.open("wb") as target:
+            size = 0
+            for chunk in _unpacked(packed):
+                size += len(chunk)
+                if size > limits.size_bytes:
+                    raise Hostile(f"it is larger than {limits.size_bytes >> 20} MiB when it is unpacked")
+                target.write(chunk)
+        with plain.open("rb") as stream, tarfile.TarFile(fileobj=_Bounded(stream), encoding="utf-8") as tar:
+            _write_members(tar, writer, is_layer=is_layer)
+            stream.seek(tar.offset)
+            # tarfile takes a header that it cannot read for the end.
+            if stream.read(_BLOCK) != bytes(_BLOCK):
+                raise Hostile("it is damaged, or ends too early")
+    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
+        raise Hostile(f"it is damaged, or no tar archive: {error}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Hostile(f"its headers are damaged: {type(error).__name__}") from None
+    finally:
+        plain.unlink(missing_ok=True)
+
+
+def _write_members(tar: tarfile.TarFile, writer: Writer, *, is_layer: bool) -> None:
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]  # they would stay in memory
+        name = member.name
+        if member.size < 0:
+            raise Hostile(f"`{name}` has a negative size")
+        if is_layer and writer.whiteout(name):
+            continue
+        if member.isdir():
+            writer.directory(name, member.mode)
+        elif member.issym():
+            writer.symlink(name, member.linkname)
+        elif member.islnk():
+            writer.hardlink(name, member.linkname)
+        elif member.isreg():
+            content = tar.extractfile(member)
+            if content is None:
+                raise AssertionError("a regular file has a content")
+            with content:
+                writer.file(name, member.mode, member.size, content)  # type: ignore[arg-type]  # it has read()
+        else:
+            writer.special(name, "a device file" if member.isdev() else "of a kind that a root needs not")
+
+
+class _Bounded(io.RawIOBase):
+    """A file of which tarfile reads no more at once than a header may need."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise Hostile(f"a header of it claims {size} bytes")
+        return self._stream.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
+    magic = stream.read(6)
+    stream.seek(0)
+    source: BinaryIO | gzip.GzipFile | bz2.BZ2File | zstandard.ZstdDecompressionReader = stream
+    if magic.startswith(b"\xfd7zXZ\x00"):
+        yield from _xz(stream)
+        return
+    if magic.startswith(b"\x1f\x8b"):
+        source = gzip.GzipFile(fileobj=stream)
+    elif magic.startswith(b"BZh"):
+        source = bz2.BZ2File(stream)
+    elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+        source = decompressor.stream_reader(stream, read_across_frames=True)
+    try:
+        while chunk := source.read(_CHUNK_BYTES):
+            yield chunk
+    except OSError as error:
+        # What gzip and bz2 say of damage; a disk's own errors have a number.
+        if error.errno is not None:
+            raise
+        raise Hostile(f"it is damaged: {error}") from None
+
+
+def _xz(stream: BinaryIO) -> Iterator[bytes]:
+    """Unpack xz with bounded memory, which `lzma.open` has no word for."""
+    rest = b""
+    while True:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+        while not unpacker.eof:
+            if unpacker.needs_input:
+                rest = rest or stream.read(_CHUNK_BYTES)
+                if not rest:
+                    raise EOFError("it ends too early")
+            yield unpacker.decompress(rest, _CHUNK_BYTES)
+            rest = b""
+        # Another stream may follow, behind zeros.
+        rest = unpacker.unused_data.lstrip(b"\0")
+        while not rest:
+            more = stream.read(_CHUNK_BYTES)
+            if not more:
+                return
+            rest = more.lstrip(b"\0")
+
+
+def unpack_squashfs(image: Path, writer: Writer, work: Path, limits: Limits) -> None:
+    """Write what a squashfs holds; unsquashfs itself writes one file, and no path of the image's.
+
+    Raises
+    ------
+    Hostile
+        It holds what is refused.
+    BuildError
+        It is no squashfs, or damaged.
+    """
+    entries, size_bytes = squashfs.measure(image)
+    if size_bytes > limits.size_bytes or entries > limits.entries:
+        raise Hostile(f"it holds {size_bytes >> 20} MiB in {entries} entries")
+    dump = work / "root.dump"
+    try:
+        squashfs.dump(image, dump)
+        with dump.open("rb") as listing, dump.open("rb") as contents:
+            start = _start_of_data(listing)
+            listing.seek(0)
+            for line in listing:
+                if line == b"#\n":
+                    break
+                _write_line(line, writer, contents, start)
+    finally:
+        dump.unlink(missing_ok=True)
+
+
+def _start_of_data(listing: BinaryIO) -> int:
+    before = b""
+    for line in listing:
+        if before == b"#\n" and line == _END:
+            return listing.tell() + len(b"#\n")
+        before = line
+    raise Hostile("its listing does not end")
+
+
+def _write_line(line: bytes, writer: Writer, contents: BinaryIO, start: int) -> None:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise Hostile(f"an entry has an unusual name: {line[:80].decode(errors='replace')!r}")
+    raw, kind, mode, rest, link = found.groups()
+    name = _text(raw)
+    if name == "/":
+        return
+    if link is not None:
+        writer.hardlink(name, _text(link))
+    elif kind == b"D":
+        writer.directory(name, int(mode, 8))
+    elif kind == b"S":
+        writer.symlink(name, rest.decode("utf-8", "surrogateescape"))
+    elif kind == b"R":
+        size, offset, *_ = map(int, rest.split())
+        contents.seek(start + offset)
+        writer.file(name, int(mode, 8), size, contents)
+    else:
+        writer.special(name, "a device file" if kind in (b"B", b"C") else "of a kind that a root needs not")
+
+
+def _text(name: bytes) -> str:
+    return re.sub(rb"\\(.)", rb"\1", name, flags=re.DOTALL).decode("utf-8", "surrogateescape")

@@ -1,0 +1,283 @@
+"""Unpack what a stranger may have packed, and write nothing outside one directory.
+
+Every directory on the way is opened by itself and never through a link, so
+that no order of entries leads out. What a root needs not have is refused:
+absolute paths, ``..``, device files, two entries of one path, and more than
+the limits.
+
+Source: OCI image specification 1.1 (layers and whiteouts), POSIX pax, tar(5).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from envbuild.errors import BuildError
+
+_CHUNK_BYTES = 1 << 20
+_MAX_LINKTEXT = 4095
+_MAX_NAME_BYTES = 255
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+# Any runtime mounts its own: tools that pack a root often leave these in.
+_RUNTIMES_OWN = frozenset(
+    f"dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx")
+)
+
+
+class Hostile(Exception):
+    """What no honest archive holds; the message says what, and where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a root may hold.
+
+    Attributes
+    ----------
+    size_bytes : int
+        All contents together, unpacked; and the unpacked archive itself.
+    entries : int
+        Files, directories and links (count).
+    depth : int
+        Directories in each other (count).
+    """
+
+    size_bytes: int = 32 << 30
+    entries: int = 1_000_000
+    depth: int = 128
+
+
+class Writer:
+    """Writes a root, layer by layer.
+
+    Parameters
+    ----------
+    tree : Path
+        An empty directory of ours.
+    limits : Limits
+        Of all layers together.
+    """
+
+    def __init__(self, tree: Path, limits: Limits) -> None:
+        self._root = os.open(tree, _DIRECTORY)
+        self._limits = limits
+        self._size_bytes = 0
+        self._count = 0
+        self._modes: dict[str, int] = {}  # of directories; set at the end, since some are read-only
+        self._entries: set[str] = set()  # of this layer
+        self._touched: set[str] = set()  # those, and the directories that lead to them
+
+    def close(self) -> None:
+        """Give the directories their modes, the deepest first."""
+        try:
+            for path in sorted(self._modes, key=lambda path: path.count("/"), reverse=True):
+                with self._directory(path) as descriptor:
+                    os.fchmod(descriptor, self._modes[path])
+        finally:
+            os.close(self._root)
+
+    def next_layer(self) -> None:
+        """Begin a layer, whose entries take the place of those below."""
+        self._entries, self._touched = set(), set()
+
+    def directory(self, name: str, mode: int) -> None:
+        """Add a directory."""
+        path = self._claim(name)
+        if not path:
+            return
+        with self._parent(path) as (parent, last):
+            if not _is_directory(parent, last):
+                self._remove(parent, last)
+                os.mkdir(last, 0o700, dir_fd=parent)
+        self._modes[path] = (mode & 0o1777) | 0o700
+
+    def file(self, name: str, mode: int, size_bytes: int, content: BinaryIO) -> None:
+        """Add a regular file of `size_bytes` bytes; set-id bits are left out."""
+        path = self._claim(name)
+        self._size_bytes += size_bytes
+        if size_bytes < 0 or self._size_bytes > self._limits.size_bytes:
+            raise Hostile(f"`{name}`: more than {self._limits.size_bytes >> 20} MiB in all")
+        with (
+            self._place(path, name) as (parent, last),
+            os.fdopen(os.open(last, _NEW_FILE, 0o600, dir_fd=parent), "wb") as target,
+        ):
+            left = size_bytes
+            while left > 0 and (chunk := content.read(min(left, _CHUNK_BYTES))):
+                target.write(chunk)
+                left -= len(chunk)
+            if left:
+                raise Hostile(f"`{name}` ends too early")
+            os.fchmod(target.fileno(), mode & 0o777)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Add a symbolic link; an absolute target is one within the root."""
+        path = self._claim(name)
+        _check_text(target, name)
+        if not target or len(target.encode()) > _MAX_LINKTEXT:
+            raise Hostile(f"the link `{name}` has no target that can be")
+        depth = 0 if target.startswith("/") else path.count("/")
+        for part in target.split("/"):
+            depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
+            if depth < 0:
+                raise Hostile(f"the link `{name}` leads out of the root: `{target}`")
+        with self._place(path, name) as (parent, last):
+            os.symlink(target, last, dir_fd=parent)
+
+    def hardlink(self, name: str, target: str) -> None:
+        """Add a second name of a file that is there."""
+        path, other = self._claim(name), self._clean(target)
+        with self._parent(other, make=False) as (there, source):
+            if not other or _kind(there, source) not in (stat.S_IFREG, stat.S_IFLNK):
+                raise Hostile(f"`{name}` is a second name of `{target}`, which is no file here")
+            if path == other:
+                raise Hostile(f"`{name}` is a second name of itself")
+            with self._place(path, name) as (parent, last):
+                os.link(source, last, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
+
+    def special(self, name: str, what: str) -> None:
+        """Leave out a device that each runtime mounts itself; refuse any other."""
+        path = self._claim(name)
+        if path not in _RUNTIMES_OWN:
+            raise Hostile(f"`{name}` is {what}")
+
+    def whiteout(self, name: str) -> bool:
+        """Take away what a layer below has; return whether the name says so (``.wh.NAME``)."""
+        before, _, last = name.rstrip("/").rpartition("/")
+        if not last.startswith(_WHITEOUT):
+            return False
+        path = self._claim(name)
+        parent = path.rpartition("/")[0]
+        if last == _OPAQUE:
+            self._uncover(parent)
+            return True
+        hidden = last.removeprefix(_WHITEOUT)
+        if hidden in ("", ".", ".."):
+            raise Hostile(f"`{name}` hides nothing that can be")
+        target = self._clean(f"{before}/{hidden}" if before else hidden)
+        if target not in self._touched:
+            with self._parent(target, make=False) as (descriptor, last_part):
+                self._remove(descriptor, last_part)
+                self._forget(target)
+        return True
+
+    def _uncover(self, path: str) -> None:
+        """Take away what layers below have in a directory."""
+        with self._directory(path) as descriptor:
+            for child in sorted(os.listdir(descriptor)):  # noqa: PTH208  # of a descriptor
+                below = f"{path}/{child}".lstrip("/")
+                if below not in self._touched:
+                    self._remove(descriptor, child)
+                    self._forget(below)
+                elif below not in self._entries or _is_directory(descriptor, child):
+                    self._uncover(below)
+
+    def _forget(self, path: str) -> None:
+        for known in [known for known in self._modes if known == path or known.startswith(f"{path}/")]:
+            del self._modes[known]
+
+    def _claim(self, name: str) -> str:
+        path = self._clean(name)
+        self._count += 1
+        if self._count > self._limits.entries:
+            raise Hostile(f"`{name}`: more than {self._limits.entries} entries")
+        if path in self._entries:
+            raise Hostile(f"`{name}` is there twice")
+        self._entries.add(path)
+        while path not in self._touched:
+            self._touched.add(path)
+            path = path.rpartition("/")[0]
+        return self._clean(name)
+
+    def _clean(self, name: str) -> str:
+        _check_text(name, name)
+        if name.startswith("/"):
+            raise Hostile(f"`{name}` is an absolute path")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise Hostile(f"`{name}` leads upwards")
+        if len(parts) > self._limits.depth or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
+            raise Hostile(f"`{name[:80]}…` is too long or too deep")
+        return "/".join(parts)
+
+    @contextmanager
+    def _place(self, path: str, name: str) -> Iterator[tuple[int, str]]:
+        """Yield where something new comes to be; what a layer below has there is gone."""
+        if not path:
+            raise Hostile(f"`{name}` takes the place of the root")
+        with self._parent(path) as (parent, last):
+            if path in self._modes and any(one.startswith(f"{path}/") for one in self._entries):
+                raise Hostile(f"`{name}` takes the place of a directory of its own layer")
+            self._remove(parent, last)
+            self._forget(path)
+            yield parent, last
+
+    @contextmanager
+    def _parent(self, path: str, *, make: bool = True) -> Iterator[tuple[int, str]]:
+        before, _, last = path.rpartition("/")
+        with self._directory(before, make=make) as descriptor:
+            yield descriptor, last
+
+    @contextmanager
+    def _directory(self, path: str, *, make: bool = False) -> Iterator[int]:
+        descriptor, done = os.dup(self._root), ""
+        try:
+            for part in path.split("/") if path else ():
+                done = f"{done}/{part}".lstrip("/")
+                if make and _kind(descriptor, part) is None:
+                    os.mkdir(part, 0o700, dir_fd=descriptor)
+                    self._modes[done] = 0o755
+                try:
+                    deeper = os.open(part, _DIRECTORY, dir_fd=descriptor)
+                except OSError:
+                    raise Hostile(f"`{path}` leads through a link or what is no directory") from None
+                os.close(descriptor)
+                descriptor = deeper
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _remove(self, parent: int, name: str) -> None:
+        kind = _kind(parent, name)
+        if kind == stat.S_IFDIR:
+            shutil.rmtree(name, dir_fd=parent)
+        elif kind is not None:
+            os.unlink(name, dir_fd=parent)
+
+
+def _check_text(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Hostile(f"{name!r} holds what is not UTF-8") from None
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise Hostile(f"{name!r} holds a control character")
+
+
+def _kind(parent: int, name: str) -> int | None:
+    """Return what a name is (``stat.S_IFDIR``, …), links not followed; None where it is not there."""
+    try:
+        return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _is_directory(parent: int, name: str) -> bool:
+    return _kind(parent, name) == stat.S_IFDIR
+
+
+def refused(archive: str, error: Exception) -> BuildError:
+    """Return the error for an archive that is not used."""
+    return BuildError(
+        f"`{archive}` is not used: {error}",
+        hint="nothing of it is kept; a root is packed as `tar` does it below the root's own directory",
+    )

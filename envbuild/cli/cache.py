@@ -1,0 +1,151 @@
+"""`envbuild cache`: what the store holds, for whom, and what can go."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from envbuild.cli.options import JsonOption, StoreOption, amount, put, say, span
+
+app = typer.Typer(
+    help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
+)
+
+ThingArgument = Annotated[
+    str,
+    typer.Argument(metavar="IMAGE|LOCK|KEY", help="An image, a lock, or a layer's key.", show_default=False),
+]
+
+
+@app.command("ls")
+def ls(
+    files: Annotated[bool, typer.Option("--files", help="List each locked file, too.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List who needs something, and every layer with who needs it."""
+    from envbuild.workflows.cache import list_cache, to_json  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    listing = list_cache(Settings.of(store=store, apptainer=None, recipes=None, site=None))
+    text = to_json(listing.to_data()) if json else listing.to_text(files=files)
+    if text:
+        put(text)
+    else:
+        say("the store is empty")
+
+
+@app.command("du")
+def du(store: StoreOption = None, json: JsonOption = False) -> None:
+    """Show how large the store is, and what each image has alone and shares."""
+    from envbuild.workflows.cache import to_json, usage  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    found = usage(Settings.of(store=store, apptainer=None, recipes=None, site=None))
+    put(to_json(found.to_data()) if json else found.to_text())
+
+
+@app.command("verify")
+def verify(
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Put aside what is damaged, so that the next build makes it anew."),
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read every byte of the store and tell what is damaged.
+
+    Exit code 4 when something is, and was not put aside.
+    """
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.cache import to_json  # noqa: PLC0415
+    from envbuild.workflows.cache_verify import verify_cache  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
+        checked = verify_cache(settings, repair=repair)
+    put(to_json(checked.to_data()) if json else checked.to_text())
+    if not checked.sound:
+        raise typer.Exit(4)
+
+
+@app.command("prune")
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would go.")] = False,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than", metavar="TIME", help="Leave what was used within this time: 10min, 12h, 30d."
+        ),
+    ] = "10min",
+    keep: Annotated[
+        Optional[str],  # noqa: UP045  # typer reads it at run time
+        typer.Option(
+            "--keep-bytes",
+            metavar="SIZE",
+            help="Stop when no more than this remains, the longest unused gone first: 500MB, 20GB.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take away what no image, thin installation, pin or build in progress needs."""
+    from envbuild.workflows.cache import prune_cache, to_json  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    settings = Settings.of(store=store, apptainer=None, recipes=None, site=None)
+    limit = amount(keep) if keep is not None else None
+    pruned, gone = prune_cache(settings, unused_s=span(older_than), keep_bytes=limit, dry_run=dry_run)
+    if json:
+        data = {
+            "dry_run": dry_run,
+            "freed_bytes": pruned.freed_bytes,
+            "removed": [
+                {"kind": item.kind, "id": item.id, "name": item.name, "size_bytes": item.size_bytes}
+                for item in pruned.removed
+            ],
+            "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
+            "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
+            "gone": [each.pin.name for each in gone],
+        }
+        put(to_json(data))
+        return
+    for each in gone:
+        say(f"gone: {each.pin.label}")
+    for item in pruned.removed:
+        if item.kind in ("layer", "blob", "file"):
+            short = item.id.removeprefix("sha256:")[:12]
+            put(f"{item.kind} {short}  {item.size_bytes / 1e6:.1f} MB  {item.name}")
+    for _, why in pruned.refused:
+        say(f"not removed: {why}")
+    if pruned.young:
+        say(f"{len(pruned.young)} more are needed by nobody, and were used within {older_than}")
+    verb = "would give" if dry_run else "gave"
+    say(f"{len(pruned.removed)} removed: that {verb} back {pruned.freed_bytes / 1e6:.1f} MB")
+
+
+@app.command("pin")
+def pin(thing: ThingArgument, store: StoreOption = None) -> None:
+    """Keep all that an image, a lock or a layer needs, until `unpin`.
+
+    What `build` makes and `module install --thin` uses is kept without, as long as it is there.
+    """
+    from envbuild.workflows.cache_pin import pin_thing  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    made = pin_thing(thing, Settings.of(store=store, apptainer=None, recipes=None, site=None))
+    say(f"{made.label}: {len(made.keys)} layers and {len(made.files)} files are kept")
+
+
+@app.command("unpin")
+def unpin(thing: ThingArgument, store: StoreOption = None) -> None:
+    """Take back a pin; forget an image that cannot be reached any more."""
+    from envbuild.workflows.cache_pin import unpin_thing  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    for taken in unpin_thing(thing, Settings.of(store=store, apptainer=None, recipes=None, site=None)):
+        say(f"{taken.label}: no longer kept")

@@ -1,0 +1,36 @@
+"""`envbuild import-def`: a spec from a definition file or Dockerfile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from envbuild.cli.options import JsonOption, RecipesOption, put, say
+
+
+def command(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A definition file or Dockerfile.", show_default=False),
+    ],
+    output: Annotated[
+        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there.", show_default=False),
+    ] = None,
+    recipes: RecipesOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Propose a spec for what a file of others makes, and tell line by line what it cannot say."""
+    from envbuild.workflows.import_def import import_definition  # noqa: PLC0415  # start-up time
+
+    imported = import_definition(source, tuple(recipes or ()), output=output)
+    for line in imported.to_lines():
+        say(line)
+    if json:
+        put(imported.to_json())
+    elif output is None:
+        put(imported.text)
+    if output is not None:
+        say(f"next: envbuild lock {output}")

@@ -1,0 +1,33 @@
+"""`envbuild sbom`: what an image is made of, for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from envbuild.cli.options import ImageArgument, put, say
+
+
+def command(
+    image: ImageArgument,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write it here; to standard output if absent.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
+    from envbuild.workflows.sbom import write_sbom  # noqa: PLC0415  # start-up time
+
+    text = write_sbom(image, output)
+    if output is None:
+        put(text)
+    else:
+        say(f"{output}: written")

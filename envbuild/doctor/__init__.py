@@ -1,0 +1,1 @@
+"""What this machine lacks for which verb, and the command that mends it."""

@@ -1,0 +1,348 @@
+"""What is wrong with a machine: one rule a finding. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from envbuild.doctor import places
+from envbuild.doctor.model import Finding, Machine, Weight, yours
+
+SUBORDINATE_IDS = 65_536
+# Unprivileged overlayfs came with it (kernel 5.11); before, fuse-overlayfs does the work.
+_OVERLAY_KERNEL = (5, 11)
+# Before this a machine's clock is wrong, whatever certificates say.
+_FIRST_YEAR = 2026
+
+RUN = ("test", "launch", "module")
+_OF_TEXT = ("lock", "build", "test", "launch")
+_ADMINISTRATOR = "an administrator"
+
+# Program → Debian package, verbs, and what it is for.
+_PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "mksquashfs": (
+        "squashfs-tools",
+        ("build", "export", "lock"),
+        "every layer is a squashfs, and a lock names the tool",
+    ),
+    "unsquashfs": ("squashfs-tools", ("build", "export"), "layers are merged and exported with it"),
+    "mmdebstrap": (
+        "mmdebstrap",
+        ("build", "lock"),
+        "it makes the roots of Debian bases, and a lock names it",
+    ),
+    "apt-get": ("apt", ("build", "lock"), "it resolves Debian packages"),
+    "ldd": ("libc-bin", ("build", "lock"), "it tells which compression library mksquashfs loads"),
+    "unshare": ("util-linux", ("build",), "mmdebstrap works in a user namespace"),
+}
+
+
+def findings(machine: Machine) -> list[Finding]:
+    """Return everything that is wrong, what blocks first, each in the order of the rules."""
+    found = [
+        *_runtime(machine),
+        *_programs(machine),
+        *_namespaces(machine),
+        *_fuse(machine),
+        *places.findings(machine),
+        *_surroundings(machine),
+        *_variables(machine),
+        *_network(machine),
+    ]
+    return sorted(found, key=lambda finding: finding.weight != "blocks")
+
+
+def blocked(found: Sequence[Finding], verb: str | None = None) -> list[str]:
+    """Return the verbs that cannot work, of all or of one, sorted."""
+    verbs = {name for finding in found if finding.weight == "blocks" for name in finding.verbs}
+    return sorted(verbs if verb is None else verbs & {verb})
+
+
+def concerning(found: Sequence[Finding], verb: str) -> list[Finding]:
+    """Return the findings that concern a verb."""
+    return [finding for finding in found if verb in finding.verbs]
+
+
+def _runtime(machine: Machine) -> Iterator[Finding]:
+    runtime = machine.runtime
+    why = "images are built in it, tested in it and started by it"
+    verbs = ("build", *RUN)
+    mend = f"install Apptainer 1.3 or newer{_setup(machine)}, or name one with --apptainer PATH"
+    if not runtime.path:
+        yield _finding("apptainer.missing", "blocks", verbs, "there is no Apptainer", why, mend, machine)
+    elif not runtime.version:
+        problem = f"`{runtime.path}` is no Apptainer that starts"
+        yield _finding("apptainer.broken", "blocks", verbs, problem, why, mend, machine)
+    elif runtime.too_old:
+        problem = f"Apptainer {runtime.version} at `{runtime.path}` is older than 1.3"
+        yield _finding("apptainer.too-old", "blocks", verbs, problem, why, mend, machine)
+    if runtime.overlay == "no":
+        yield Finding(
+            id="apptainer.no-overlay",
+            weight="hampers",
+            verbs=RUN,
+            problem="`enable overlay = no` in the settings of Apptainer",
+            why="a layered image ends at its start; a flat one works",
+            mend="`envbuild build SPEC --flat -o IMAGE.sif`; or an administrator sets `enable overlay = try`",
+            by="you",
+        )
+
+
+def _programs(machine: Machine) -> Iterator[Finding]:
+    for name, (package, verbs, why) in _PROGRAMS.items():
+        if not machine.programs.get(name):
+            mend = f"install {package}{_setup(machine)}"
+            yield _finding(
+                f"program.{name}", "blocks", verbs, f"`{name}` is not on this machine", why, mend, machine
+            )
+    if not machine.programs.get("uv"):
+        why = "it resolves and installs Python packages"
+        yield Finding(
+            id="program.uv",
+            weight="blocks",
+            verbs=("lock", "fetch", "build"),
+            problem="`uv` is not on this machine, and did not come with envbuild",
+            why=why,
+            mend="`python3 -m pip install uv` in envbuild's environment",
+            by="you",
+        )
+
+
+def _namespaces(machine: Machine) -> Iterator[Finding]:
+    if not machine.user_namespaces and not machine.root:
+        verbs = ("build",) if machine.runtime.setuid else ("build", *RUN)
+        yield Finding(
+            id="user-namespaces.forbidden",
+            weight="blocks",
+            verbs=verbs,
+            problem="this user may not make a user namespace",
+            why="roots are made and layers mounted in one"
+            + ("; images still start by Apptainer's set-user-id starter" if machine.runtime.setuid else ""),
+            mend="`sysctl -w user.max_user_namespaces=15000`, and `kernel.unprivileged_userns_clone=1` and"
+            " `kernel.apparmor_restrict_unprivileged_userns=0` where the kernel has them"
+            + ("" if machine.runtime.setuid else "; or install Apptainer with its set-user-id starter"),
+            by=_ADMINISTRATOR,
+        )
+    if not machine.root and machine.subordinate_ids < SUBORDINATE_IDS:
+        yield Finding(
+            id="user-namespaces.subordinate-ids",
+            weight="blocks",
+            verbs=("build",),
+            problem=f"`{machine.user}` has {machine.subordinate_ids} subordinate ids, of {SUBORDINATE_IDS}",
+            why="the users and groups of a Debian root are mapped to them",
+            mend=f"`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}`, with a"
+            " range that is nobody else's",
+            by=_ADMINISTRATOR,
+        )
+    for name in ("newuidmap", "newgidmap"):
+        if not machine.root and not machine.programs.get(name):
+            why = "it maps subordinate ids into a user namespace"
+            mend = f"install uidmap{_setup(machine)}"
+            yield _finding(
+                f"program.{name}",
+                "blocks",
+                ("build",),
+                f"`{name}` is not on this machine",
+                why,
+                mend,
+                machine,
+            )
+
+
+def _fuse(machine: Machine) -> Iterator[Finding]:
+    if machine.runtime.setuid:
+        return
+    verbs = ("build", *RUN)
+    if not machine.fuse:
+        yield Finding(
+            id="fuse.device",
+            weight="blocks",
+            verbs=verbs,
+            problem="/dev/fuse cannot be used by this user",
+            why="without its set-user-id starter Apptainer mounts images through FUSE",
+            mend=f"`modprobe fuse && chmod 0666 /dev/fuse`{_setup(machine)}",
+            by=_ADMINISTRATOR,
+        )
+    if not (machine.programs.get("squashfuse_ll") or machine.programs.get("squashfuse")):
+        why = "without its set-user-id starter Apptainer mounts images with it"
+        mend = f"install squashfuse{_setup(machine)}"
+        problem = "there is no squashfuse, on PATH or beside Apptainer"
+        yield _finding("program.squashfuse", "blocks", verbs, problem, why, mend, machine)
+    if machine.kernel < _OVERLAY_KERNEL and not machine.programs.get("fuse-overlayfs"):
+        told = ".".join(map(str, machine.kernel))
+        problem = f"there is no fuse-overlayfs, and kernel {told} has no overlay for users"
+        mend = f"install fuse-overlayfs{_setup(machine)}; flat images (`build --flat`) do without"
+        why = "layers lie over one another by it"
+        yield _finding("program.fuse-overlayfs", "blocks", verbs, problem, why, mend, machine)
+
+
+def _surroundings(machine: Machine) -> Iterator[Finding]:
+    if machine.architecture not in ("amd64", "arm64"):
+        yield yours(
+            "machine.architecture",
+            "blocks",
+            ("lock", "build"),
+            f"this machine is {machine.architecture}",
+            "bases and wheels are for amd64 and arm64",
+            "build on a machine of one of these",
+        )
+    if not machine.module_system:
+        mend = f"install lmod or environment-modules{_setup(machine)}"
+        yield _finding(
+            "module-system.missing",
+            "hampers",
+            ("module",),
+            "there is neither Lmod nor Environment Modules in this shell",
+            "`module load` is one of them; wrappers in `envs/NAME/VERSION/bin` work without",
+            mend,
+            machine,
+        )
+    if machine.slurm and not machine.programs.get("srun"):
+        yield Finding(
+            id="slurm.no-srun",
+            weight="hampers",
+            verbs=("test", "launch"),
+            problem="this machine belongs to a Slurm cluster, and there is no `srun` on PATH",
+            why="ranks on several nodes are started by it",
+            mend="`module load slurm`, or a login or compute node",
+            by="you",
+        )
+    if machine.encoding.replace("-", "").lower() != "utf8":
+        yield yours(
+            "locale.not-utf8",
+            "hampers",
+            _OF_TEXT,
+            f"texts and file names are {machine.encoding} here",
+            "names and messages beyond ASCII are spoilt",
+            "`export LC_ALL=C.UTF-8`",
+        )
+    if not machine.locale_works:
+        yield yours(
+            "locale.missing",
+            "hampers",
+            _OF_TEXT,
+            "the locale that LC_ALL or LANG names does not exist here",
+            "programs warn of it in every log, or end",
+            "`export LC_ALL=C.UTF-8`",
+        )
+    if machine.year < _FIRST_YEAR:
+        yield Finding(
+            id="clock.wrong",
+            weight="blocks",
+            verbs=("lock", "fetch"),
+            problem=f"the clock of this machine says {machine.year}",
+            why="certificates and signatures of archives are not valid yet",
+            mend="`timedatectl set-ntp true`",
+            by=_ADMINISTRATOR,
+        )
+
+
+def _variables(machine: Machine) -> Iterator[Finding]:
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH"):
+        for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
+            if machine.variables.get(prefix + name):
+                yield yours(
+                    f"variable.{prefix}{name}",
+                    "hampers",
+                    RUN,
+                    f"{prefix}{name} is set",
+                    f"it replaces what an image has in {name}: its own MPI or Python is not found",
+                    f"`unset {prefix}{name}`",
+                )
+    reasons = {
+        "LD_LIBRARY_PATH": (
+            "build",
+            "a host's libraries may be loaded by envbuild's tools, and behind an image's own",
+        ),
+        "LD_PRELOAD": ("build", "it is loaded into every program, in images, too"),
+        "PYTHONPATH": ("build", "envbuild itself would import modules from there"),
+        "PYTHONHOME": ("build", "envbuild's own Python would look for its library there"),
+    }
+    for name, (first, why) in reasons.items():
+        if machine.variables.get(name):
+            yield yours(
+                f"variable.{name}",
+                "hampers",
+                (first, *RUN),
+                f"{name} is set",
+                why,
+                f"`unset {name}`, or `module purge`",
+            )
+    entries = machine.variables.get("PATH", "").split(":")
+    odd = [entry or "an empty entry" for entry in entries if not entry.startswith("/")]
+    if odd:
+        yield yours(
+            "variable.PATH",
+            "hampers",
+            ("lock", "build", *RUN),
+            f"PATH holds {', '.join(odd)}",
+            "what is started then depends on the directory that one stands in",
+            "take it out of PATH, in the shell's start-up files",
+        )
+
+
+def _network(machine: Machine) -> Iterator[Finding]:
+    for text in machine.unread:
+        yield yours(
+            "index.configuration",
+            "blocks",
+            ("lock", "fetch"),
+            text,
+            "it says where packages come from",
+            "mend that file",
+        )
+    for path, there in machine.wheel_directories.items():
+        if not there:
+            yield yours(
+                "index.find-links",
+                "hampers",
+                ("lock", "fetch"),
+                f"there is no directory `{path}`, and pip's or uv's configuration names it (find-links)",
+                "wheels that only it has are not found",
+                "make it reachable, or take it out of the configuration (`pip config list` shows it)",
+            )
+    if machine.no_index and not any(machine.wheel_directories.values()):
+        yield yours(
+            "index.none",
+            "blocks",
+            ("lock", "fetch"),
+            "the configuration forbids any Python index (no-index), and names no directory with wheels",
+            "there is nowhere to take wheels from",
+            "`find-links` in pip's configuration, or `origins` in the site file",
+        )
+    if machine.debian_sources == 0:
+        yield _finding(
+            "index.no-debian",
+            "hampers",
+            ("lock", "fetch"),
+            "apt has no source on this machine",
+            "Debian packages come from what apt is configured for, unless the site file names archives",
+            "name `debian:SUITE` under `origins` in the site file, or an entry in /etc/apt/sources.list.d",
+            machine,
+        )
+    for address, why in machine.unreachable.items():
+        yield yours(
+            "index.unreachable",
+            "blocks",
+            ("lock", "fetch"),
+            f"{address} cannot be reached: {why}",
+            "packages come from there",
+            "set https_proxy, name a mirror under `origins` in the site file, or work with"
+            " `fetch --to` elsewhere and `--offline --from` here",
+        )
+
+
+def _setup(machine: Machine) -> str:
+    return " (`make setup` does it)" if machine.debian else ""
+
+
+def _finding(
+    id: str,  # noqa: A002  # the field's name
+    weight: Weight,
+    verbs: tuple[str, ...],
+    problem: str,
+    why: str,
+    mend: str,
+    machine: Machine,
+) -> Finding:
+    by = "you" if machine.root else _ADMINISTRATOR
+    return Finding(id=id, weight=weight, verbs=verbs, problem=problem, why=why, mend=mend, by=by)

@@ -1,0 +1,180 @@
+"""What an image's file systems say of their packages: who needs whom, and under which licences.
+
+Only the directories that tell are read, so that this costs little beside composing.
+
+Source: the Debian policy manual (7, 12.5), deb822(5), copyright-format 1.0; Python's core metadata
+(``License-Expression``: PEP 639).
+"""
+
+from __future__ import annotations
+
+import email.parser
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envbuild.image.squashfs import Entry, Squashfs
+
+_STATUS = "/var/lib/dpkg/status"
+_DOC = "/usr/share/doc"
+_METADATA = re.compile(r"/opt/[^/]+/lib/python[0-9.]+/site-packages/[^/]+\.dist-info/METADATA")
+# What leads to what is read; of everything else not even the listing is.
+_LEADS = re.compile(
+    r"/|/usr|/usr/share|/usr/share/doc|/usr/share/doc/[^/]+|/var|/var/lib|/var/lib/dpkg"
+    r"|/opt|/opt/[^/]+|/opt/[^/]+/lib|/opt/[^/]+/lib/python[0-9.]+|/opt/[^/]+/lib/python[0-9.]+/site-packages"
+    r"|/opt/[^/]+/lib/python[0-9.]+/site-packages/[^/]+\.dist-info"
+)
+_MAX_STATUS_BYTES = 64 << 20
+_MAX_TEXT_BYTES = 1 << 20
+_FORMAT = re.compile(r"^Format:\s*https?://\S*copyright-format/1\.0", flags=re.MULTILINE)
+_LICENCE = re.compile(r"^License:[ \t]*(\S[^\n]*)$", flags=re.MULTILINE)
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledDeb:
+    """A Debian package that a root says is installed.
+
+    Attributes
+    ----------
+    depends : tuple of tuple of str
+        Names of packages: one of each group is needed.
+    provides : tuple of str
+        Further names that it answers to.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    depends: tuple[tuple[str, ...], ...] = ()
+    provides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What an image says of its packages.
+
+    Attributes
+    ----------
+    debs : dict of str to InstalledDeb
+        Name → package, as the uppermost list of packages has them.
+    deb_licences : dict of str to tuple of str
+        Package → licences as its copyright file names them; none where that is in no known form.
+    wheel_licences : dict of str to tuple of str
+        Canonical name of a Python distribution → its licences; one that begins with ``=`` is an
+        expression of SPDX.
+    """
+
+    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)
+    deb_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wheel_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_packages(layers: Sequence[Squashfs]) -> Contents:
+    """Return what an image's file systems say, from bottom to top.
+
+    Raises
+    ------
+    ValueError
+        One is damaged.
+    """
+    status = ""
+    texts: dict[str, str] = {}
+    links: dict[str, str] = {}
+    wheels: dict[str, tuple[str, ...]] = {}
+    for layer in layers:
+        for entry in layer.walk(enter=_leads):
+            if entry.kind == "link" and entry.path.startswith(f"{_DOC}/"):
+                links[entry.path] = entry.target
+            elif entry.kind != "file":
+                continue
+            elif entry.path == _STATUS:
+                status = _text(layer, entry, _MAX_STATUS_BYTES)
+            elif entry.path.startswith(f"{_DOC}/") and entry.path.endswith("/copyright"):
+                texts[entry.path] = _text(layer, entry, _MAX_TEXT_BYTES)
+            elif _METADATA.fullmatch(entry.path):
+                name, found = wheel_licences(_text(layer, entry, _MAX_TEXT_BYTES))
+                wheels[name] = found
+    debs = {deb.name: deb for deb in installed_debs(status)}
+    return Contents(
+        debs=debs,
+        deb_licences={name: deb_licences(_copyright(name, texts, links)) for name in debs},
+        wheel_licences=wheels,
+    )
+
+
+def installed_debs(status: str) -> list[InstalledDeb]:
+    """Return the packages of a dpkg status file that are installed. Pure."""
+    found = []
+    for stanza in re.split(r"\n\s*\n", status):
+        fields = dict(re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", stanza, flags=re.MULTILINE))
+        if not fields.get("Status", "").endswith(" installed") or not fields.get("Package"):
+            continue
+        needed = ", ".join(fields[name] for name in ("Pre-Depends", "Depends") if name in fields)
+        groups = (tuple(map(_package, group.split("|"))) for group in needed.split(",") if group.strip())
+        provided = (_package(name) for name in fields.get("Provides", "").split(",") if name.strip())
+        found.append(
+            InstalledDeb(
+                name=fields["Package"],
+                version=fields.get("Version", ""),
+                architecture=fields.get("Architecture", ""),
+                depends=tuple(groups),
+                provides=tuple(provided),
+            )
+        )
+    return found
+
+
+def deb_licences(text: str) -> tuple[str, ...]:
+    """Return the licences that a machine-readable copyright file names, sorted; none of any other. Pure."""
+    if not _FORMAT.search(text):
+        return ()
+    return _tidy(_LICENCE.findall(text))
+
+
+def wheel_licences(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the canonical name of a distribution, and its licences as its metadata has them. Pure."""
+    header = email.parser.HeaderParser().parsestr(text)
+    name = re.sub(r"[-_.]+", "-", str(header.get("Name", ""))).lower()
+    expression = str(header.get("License-Expression", "")).strip()
+    if expression and expression.isprintable():
+        return name, (f"={expression}",)
+    told = str(header.get("License", "")).strip()
+    if told and "\n" not in told and len(told) <= _LONGEST and told.upper() != "UNKNOWN":
+        return name, _tidy([told])
+    classifiers = (str(line) for line in header.get_all("Classifier", []))
+    ends = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
+    return name, _tidy(end for end in ends if end != "OSI Approved")
+
+
+def _leads(path: str) -> bool:
+    return _LEADS.fullmatch(path) is not None
+
+
+def _text(layer: Squashfs, entry: Entry, limit: int) -> str:
+    with layer.open(entry) as file:
+        return file.read(limit).decode(errors="replace")
+
+
+def _copyright(name: str, texts: Mapping[str, str], links: Mapping[str, str]) -> str:
+    """Return a package's copyright file: its directory, or the file itself, may be a neighbour's."""
+    for _ in range(4):
+        place = f"{_DOC}/{name}"
+        if f"{place}/copyright" in texts:
+            return texts[f"{place}/copyright"]
+        target = links.get(place) or links.get(f"{place}/copyright", "")
+        named = re.fullmatch(r"(?:\.\./|/usr/share/doc/)?([a-z0-9][a-z0-9+.-]*)/?(?:copyright)?", target)
+        if named is None:
+            return ""
+        name = named[1]
+    return ""
+
+
+def _package(text: str) -> str:
+    """``libc6:any (>= 2.34)`` → ``libc6``."""
+    return re.split(r"[\s:(\[]", text.strip(), maxsplit=1)[0]
+
+
+def _tidy(licences: Iterable[str]) -> tuple[str, ...]:
+    words = {" ".join(text.split()) for text in licences}
+    return tuple(sorted(word for word in words if word and word.isprintable() and len(word) <= _LONGEST))

@@ -1,0 +1,1 @@
+"""Definition files and Dockerfiles of others: what in them a spec can say. Text in, proposal out."""

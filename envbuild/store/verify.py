@@ -1,0 +1,220 @@
+"""Is a store whole? Every byte is read and held to its name; what is damaged can be put aside."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuild.store.inventory import QUARANTINE
+from envbuild.store.pins import damaged_pins
+from envbuild.store.store import LayerRecord, Store, read_record
+from envbuild.system import host
+from envbuild.system.files import sha256
+
+What = Literal["record", "blob", "file", "pin", "stranger"]
+
+_HEX = r"[0-9a-f]{64}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Something in a store that is not what its name says.
+
+    Attributes
+    ----------
+    what : str
+        ``record``, ``blob``, ``file``, ``pin``, or ``stranger``: what no store writes there.
+    id : str
+        Layer key, blob digest or hex digest that the name stands for; empty where it is none.
+    path : Path
+        Where it lies, or should.
+    problem : str
+        What is wrong with it.
+    keys : tuple of str
+        Keys of the layers that cannot be used for it.
+    """
+
+    what: What
+    id: str
+    path: Path
+    problem: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was read, and what is wrong.
+
+    Attributes
+    ----------
+    layers, blobs, files : int
+        How many records, squashfs and locked files were looked at (count).
+    size_bytes : int
+        How much of them was read.
+    damages : tuple of Damage
+        By path.
+    """
+
+    layers: int
+    blobs: int
+    files: int
+    size_bytes: int
+    damages: tuple[Damage, ...]
+
+
+def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Verified:
+    """Read all of a store; nothing is changed.
+
+    Parameters
+    ----------
+    read : callable, optional
+        Called with the bytes (count) of each file that was read.
+    """
+    records, damages = _records(store)
+    blobs = _named(store.root / "blobs/sha256", damages)
+    shelves = _named(store.root / "files/sha256", damages)
+    contents = {path: _content(path, damages) for path in shelves}
+    wanted = [*blobs, *(path for path in contents.values() if path is not None)]
+    with ThreadPoolExecutor(host.cores()) as pool:
+        digests = dict(zip(wanted, pool.map(lambda path: _digest(path, read), wanted), strict=True))
+    by_blob: dict[str, list[LayerRecord]] = {}
+    for record in records:
+        by_blob.setdefault(record.blob, []).append(record)
+    names = {path.name for path in (*blobs, *shelves)}
+    for path in blobs:
+        users = by_blob.get(f"sha256:{path.name}", [])
+        keys = tuple(record.key for record in users)
+        if (problem := _wrong(path.name, digests[path], path, users, names)) is not None:
+            damages.append(
+                Damage(what="blob", id=f"sha256:{path.name}", path=path, problem=problem, keys=keys)
+            )
+    for shelf, file in contents.items():
+        if file is not None and (problem := _wrong(shelf.name, digests[file], file, [], names)) is not None:
+            damages.append(Damage(what="file", id=shelf.name, path=file, problem=problem))
+    damages += _without_blob(store, records, {path.name for path in blobs})
+    damages += [
+        Damage(what="pin", id="", path=path, problem="it cannot be read: nobody knows what it keeps")
+        for path in damaged_pins(store)
+    ]
+    return Verified(
+        layers=len(records),
+        blobs=len(blobs),
+        files=len(shelves),
+        size_bytes=sum(size for size, _ in digests.values()),
+        damages=tuple(sorted(damages, key=lambda damage: str(damage.path))),
+    )
+
+
+def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
+    """Move what is damaged to ``quarantine/``, so that it is made or fetched again; return what was moved.
+
+    With a blob go the records that name it.
+
+    Raises
+    ------
+    MachineError
+        The store cannot be written.
+    OSError
+        Something cannot be moved.
+    """
+    moved = []
+    for damage in damages:
+        for path in (*(store.record_path(key) for key in damage.keys), damage.path):
+            target = store.directory(QUARANTINE) / f"{path.name}.{secrets.token_hex(4)}"
+            try:
+                path.rename(target)
+            except FileNotFoundError:
+                continue  # it went along with another, or what is missing is the damage
+            moved.append(path)
+    return moved
+
+
+def _records(store: Store) -> tuple[list[LayerRecord], list[Damage]]:
+    records, damages = [], []
+    for path in sorted((store.root / "layers").glob("*/*")):
+        key = f"sha256:{path.stem}"
+        if not re.fullmatch(rf"{_HEX}\.json", path.name) or path.name[:2] != path.parent.name:
+            damages.append(Damage(what="stranger", id="", path=path, problem="no store writes this here"))
+            continue
+        try:
+            record = read_record(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            damages.append(Damage(what="record", id=key, path=path, problem=f"it cannot be used: {error}"))
+            continue
+        if record.key != key:
+            problem = f"it is the record of another layer, {record.name} {record.key[:19]}…"
+            damages.append(Damage(what="record", id=key, path=path, problem=problem))
+            continue
+        records.append(record)
+    return records, damages
+
+
+def _named(root: Path, damages: list[Damage]) -> list[Path]:
+    """Return what has a digest for a name; the rest is nobody's."""
+    found = []
+    for path in sorted(root.glob("*/*")):
+        if path.name.startswith(".unverified-"):
+            continue  # somebody is writing it, or was killed
+        if re.fullmatch(_HEX, path.name) and path.name[:2] == path.parent.name:
+            found.append(path)
+        else:
+            damages.append(Damage(what="stranger", id="", path=path, problem="no store writes this here"))
+    return found
+
+
+def _content(shelf: Path, damages: list[Damage]) -> Path | None:
+    """Return the one file of a locked file's directory; an empty one is left by a killed download."""
+    try:
+        held = sorted(shelf.iterdir())
+    except OSError as error:
+        damages.append(
+            Damage(what="file", id=shelf.name, path=shelf, problem=f"it cannot be read: {error.strerror}")
+        )
+        return None
+    for path in held[1:]:
+        damages.append(Damage(what="stranger", id="", path=path, problem="a second file of one digest"))
+    return held[0] if held else None
+
+
+def _digest(path: Path, read: Callable[[int], None]) -> tuple[int, str]:
+    """Return length and hex digest; a reason in its place where it cannot be read."""
+    try:
+        size = path.stat().st_size
+        found = sha256(path)
+    except OSError as error:
+        return 0, f"it cannot be read: {error.strerror}"
+    read(size)
+    return size, found
+
+
+def _wrong(
+    name: str, found: tuple[int, str], path: Path, users: list[LayerRecord], names: set[str]
+) -> str | None:
+    size, digest = found
+    if digest == name or not path.exists():
+        return None
+    if " " in digest:
+        return digest
+    if digest in names:
+        return f"it holds the bytes of another, {digest[:12]}…"
+    lengths = {record.size_bytes for record in users} - {size}
+    if lengths:
+        return f"it has {size} bytes in place of {lengths.pop()}"
+    return f"its bytes have the digest {digest[:12]}…"
+
+
+def _without_blob(store: Store, records: list[LayerRecord], there: set[str]) -> Iterator[Damage]:
+    for record in records:
+        if record.blob.removeprefix("sha256:") not in there:
+            path = store.record_path(record.key)
+            if not path.exists():
+                continue  # taken away while we looked
+            problem = f"its squashfs {record.blob[:19]}… is missing"
+            yield Damage(what="record", id=record.key, path=path, problem=problem, keys=(record.key,))

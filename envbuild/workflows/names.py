@@ -1,0 +1,56 @@
+"""Names that could be typed, for completion in a shell: quick, and read no further than they have to be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError
+from envbuild.system.files import (
+    configuration_homes,
+    environment_paths,
+    exists,
+    list_directory,
+    read_input,
+)
+
+_LIMIT_BYTES = 1 << 20
+
+
+def recipe_names(kind: str = "") -> list[str]:
+    """Return the names of all recipes, or of those of a kind (``mpi``, ``framework``, ``fabric``), sorted."""
+    directories = [
+        *environment_paths("ENVBUILD_RECIPES"),
+        *(home / "recipes" for home in configuration_homes()),
+    ]
+    found: dict[str, bool] = {}
+    for directory in directories:
+        for name in list_directory(directory):
+            path = directory / name / "recipe.yaml"
+            if name not in found and exists(path):
+                # Reading YAML as it is takes longer than a shell may wait.
+                content = b"" if not kind else _content(path)
+                found[name] = not kind or bool(re.search(rb"(?m)^kind: *" + kind.encode() + rb"\b", content))
+    return sorted(name for name, fits in found.items() if fits)
+
+
+def base_names() -> list[str]:
+    """Return the names of all base images, sorted."""
+    return _stems("base-images")
+
+
+def site_names() -> list[str]:
+    """Return the names of all sites, sorted."""
+    return _stems("sites")
+
+
+def _stems(shelf: str) -> list[str]:
+    files = {name for home in configuration_homes() for name in list_directory(home / shelf)}
+    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_input(path, limit_bytes=_LIMIT_BYTES)
+    except EnvbuildError:
+        return b""  # nobody can be told here

@@ -1,0 +1,209 @@
+"""Hold a recipe to the rules, and show in an image that its jobs can fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.check import run
+from envbuild.check.controls import Spoiled, jobs_of, overlooked
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
+from envbuild.image.sif import read_data, read_manifest
+from envbuild.image.sifwriter import LOCK
+from envbuild.lock.text import load as load_lock
+from envbuild.spec.check import RecipeSource
+from envbuild.spec.control import Controls
+from envbuild.spec.load import Loaded, load
+from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.recipe import Recipe
+from envbuild.system import clock
+from envbuild.system.files import exists, read_input
+from envbuild.workflows.inputs import find_catalog, read_recipe
+from envbuild.workflows.recipe_rules import (
+    CONTROLS,
+    requirement_mistakes,
+    rule_mistakes,
+    spoiled_jobs,
+    unfit_controls,
+    unproven_checks,
+)
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A recipe that keeps the rules, and what came of its controls in an image.
+
+    Attributes
+    ----------
+    ran : dict of str to list of str
+        Control → what the judge should have said and did not; empty without an image.
+    left_out : tuple of str
+        Controls for which the image lacks what they need.
+    """
+
+    recipe: Recipe
+    controls: int
+    ran: dict[str, list[str]]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the judge saw every spoiled job."""
+        return not any(self.ran.values())
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(
+            {
+                "recipe": self.recipe.name,
+                "controls": self.controls,
+                "ran": self.ran,
+                "left_out": list(self.left_out),
+                "passed": self.passed,
+            },
+            indent=2,
+            sort_keys=True,
+        )
+
+    def to_text(self) -> str:
+        """Return it as lines, one for each control that ran."""
+        counted = f"{_counted(len(self.recipe.verify), 'job')}, {_counted(self.controls, 'control')}"
+        lines = [f"{self.recipe.name}: keeps the rules; {counted}"]
+        for name, missed in self.ran.items():
+            lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
+        lines += [f"SKIP  {name}  (the image lacks what it needs)" for name in self.left_out]
+        return "\n".join(lines)
+
+
+def check_recipe(
+    name: str,
+    settings: Settings,
+    *,
+    image: Path | None = None,
+) -> Checked:
+    """Hold a recipe to the rules, and run its controls in an image that has it.
+
+    Parameters
+    ----------
+    image : Path, optional
+        An image that was built with the recipe as it is.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All rules that it breaks, or the image holds another state of it.
+    """
+    directories = settings.recipes
+    source = read_recipe(name, recipes=directories)
+    controls, mistakes = _controls_of(source, directories)
+    mistakes += [*rule_mistakes(source), *unproven_checks(source, controls)]
+    mistakes += requirement_mistakes(source, _known_recipes(source, directories))
+    raise_all(sorted(mistakes, key=lambda mistake: mistake.at or Location(path=source.loaded.path)))
+    recipe = source.loaded.value
+    own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
+    if image is None:
+        return Checked(recipe=recipe, controls=len(own), ran={})
+    subject = run.Subject(
+        image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
+    )
+    _same_state(image, source)
+    here = [each for each in own if jobs_of(subject, each)]
+    return Checked(
+        recipe=recipe,
+        controls=len(own),
+        ran={each.name: _tried(subject, each, settings.emit) for each in here},
+        left_out=tuple(each.name for each in own if each not in here),
+    )
+
+
+def read_controls(directory: Path) -> Loaded[Controls] | None:
+    """Read the controls that lie beside a recipe; None where there are none.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All mistakes of the file.
+    """
+    path = directory / CONTROLS
+    if not exists(path):
+        return None
+    return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
+
+
+def _known_recipes(source: RecipeSource, directories: Sequence[Path]) -> dict[str, Recipe | None]:
+    """Return the names of all recipes, and of those that this one requires what they are."""
+    recipe = source.loaded.value
+    required = {*(choice.name for choice in recipe.requires), *recipe.requires_one_of}
+    found: dict[str, Recipe | None] = dict.fromkeys(find_catalog(directories).recipe_names())
+    for name in sorted(required & found.keys()):
+        try:
+            found[name] = read_recipe(name, recipes=directories).loaded.value
+        except EnvbuildError:
+            continue  # another's is told when that is checked
+    return found
+
+
+def _controls_of(
+    source: RecipeSource, directories: Sequence[Path]
+) -> tuple[list[Spoiled], list[EnvbuildError]]:
+    """Return the controls of a recipe's jobs, those of jobs that it shares with another among them."""
+    catalog = find_catalog(directories)
+    name = source.loaded.value.name
+    left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
+    found: list[Spoiled] = []
+    mistakes: list[EnvbuildError] = []
+    for each in (name, *(other for other in catalog.recipe_names() if other != name)):
+        directory = catalog.recipe(each)
+        if directory is None:
+            raise AssertionError("a name of the catalog has a directory")
+        own = each == name
+        try:
+            loaded = read_controls(directory)
+            # A job is shared where it is the same file: a link, or a copy in what is installed.
+            jobs = left if own else {job for job in left if _same_job(directory, job, source)}
+        except EnvbuildError as error:
+            mistakes += error.each() if own else ()  # another's is told when that is checked
+            continue
+        if loaded is None:
+            continue
+        if own:
+            mistakes += unfit_controls(source, loaded)
+        spoiled = list(spoiled_jobs(source, loaded, jobs))
+        found += spoiled
+        left -= {one.control.job for one in spoiled}
+    return found, mistakes
+
+
+def _same_job(directory: Path, job: str, source: RecipeSource) -> bool:
+    path = directory / "verify" / job
+    return exists(path) and read_input(path, limit_bytes=MAX_BYTES) == source.files[f"verify/{job}"]
+
+
+def _same_state(image: Path, source: RecipeSource) -> None:
+    """Refuse an image that holds another state of a recipe than the one that is checked."""
+    lock = load_lock(read_data(image, LOCK), image)
+    name = source.loaded.value.name
+    there = {pin.name: pin.digest for pin in lock.recipes}
+    if name not in there:
+        raise RequestError(f"the image does not hold the recipe `{name}`", at=Location(path=image))
+    if there[name] != source.digest:
+        problem = f"the image holds another state of the recipe `{name}` than {source.loaded.path}"
+        hint = "build it again, or name the recipe's directory with --recipes"
+        raise RequestError(problem, at=Location(path=image), hint=hint)
+
+
+def _tried(subject: run.Subject, spoiled: Spoiled, emit: Emit) -> list[str]:
+    started, task = clock.seconds(), f"control:{spoiled.name}"
+    emit(TaskStarted(task=task, title=spoiled.name))
+    missed = overlooked(subject, spoiled)
+    done = TaskDone(task=task, seconds=clock.seconds() - started)
+    emit(TaskFailed(task=task) if missed else done)
+    return missed
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,178 @@
+"""The skeleton of a recipe: builds, passes and fails where it must; its own part is left to write."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import jinja2
+
+from envbuild.errors import MachineError, RequestError
+from envbuild.spec.load import load_recipe
+from envbuild.spec.model import NAME
+from envbuild.system.files import exists
+from envbuild.workflows.recipe_rules import BLANK, CONTROLS, README
+
+_FILES = {
+    "recipe.yaml": """\
+schema: 1
+name: {{ name }}
+kind: framework
+summary: {{ name }}, over MPI
+# Those for which its jobs were run, the preferred first.
+versions: ["{{ version }}"]
+variants:
+  cpu:
+    requirements: ["{{ distribution }}=={version}"]
+    backends: [mpi]
+# Its own heavy distributions: they become the layer framework:{{ name }}. What others use too is `python`.
+owns: [{{ distribution }}]
+python: [mpi4py]
+# Debian packages that it needs; S1.imports and S3.libraries of `envbuild test` say what is missing.
+system: []
+needs_mpi: true
+imports: [{{ module }}]
+verify:
+  - id: {{ check }}
+    job: sums.py
+    title: a sum over all ranks, exact oracle
+    # Integer arithmetic in n (ranks) and r (the rank that reports).
+    expect:
+      sum: "n*(n+1)//2"
+    hint: the ranks do not see each other
+""",
+    "verify/sums.py": '''\
+"""{{ name }} across ranks: their sum, with an exact oracle."""
+
+import envbuild_job
+import {{ module }}  # noqa: F401
+from mpi4py import MPI
+
+
+def main() -> None:
+    """Add up, and report what came out; what it must be stands in the recipe."""
+    comm = MPI.COMM_WORLD
+    # Write here what {{ module }} itself does across ranks, with numbers that are whole at every step.
+    total = comm.allreduce(comm.rank + 1, op=MPI.SUM)
+    envbuild_job.report(rank=comm.rank, size=comm.size, sum=total)
+
+
+if __name__ == "__main__":
+    main()
+''',
+    CONTROLS: """\
+schema: 1
+# Each spoils a copy of a job in one way, and the judge must see it:
+# `envbuild recipes check {{ name }} --image IMAGE.sif` runs them.
+controls:
+  - name: singletons
+    job: sums.py
+    fails: [D0/{{ check }}, {{ check }}/sum]
+    alone: singletons
+  - name: own number alone
+    job: sums.py
+    fails: [{{ check }}/sum]
+    changes:
+      - this: "comm.allreduce(comm.rank + 1, op=MPI.SUM)"
+        becomes: "comm.rank + 1"
+""",
+    README: """\
+# {{ name }}
+
+{{ blank }}
+
+## What `envbuild test` proves
+
+{{ blank }}
+
+## Seen
+
+{{ blank }}
+""",
+    "example.yaml": """\
+# {{ name }} on MPICH
+name: {{ name }}
+version: "1"
+mpi: mpich
+frameworks: [{{ name }}]
+""",
+}
+
+
+def new_recipe(
+    name: str, version: str, directory: Path, *, distribution: str | None = None, module: str | None = None
+) -> str:
+    """Write a recipe's files; return what to do next.
+
+    Parameters
+    ----------
+    directory : Path
+        Receives ``NAME/``; made if it is not there.
+    distribution : str, optional
+        What is installed; the recipe's name if absent.
+    module : str, optional
+        What must import; the distribution's name if absent.
+
+    Raises
+    ------
+    RequestError
+        A name is none, or something of this name is there.
+    MachineError
+        It cannot be written.
+    """
+    if not re.fullmatch(NAME, name):
+        hint = "lower-case letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
+        raise RequestError(f"`{name}` is no name of a recipe", hint=hint)
+    target = directory / name
+    if exists(target):
+        raise RequestError(f"`{target}` is there already", hint="nothing was written; take another name")
+    wheel = distribution or name
+    words = {
+        "name": name,
+        "version": version,
+        "distribution": wheel,
+        "module": module or re.sub(r"[-.]+", "_", wheel.lower()),
+        "check": "X1." + re.sub(r"[^a-z0-9]+", "-", name),
+        "blank": BLANK,
+    }
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # no HTML
+    )
+    texts = {path: environment.from_string(text).render(words) for path, text in _FILES.items()}
+    # What is wrong with the words is told before anything is written, and in the recipe's own terms.
+    load_recipe(texts["recipe.yaml"].encode(), target / "recipe.yaml")
+    _write(texts, target)
+    return _next_steps(target, name)
+
+
+def _write(texts: dict[str, str], target: Path) -> None:
+    """Write all files, or none."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as work:
+            whole = Path(work) / "whole"
+            for path, text in texts.items():
+                file = whole / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            shutil.move(whole, target)
+    except OSError as error:
+        raise MachineError(f"`{target}` cannot be written: {error.strerror}") from error
+
+
+def _next_steps(target: Path, name: str) -> str:
+    directory = target.parent
+    return "\n".join(
+        (
+            f"written: {target}/recipe.yaml, verify/sums.py, {CONTROLS}, {README}, example.yaml",
+            "next:",
+            f"  envbuild build {target}/example.yaml --recipes {directory}",
+            f"  envbuild test {target}/example.sif --ranks 2",
+            f"  write in verify/sums.py what it does across ranks, and {README}",
+            f"  envbuild recipes check {name} --recipes {directory} --image {target}/example.sif",
+        )
+    )

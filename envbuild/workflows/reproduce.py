@@ -1,0 +1,335 @@
+"""Reproduce: an image built again from the lock and plan inside it, in an empty store, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import uv
+
+from envbuild.build.run import Workshop, build_layers
+from envbuild.build.workdir import passable_directory
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.events import Note, TaskDone, TaskStarted, Warned
+from envbuild.image.compare import Difference, compare_images
+from envbuild.image.compose import bill_of, compose
+from envbuild.image.model import Manifest, Part
+from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest, verify_parts
+from envbuild.lock.model import Lock, ToolPin
+from envbuild.lock.satisfy import tool_differences
+from envbuild.lock.text import load
+from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
+from envbuild.plan.text import load_plan, older_steps
+from envbuild.resolve.fetch import fetch
+from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import Choice, EnvSpec
+from envbuild.store.store import LayerRecord, Store
+from envbuild.system import clock, host, tools
+from envbuild.system.files import is_directory, sha256
+from envbuild.workflows.fetch import all_pins
+from envbuild.workflows.inputs import read_base, read_recipe, read_site
+from envbuild.workflows.reproduced import LayerDifference, Reproduced
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Story:
+    """What an image says of how it was made."""
+
+    image: Path
+    manifest: Manifest
+    lock: Lock
+    plan: BuildPlan
+    lock_text: str
+    plan_text: str
+
+
+def reproduce_image(
+    image: Path, settings: Settings, *, sources: Sequence[Path] = (), offline: bool = False
+) -> Reproduced:
+    """Build an image again from what it carries, in an empty store, and compare.
+
+    Nothing is taken from the store of `settings` but locked files, compared
+    with the lock once more; nothing of what is built is written there.
+
+    Parameters
+    ----------
+    sources : sequence of Path
+        Directories that `envbuild fetch` filled.
+    offline : bool
+        Use no network.
+
+    Raises
+    ------
+    RequestError
+        It is no image of ours or of another version, or locked files are gone: all of them are named.
+    EnvbuildError
+        Of every kind: see the exit codes.
+    """
+    for directory in sources:
+        if not is_directory(directory):
+            raise RequestError(
+                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
+            )
+    story = _read_story(image)
+    other_tools = _other_tools(story.lock, settings)
+    for sentence in other_tools:
+        settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
+    older = tuple(
+        f"{name} (revision {there}, here {here})" for name, (there, here) in older_steps(story.plan).items()
+    )
+    with passable_directory() as work:
+        locate = _located(story, settings, work, sources=sources, offline=offline)
+        # Below a directory that others may pass: nobody else is to look at what is built.
+        store = Store(work / "store")
+        store.root.mkdir(mode=0o700)
+        workshop = Workshop(
+            store=store,
+            apptainer=settings.find_apptainer(),
+            uv=Path(uv.find_uv_bin()),
+            locate=locate,
+            emit=settings.emit,
+        )
+        records = build_layers(story.plan, workshop)
+        again = work / "again.sif"
+        _compose(again, story, records, store)
+        return _compared(story, again, records, settings, tools=other_tools, older=older)
+
+
+def _read_story(image: Path) -> _Story:
+    manifest = read_manifest(image)
+    lock_text = _text(image, LOCK)
+    lock = load(lock_text.encode(), image, hint=_ANEW)
+    plan_text = _text(image, PLAN)
+    try:
+        plan = load_plan(plan_text)
+    except ValueError as error:
+        raise RequestError(
+            f"the plan in `{image.name}` cannot be carried out: {error}",
+            at=Location(path=image),
+            hint="use the version of envbuild that built it",
+        ) from error
+    locked = {pin.sha256 for pin in all_pins(lock)}
+    used = {file.name: file.sha256 for layer in plan.layers for file in input_files(layer.step)}
+    strange = sorted(name for name, digest in used.items() if digest not in locked)
+    strange += sorted(
+        {
+            tool.name
+            for layer in plan.layers
+            for tool in layer.step.tools
+            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in lock.tools
+        }
+    )
+    if strange:
+        raise RequestError(
+            f"the plan in `{image.name}` uses what its lock does not have: {', '.join(strange)}",
+            at=Location(path=image),
+            hint=_ANEW,
+        )
+    if lock.base.architecture != host.architecture():
+        raise RequestError(
+            f"`{image.name}` is for {lock.base.architecture}, and this machine is {host.architecture()}",
+            at=Location(path=image),
+            hint="build it again on a machine of its architecture",
+        )
+    return _Story(
+        image=image, manifest=manifest, lock=lock, plan=plan, lock_text=lock_text, plan_text=plan_text
+    )
+
+
+_ANEW = "the image was changed, or made by something else: build it anew from its spec"
+
+
+def _text(image: Path, name: str) -> str:
+    try:
+        return read_data(image, name).decode()
+    except ValueError as error:
+        raise RequestError(f"the `{name}` in `{image.name}` is no text", at=Location(path=image)) from error
+
+
+def _other_tools(lock: Lock, settings: Settings) -> tuple[str, ...]:
+    known = {*tools.NAMES, *tools.LEGACY_NAMES}
+    names = [pin.name for pin in lock.tools if pin.name in known]
+    found = tools.identify(settings.store.root / "tools", names)
+    here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found]
+    return tuple(difference.sentence for difference in tool_differences(lock, here))
+
+
+def _located(
+    story: _Story, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
+) -> Callable[[InputFile], Path]:
+    """Make every file exist that the plan uses: from the store where it is there, else in `work`."""
+    pins = {pin.sha256: pin for pin in all_pins(story.lock)}
+    wanted = {file.sha256 for layer in story.plan.layers for file in input_files(layer.step)}
+    kept, fetched = FileCache(settings.store.root / "files"), FileCache(work / "files")
+    places: dict[str, Path] = {}
+    missing: list[Pin] = []
+    for digest in sorted(wanted):
+        pin = pins[digest]
+        if kept.has(pin) and _is_whole(kept.path(pin), pin, settings):
+            places[digest] = kept.path(pin)
+        else:
+            missing.append(pin)
+            places[digest] = fetched.path(pin)
+    if missing:
+        try:
+            fetch(
+                missing,
+                files=fetched,
+                asked=_asked(story, settings),
+                sources=tuple(sources),
+                offline=offline,
+                cache_dir=work / "resolve",
+                emit=settings.emit,
+            )
+        except EnvbuildError as error:
+            # What fetching says of a spec (take newer versions) is no way out for an image.
+            raise_all([_told_of_image(single) for single in error.each()])
+    return lambda file: places[file.sha256]
+
+
+def _told_of_image(error: EnvbuildError) -> EnvbuildError:
+    if isinstance(error, RequestError):
+        error.hint = "`--from DIR` takes them from where `envbuild fetch SPEC --to DIR` kept them"
+    return error
+
+
+def _is_whole(path: Path, pin: Pin, settings: Settings) -> bool:
+    try:
+        check(path, pin)
+    except WrongBytes as error:
+        settings.emit(Warned(text=f"`{file_name(pin)}` in the store is damaged and is not used: {error}"))
+        return False
+    except OSError:
+        return False
+    return True
+
+
+def _asked(story: _Story, settings: Settings) -> Asked:
+    """Return what a lock says of its spec, as far as it is needed to find the lock's files."""
+    lock = story.lock
+    base = read_base(lock.base.name)
+    site = read_site(settings.site)
+    chosen = []
+    for pin in lock.recipes:
+        try:
+            source = read_recipe(pin.name, recipes=settings.recipes)
+            variant = source.loaded.value.variants[pin.variant]
+        except (EnvbuildError, KeyError):
+            text = f"the recipe `{pin.name}` for {pin.variant} is not here"
+            settings.emit(Note(text=f"{text}: files of its own origins may not be found"))
+            continue
+        chosen.append(
+            ChosenRecipe(
+                recipe=source.loaded.value,
+                version=pin.version,
+                variant_name=pin.variant,
+                variant=variant,
+                files=source.files,
+                digest=pin.digest,
+            )
+        )
+    return Asked(
+        spec=EnvSpec(name=lock.name, version=lock.version, base=Choice(name=base.value.name)),
+        path=story.image,
+        base=base.value,
+        base_digest=lock.base.digest,
+        recipes=tuple(chosen),
+        site=site.value if site else None,
+        files={},
+        architecture=lock.base.architecture,
+        base_path=base.path,
+    )
+
+
+def _compose(path: Path, story: _Story, records: Mapping[str, LayerRecord], store: Store) -> None:
+    plan = story.plan
+    parts = [
+        Part(
+            role="root" if layer.name == plan.root else "overlay",
+            layers=plan.members[layer.name] if plan.overlays else tuple(sorted(plan.members[layer.name])),
+            digest=records[layer.name].blob,
+            size_bytes=records[layer.name].size_bytes,
+        )
+        for layer in plan.parts()
+    ]
+    blobs = [(part, store.blob_path(part.digest)) for part in parts]
+    compose(
+        path,
+        replace(story.manifest, parts=tuple(parts)),
+        blobs,
+        lock=story.lock_text,
+        plan=story.plan_text,
+        bill=bill_of(story.lock, [blob for _, blob in blobs]),
+        advanced=lambda _: None,
+    )
+
+
+def _compared(
+    story: _Story,
+    again: Path,
+    records: Mapping[str, LayerRecord],
+    settings: Settings,
+    *,
+    tools: tuple[str, ...],
+    older: tuple[str, ...],
+) -> Reproduced:
+    started = clock.seconds()
+    settings.emit(TaskStarted(task="compare", title=f"compare with {story.image.name}"))
+    found = compare_images(story.image, again)
+    damaged: tuple[str, ...] = ()
+    if found.differences:
+        verdicts = verify_parts(story.image)
+        damaged = tuple("+".join(verdict.layers) or verdict.role for verdict in verdicts if not verdict.ok)
+    differs_inside = any(difference.part >= 0 for difference in found.differences)
+    differences = tuple(
+        LayerDifference(
+            layer=_holder(difference, story.plan, records),
+            path=difference.path,
+            kind=difference.kind,
+            detail=difference.detail,
+        )
+        for difference in found.differences
+        # The manifest names the digests of file systems: that they differ is told already.
+        if not (differs_inside and difference.part < 0 and difference.path == MANIFEST)
+    )
+    settings.emit(TaskDone(task="compare", seconds=clock.seconds() - started))
+    return Reproduced(
+        image=story.image,
+        expected="sha256:" + sha256(story.image),
+        observed="sha256:" + sha256(again),
+        identical=found.identical,
+        same=not found.differences,
+        damaged=damaged,
+        tools=tools,
+        older=older,
+        added=found.added,
+        differences=differences,
+    )
+
+
+def _holder(difference: Difference, plan: BuildPlan, records: Mapping[str, LayerRecord]) -> str:
+    """Return the layer that a path belongs to, or the one that owns the directory around it."""
+    if difference.part < 0:
+        return "SIF"
+    parts = plan.parts()
+    if difference.part >= len(parts):
+        return f"part {difference.part}"
+    part = parts[difference.part]
+    members = plan.members[part.name]
+    path = difference.path.strip("/")
+    while path and len(members) > 1:
+        holding = _holding(path, members, plan, records)
+        if len(holding) == 1 or (holding and path == difference.path.strip("/")):
+            return holding[-1]
+        path = path.rpartition("/")[0]
+    return "+".join(members)
+
+
+def _holding(
+    path: str, members: Iterable[str], plan: BuildPlan, records: Mapping[str, LayerRecord]
+) -> list[str]:
+    built: list[Layer] = [plan.layer(name) for name in members if name in records]
+    return [layer.name for layer in built if path in records[layer.name].tree.entries]

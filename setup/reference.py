@@ -1,0 +1,251 @@
+"""Write the reference pages of the files that people write or read: docs/reference/{spec,recipe,…}.md.
+
+What they say comes from the JSON Schemas, which come from the models; their
+examples are whole files below docs/reference/examples, each key among them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envbuild.workflows.schema import schema_text
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_LINE = "<!-- Written from the models by `make reference`. -->"
+_WIDTH = 100
+# How YAML ends a document of one word.
+_END = "...\n"
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "`true` or `false`",
+    "string": "text",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page says before its keys.
+
+    Attributes
+    ----------
+    name : str
+        Of the schema, of the page and of the first example.
+    prose : str
+        Markdown, without the heading.
+    more : tuple of str
+        Further examples, for keys that the first cannot have beside others.
+    """
+
+    name: str
+    title: str
+    prose: str
+    more: tuple[str, ...] = ()
+
+
+_TEXTS = (
+    "A *line of text* has no line breaks and no control characters, and at most 4096 characters; "
+    "a name has at most 128."
+)
+
+ALL = (
+    Page(
+        name="spec",
+        title="The spec",
+        prose="What an image shall hold, in words of its users: `spec.yaml`, read by `envbuild lock`, `plan` "
+        "and `build`. `envbuild init` writes a first one. Unknown keys are mistakes.",
+    ),
+    Page(
+        name="recipe",
+        title="The recipe",
+        prose="What is known of one framework, MPI or fabric library: `recipes/NAME/recipe.yaml`. "
+        "[Add a toolkit](../add-a-toolkit.md) goes through one; `envbuild recipes new` begins one, and "
+        "`envbuild recipes check` holds it to the rules. The example shows every key once, more than any one "
+        "recipe would have.",
+    ),
+    Page(
+        name="controls",
+        title="The controls",
+        prose="Spoiled copies of a recipe's jobs, and what must fail then: `recipes/NAME/controls.yaml`. "
+        "`envbuild recipes check NAME --image IMAGE.sif` runs them.",
+    ),
+    Page(
+        name="base",
+        title="The base image",
+        prose="What images stand on: `base-images/NAME.yaml`. [Base images](../bases.md) tells of those that "
+        "there are, and of finished roots. `origins` or `root`, one of them, says where the files come from.",
+        more=("base-root",),
+    ),
+    Page(
+        name="site",
+        title="The site",
+        prose="What a machine has and lends: `site.yaml`, or `sites/NAME.yaml`. "
+        "[Describing a machine](../sites.md) tells how to come to one; `envbuild site probe` drafts it. "
+        "Every key but `name` may be left out, and what is left out is unknown.",
+    ),
+    Page(
+        name="lock",
+        title="The lock",
+        prose="What exactly an image is made from: `STEM.lock.yaml`, written by `envbuild lock` and `build`, "
+        "and to be kept beside the spec. Nobody writes one by hand; tools may read it. Lists are sorted, so "
+        "that the same request gives the same text. `base_root` stands where the base is a finished root, in "
+        "the place of `base_debs`.",
+        more=("lock-root",),
+    ),
+)
+
+
+def pages() -> dict[str, str]:
+    """Return all pages: file name → text."""
+    return {f"{page.name}.md": _page(page) for page in ALL}
+
+
+def examples(page: Page) -> list[Path]:
+    """Return the files that a page shows."""
+    return [PAGES / "examples" / f"{name}.yaml" for name in (page.name, *page.more)]
+
+
+def keys(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Yield each key of a schema as written from the top, what is said of it, and whether it is required.
+
+    A table that stands in two places is gone through in the first.
+    """
+    yield from _table(schema, schema, "", set())
+
+
+def found(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
+    """Yield what a file holds at a key of `keys`."""
+    steps = path.split(".") if path else []
+    if not steps:
+        yield value
+        return
+    step, rest = steps[0], ".".join(steps[1:])
+    if step.endswith("[]"):
+        for entry in (value or {}).get(step[:-2], ()):
+            yield from found(entry, rest)
+    elif step == "NAME":
+        for entry in value.values():
+            # An entry that is not a table has none of its keys.
+            yield from found(entry, rest) if isinstance(entry, dict) else ()
+    elif step in value:
+        yield from found(value[step], rest)
+
+
+def main() -> None:
+    """Write the pages."""
+    for name, text in pages().items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def _page(page: Page) -> str:
+    schema = json.loads(schema_text(page.name))
+    texts = [path.read_text() for path in examples(page)]
+    values = [yaml.safe_load(text) for text in texts]
+    parts = [f"# {page.title}", _LINE, page.prose]
+    parts.append(f"`envbuild schema {page.name}` prints the schema for [editors](../editors.md). {_TEXTS}")
+    parts.append("## Example")
+    parts += [f"```yaml\n{text}```" for text in texts]
+    parts.append("## Keys")
+    for path, entry, required in keys(schema):
+        words = [_kind(schema, entry), "**required**" if required else f"default: {_default(entry)}"]
+        parts += [f"### {path}", "; ".join(words), entry["description"]]
+        # Something that is there rather than an empty list.
+        shown = max((value for whole in values for value in found(whole, path)), key=bool, default=None)
+        parts.append(_example(path, shown))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(
+    schema: dict[str, Any], table: dict[str, Any], prefix: str, seen: set[str]
+) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    for key, entry in table["properties"].items():
+        path = f"{prefix}{key}"
+        yield path, entry, key in table.get("required", ())
+        name, between = _inner(entry)
+        if name and name not in seen:
+            seen.add(name)
+            yield from _table(schema, schema["definitions"][name], f"{path}{between}.", seen)
+
+
+def _inner(entry: dict[str, Any]) -> tuple[str, str]:
+    """Return the table whose keys stand below a key, and what comes between in their paths."""
+    if "$ref" in entry:
+        return entry["$ref"].rpartition("/")[2], ""
+    for branch in (*entry.get("allOf", ()), *entry.get("anyOf", ())):
+        if (inner := _inner(branch))[0]:
+            return inner
+    for key, between in (("items", "[]"), ("additionalProperties", ".NAME")):
+        if isinstance(entry.get(key), dict) and (name := _inner(entry[key])[0]):
+            return name, between
+    return "", ""
+
+
+def _kind(schema: dict[str, Any], entry: dict[str, Any]) -> str:
+    """Say what may stand somewhere."""
+    branches = [branch for branch in entry.get("anyOf", entry.get("allOf", ())) if branch != {"type": "null"}]
+    if branches:
+        return ", or ".join(_kind(schema, branch) for branch in branches)
+    if "$ref" in entry:
+        table = schema["definitions"][entry["$ref"].rpartition("/")[2]]
+        return "a table of " + ", ".join(f"`{key}`" for key in table["properties"])
+    if entry["type"] == "array":
+        least = ", at least one" if entry.get("minItems") else ""
+        return f"a list{least}, each {_kind(schema, entry['items'])}"
+    if entry["type"] == "object":
+        names = _kind(schema, entry["propertyNames"])
+        return f"a mapping: {names} → {_kind(schema, entry['additionalProperties'])}"
+    return _simple(entry)
+
+
+def _simple(entry: dict[str, Any]) -> str:
+    if "const" in entry:
+        return f"`{json.dumps(entry['const'])}`"
+    if "enum" in entry:
+        return " or ".join(f"`{value}`" for value in entry["enum"])
+    said = _WORDS[entry["type"]]
+    if "patternErrorMessage" in entry:
+        said = entry["patternErrorMessage"].removeprefix("expected ")
+    elif "pattern" in entry:
+        said = f"text: `{_regular(entry['pattern'])}`"
+    limits = (("minimum", "at least"), ("exclusiveMinimum", "more than"), ("maximum", "at most"))
+    return ", ".join([said, *(f"{word} {entry[key]:,g}" for key, word in limits if key in entry)])
+
+
+def _regular(pattern: str) -> str:
+    """Return a regular expression without what only says that all of a text must match."""
+    whole = re.fullmatch(r"\^(?:\(\?:(.*)\)|(.*))\$", pattern)
+    return (whole[1] or whole[2]) if whole else pattern
+
+
+def _default(entry: dict[str, Any]) -> str:
+    if "default" in entry:
+        return f"`{json.dumps(entry['default'])}`" if entry["default"] != "cpu" else "`cpu`"
+    if "anyOf" in entry and {"type": "null"} in entry["anyOf"]:
+        return "none"
+    if "allOf" in entry:
+        return "that of its keys"
+    return "`false`" if entry.get("type") == "boolean" else "empty"
+
+
+def _example(path: str, value: Any) -> str:  # noqa: ANN401  # YAML
+    key = path.rpartition(".")[2]
+    if isinstance(value, list | dict):
+        text = _dumped({key: value})
+    else:
+        text = f"{key}: {_dumped(value).removesuffix(_END)}"
+    return f"```yaml\n{text}```"
+
+
+def _dumped(value: Any) -> str:  # noqa: ANN401  # YAML
+    return yaml.safe_dump(value, default_flow_style=None, sort_keys=False, allow_unicode=True, width=_WIDTH)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""The same installation in Lmod and in Environment Modules, in bash, zsh, dash, fish and tcsh."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from envbuild.activate.install import Installed, install
+from envbuild.activate.model import VerdictNote
+from envbuild.activate.modulefile import tcl_literal
+from envbuild.activate.uninstall import choose, uninstall
+from envbuild.image.sif import read_manifest
+from envbuild.system.apptainer import find
+from tests.integration.activate.conftest import Place
+from tests.support.module_systems import ENVIRONMENT_MODULES, LMOD, OTHERS, OWN_STATE, SYSTEMS, ModuleSystem
+
+# What Lmod keeps for itself: the table of modules in pieces, the last of which it leaves when fewer suffice,
+# and the values below what `pushenv` has set, once somebody had one of their own.
+LMODS_OWN = ("_ModuleTable", "__LMOD_STACK_")
+
+HOSTILE = [
+    '"); os.execute("touch BAD") --',
+    "]]) os.execute('touch BAD') --[[",
+    '"; exec touch BAD; #',
+    "} ; exec touch BAD ; {",
+    "[exec touch BAD]$env(HOME)",
+    "\\",
+    '\\"',
+    "é\u202e\x1b[31m",
+    "$(touch BAD)`id`",
+]
+
+USERS_OWN = {"ENVBUILD_IMAGE": "the user's own", "PYTHONPATH": "/mine"}
+
+both = pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+every_shell = pytest.mark.parametrize("shell", OWN_STATE)
+
+
+def run(
+    place: Place,
+    active: Installed,
+    system: ModuleSystem,
+    script: str,
+    *,
+    shell: str = "bash",
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of `module` commands as an ordinary user."""
+    words = system.words(shell, f'module use "$ROOT"\n{script}')
+    return place.run(*words, env={"ROOT": str(active.modulefiles), **(env or {})})
+
+
+def snapshot(name: str, shell: str) -> str:
+    """Return the lines of a script that keep all that a shell has."""
+    return f"/usr/bin/env -0 >{name}.env\n{{ {OWN_STATE[shell]}; }} >{name}.own"
+
+
+def kept(place: Place, name: str) -> tuple[dict[str, str], str]:
+    pairs = (place.work / f"{name}.env").read_text().rstrip("\0").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs), (place.work / f"{name}.own").read_text()
+
+
+def put_plain(active: Installed) -> None:
+    """Put a module beside ours that adds to PATH alone: what remains of it is the system's bookkeeping."""
+    (active.modulefiles / "plain.lua").write_text('prepend_path("PATH", "/plain")\n')
+    (active.modulefiles / "plain").write_text("#%Module1.0\nprepend-path PATH /plain\n")
+
+
+@both
+@every_shell
+def test_load_then_python_runs_inside_the_image(activate, place, system, shell):
+    script = "module load small/1.0\npython -c 'import framework; print(framework.VERSION)'"
+    done = run(place, activate(), system, script, shell=shell)
+    assert (done.stdout, done.stderr) == ("2.13.0\n", "")
+
+
+@both
+@pytest.mark.parametrize(
+    ("shell", "own"), [("bash", {}), ("bash", USERS_OWN), ("zsh", {}), ("dash", USERS_OWN)]
+)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "module load small/1.0; module unload small",
+        "module load small; module load small; module purge",
+        "module load small/1.0; module swap small/1.0 small/2.0; module unload small",
+        "module load small/1.0; module load small/2.0 || :; module purge",
+        "module load plain small/1.0; module swap small small/2.0; module purge",
+    ],
+)
+def test_unloading_leaves_everything_exactly_as_it_was(activate, place, system, shell, steps, own):
+    """All variables, functions, aliases and options; what a plain module leaves is the standard."""
+    active = activate()
+    activate("2.0")
+    put_plain(active)
+    script = "\n".join(
+        [
+            "module load plain; module unload plain",
+            snapshot("before", shell),
+            "module load small/2.0",
+            snapshot("loaded", shell),
+            "module unload small",
+            steps,
+            snapshot("after", shell),
+        ]
+    )
+    done = run(place, active, system, script, shell=shell, env=own)
+    assert done.returncode == 0, done.stderr
+    before, loaded, after = (kept(place, name) for name in ("before", "loaded", "after"))
+    assert loaded[0]["PATH"].startswith(f"{active.home.parent}/2.0/bin:")
+    image = f"{active.home.parent}/2.0/image.sif"
+    # What the user has is hidden in Lmod, and stays in Environment Modules.
+    assert loaded[0]["ENVBUILD_IMAGE"] == (image if system is LMOD else own.get("ENVBUILD_IMAGE", image))
+    assert loaded[1] == before[1], "a module brings no functions, aliases or options"
+    variables = [name for name in before[0].keys() | after[0].keys() if not name.startswith(LMODS_OWN)]
+    changed = {name: (before[0].get(name), after[0].get(name)) for name in variables}
+    assert not {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
+    assert after[1] == before[1]
+
+
+@both
+@pytest.mark.parametrize("shell", OTHERS)
+def test_so_it_is_in_fish_and_tcsh(activate, place, system, shell):
+    active = activate()
+    activate("2.0")
+    put_plain(active)
+
+    def keep(name: str) -> list[str]:
+        return [f"/usr/bin/env -0 > {name}.env", f"{OTHERS[shell][1]} > {name}.own"]
+
+    script = [
+        f"module use {active.modulefiles}",
+        # What a plain module leaves is the standard.
+        "module load plain\nmodule unload plain",
+        *keep("before"),
+        "module load small/1.0",
+        *keep("loaded"),
+        "module unload small",
+        *keep("unloaded"),
+        "module load small/1.0\nmodule swap small/1.0 small/2.0",
+        *keep("swapped"),
+        "module purge",
+        *keep("purged"),
+    ]
+    place.run(*system.other_words(shell, "\n".join(script)))
+    states = {name: kept(place, name) for name in ("before", "loaded", "unloaded", "swapped", "purged")}
+    for name, version in (("loaded", "1.0"), ("swapped", "2.0")):
+        assert states[name][0]["PATH"].startswith(f"{active.home.parent}/{version}/bin:")
+    for name in ("unloaded", "purged"):
+        before, after = (
+            ({key: value for key, value in state[0].items() if not key.startswith(LMODS_OWN)}, state[1])
+            for state in (states["before"], states[name])
+        )
+        assert after == before, name
+
+
+@both
+def test_swap_gives_the_other_one(activate, place, system):
+    activate("2.0")
+    script = "module load small/1.0\ntool a\nmodule swap small/1.0 small/2.0\ntool b"
+    assert run(place, activate(), system, script).stdout == "tool of 1.0: a\ntool of 2.0: b\n"
+
+
+@both
+def test_of_two_versions_one_is_loaded(activate, place, system):
+    """Lmod puts the second in place of the first; Environment Modules refuses the second."""
+    activate("2.0")
+    done = run(place, activate(), system, 'module load small/1.0\nmodule load small/2.0 || :\necho "$PATH"')
+    (version,) = {"1.0", "2.0"} & set(done.stdout.splitlines()[-1].replace(":", "/").split("/"))
+    assert version == ("2.0" if system is LMOD else "1.0")
+
+
+@both
+@pytest.mark.parametrize("other", ["python", "cuda", "other"])
+def test_a_conflicting_module_stops_the_load_and_changes_nothing(activate, place, system, other):
+    active = activate()
+    (active.modulefiles / f"{other}.lua").write_text('setenv("OTHER", "loaded")\n')
+    (active.modulefiles / other).write_text("#%Module1.0\nsetenv OTHER loaded\n")
+    steps = [f"module load {other}", snapshot("before", "bash"), "module load small && exit 9"]
+    done = run(place, active, system, "\n".join([*steps, snapshot("after", "bash")]))
+    assert done.returncode == 0, done.stderr
+    assert kept(place, "before")[0]["OTHER"] == "loaded"
+    assert kept(place, "after") == kept(place, "before")
+
+
+@both
+def test_of_a_family_one_is_loaded(activate, place, system):
+    active = activate()
+    (active.modulefiles / "sibling.lua").write_text('family("envbuild")\nsetenv("OTHER", "loaded")\n')
+    (active.modulefiles / "sibling").write_text("#%Module1.0\nfamily envbuild\nsetenv OTHER loaded\n")
+    done = run(
+        place,
+        active,
+        system,
+        'module load sibling\nmodule load small || :\necho "${OTHER-unloaded} ${LOADEDMODULES}"',
+    )
+    # Here, too, Lmod exchanges and Environment Modules refuses.
+    assert done.stdout == ("unloaded small/1.0\n" if system is LMOD else "loaded sibling\n")
+
+
+@both
+def test_help_and_whatis_say_the_same_in_both(activate, place, system):
+    active = activate(verdict=VerdictNote(state="failed", text="2 ranks"))
+    shown = run(place, active, system, "module help small/1.0 2>&1").stdout
+    assert "small/1.0: a small image" in shown.splitlines()
+    assert "Tested:   FAILED (2 ranks)" in shown.splitlines()
+    said = run(place, active, system, "module whatis small/1.0 2>&1").stdout
+    for line in ("Description: a small image", "Contents: framework/2.13.0"):
+        assert line in said
+
+
+@both
+def test_each_lists_a_module_once(activate, place, system):
+    activate("2.0")
+    shown = run(place, activate(), system, "module --terse avail small 2>&1").stdout
+    assert [word for word in shown.split() if "small/" in word] == ["small/1.0", "small/2.0"]
+
+
+@both
+def test_without_a_version_the_highest_is_loaded(activate, place, system):
+    activate("2.0")
+    assert run(place, activate(), system, "module load small\ntool x").stdout == "tool of 2.0: x\n"
+
+
+@both
+def test_the_default_that_was_chosen_is_loaded(activate, place, system):
+    activate("2.0")
+    active = activate(default=True)
+    assert run(place, active, system, "module load small\ntool x").stdout == "tool of 1.0: x\n"
+    activate("2.0", default=True)
+    assert run(place, active, system, "module load small\ntool x").stdout == "tool of 2.0: x\n"
+
+
+@both
+@pytest.mark.parametrize("thin", [False, True])
+def test_what_was_uninstalled_is_unknown_and_the_rest_is_as_before(activate, place, system, thin):
+    active = activate("2.0", thin=thin)
+    activate(thin=thin, default=True)
+    (layout,) = choose(place.path / "modules", "small", "1.0", every=False)
+    done = uninstall(layout)
+    assert (done.default, done.default_moved) == ("2.0", True)
+    said = run(place, active, system, "module load small/1.0 && exit 9\nmodule load small\ntool x")
+    assert said.stdout == "tool of 2.0: x\n", said.stderr
+    assert "small/1.0" in said.stderr
+    listed = run(place, active, system, "module --terse avail small 2>&1").stdout
+    assert "small/2.0" in listed
+    assert "small/1.0" not in listed
+
+
+@both
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text(images, place, system, text):
+    manifest = replace(read_manifest(images["1.0"]), summary=text)
+    active = install(
+        images["1.0"],
+        manifest,
+        # Not with a `{`: Environment Modules itself cannot read below such a directory.
+        root=place.path / "$(touch BAD) [exit 9] it's",
+        verdict=VerdictNote(state="failed", text=text),
+        apptainer=find(),
+    )
+    script = "module help small/1.0 2>&1\nmodule load small\ntool hello"
+    shown = run(place, active, system, script, env={"LC_ALL": "C.UTF-8"})
+    assert shown.stdout.endswith("tool of 1.0: hello\n"), shown.stderr
+    # What is unprintable came as an escape.
+    assert text.split("\u202e")[0] in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert not list(place.path.rglob("BAD"))
+
+
+@pytest.mark.parametrize(
+    ("system", "locale"),
+    # In the locale C, Environment Modules finds no such directory at all.
+    [(LMOD, "C"), (LMOD, "C.UTF-8"), (ENVIRONMENT_MODULES, "C.UTF-8")],
+)
+def test_a_path_that_is_not_ascii_is_found(activate, place, system, locale):
+    active = activate(root="Müller 計算")
+    done = run(place, active, system, "module load small\ntool x", env={"LC_ALL": locale})
+    assert done.stdout == "tool of 1.0: x\n", done.stderr
+
+
+def test_lmod_reads_the_tcl_file_where_it_finds_no_other(activate, place):
+    active = activate()
+    active.modulefile.unlink()
+    script = "\n".join(
+        [
+            "module load small",
+            snapshot("loaded", "bash"),
+            "module unload small",
+            "module spider framework/2.13.0 2>&1",
+        ]
+    )
+    done = run(place, active, LMOD, script)
+    assert done.returncode == 0, done.stderr
+    loaded, _ = kept(place, "loaded")
+    assert loaded["ENVBUILD_IMAGE"] == f"{active.home}/image.sif"
+    assert loaded["LMOD_FAMILY_ENVBUILD"] == "small"
+    assert "small/1.0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, "".join(map(chr, range(1, 0x180))), "\n\r\n", "\1" + "1", "{}}{\\"]
+)
+def test_tcl_reads_back_exactly_what_was_quoted(place, text):
+    program = place.path / "program.tcl"
+    # In a body, as the help is: there braces are counted before quotes are.
+    program.write_text(
+        f"fconfigure stdout -encoding utf-8 -translation binary\n"
+        f"fconfigure stdout -encoding utf-8\n"
+        f"proc body {{}} {{\nputs -nonewline {tcl_literal(text)}\n}}\nbody\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        ["/usr/bin/tclsh", "-encoding", "utf-8", str(program)], capture_output=True, check=True
+    )
+    assert done.stdout.decode() == text
+
+
+def test_an_environment_modules_before_5_1_loads_it_all_the_same(activate, place):
+    """It knows no `family`; a stand-in, for no such release is set up here."""
+    active = activate()
+    program = place.path / "old.tcl"
+    program.write_text(
+        "interp create -safe old\n"
+        "foreach name {conflict module-whatis prepend-path setenv} {\n"
+        "    interp alias old $name {} puts-call $name\n}\n"
+        "proc puts-call args {puts [join $args { }]}\n"
+        "set channel [open [lindex $argv 0]]\n"
+        "interp eval old [read $channel]\n"
+    )
+    done = subprocess.run(
+        ["/usr/bin/tclsh", program, active.tcl_modulefile], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-2:] == [
+        f"setenv ENVBUILD_IMAGE {active.home}/image.sif",
+        f"prepend-path PATH {active.home}/bin",
+    ]
+    assert "conflict small" in done.stdout.splitlines()

@@ -1,0 +1,82 @@
+"""What the documentation tells people to type works as it stands, and prints what it says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Desk, own
+from tests.support.pages import Command, File, script, steps, wrong
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
+# What a login shell of a centre has.
+LMOD = "source /usr/share/lmod/lmod/init/bash"
+
+
+def test_the_pages_that_people_follow_are_run() -> None:
+    names = {str(page.relative_to(DOCS)) for page in PAGES}
+    assert {"tutorial.md", "howto/air-gapped.md", "howto/flat.md", "howto/thin.md"} <= names
+    assert {"modules.md", "export.md", "import.md", "editors.md", "sites.md", "add-a-toolkit.md"} <= names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_it_does_what_it_says(desk: Desk, image: Path, page: Path) -> None:
+    place = desk.place / "docs" / page.stem
+    place.mkdir(parents=True)
+    own(place.parent, desk.place)
+    own(place, desk.place)
+    program = f'{LMOD}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
+    # Not by its standard input, which what it starts may read.
+    typed = desk.write(f"docs/{page.stem}.sh", program)
+    done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None)
+    assert wrong(page, done.stdout) == []
+
+
+class TestThatAPageCanFail:
+    """The reader of pages sees what is wrong."""
+
+    @pytest.fixture
+    def page(self, tmp_path: Path) -> Path:
+        return tmp_path / "page.md"
+
+    def run(self, page: Path, text: str) -> list[str]:
+        page.write_text(text)
+        done = subprocess.run(["bash"], input=script(page), capture_output=True, text=True, cwd=page.parent)
+        return wrong(page, done.stdout)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "$ echo one two\none two\n",
+            "$ echo one two\n… two\n",
+            "$ seq 5\n1\n…\n5\n",
+            "$ seq 5\n",
+            "$ cd /\n$ pwd\n/\n",
+        ],
+    )
+    def test_a_good_one_passes(self, page: Path, body: str) -> None:
+        assert self.run(page, f"# Page\n\n```console\n{body}```\n") == []
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "$ echo one two\none\n",
+            "$ seq 5\n1\n…\n6\n",
+            "$ false\n",
+            "$ exit 0\n$ echo never\n",
+        ],
+    )
+    def test_a_bad_one_fails_with_its_line(self, page: Path, body: str) -> None:
+        found = self.run(page, f"# Page\n\n```console\n{body}```\n")
+        assert found
+        assert found[0].startswith("page.md:4: $ ")
+
+    def test_files_are_written(self, page: Path) -> None:
+        text = (
+            "```yaml\n# a.yaml\nkey: 'it''s'\n```\n\n```console\n$ cat a.yaml\n# a.yaml\nkey: 'it''s'\n```\n"
+        )
+        assert self.run(page, text) == []
+        assert [type(step) for step in steps(page)] == [File, Command]

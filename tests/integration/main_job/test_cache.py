@@ -1,0 +1,151 @@
+"""The store of a real image: who needs what, damage that is mended, what prune takes; and its SBOM."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from tests.integration.conftest import Desk, make_desk, own
+from tests.support.users import as_user
+
+
+@pytest.fixture(scope="module")
+def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Desk:
+    """Another desk with the same image, over a store of its own with the same bytes (hard links)."""
+    other = make_desk(shared, "cache", installed)
+    for name in ("pytorch-mpi.yaml", "pytorch-mpi.lock.yaml"):
+        other.write(name, (desk.place / name).read_text())
+    ignored = shutil.ignore_patterns("stage", "logs", "pins", "resolve")
+    shutil.copytree(desk.store, other.store, copy_function=os.link, ignore=ignored)
+    for path in (other.store, *other.store.rglob("*")):
+        own(path, other.place)
+    other.envbuild("build", "pytorch-mpi.yaml", "--offline")
+    return other
+
+
+def blobs(desk: Desk) -> set[str]:
+    return {path.name for path in (desk.store / "blobs/sha256").glob("??/*")}
+
+
+def test_an_image_carries_its_bill_of_materials(desk: Desk, image: Path) -> None:
+    assert "SBOM (cyclonedx-json)" in desk.apptainer("sif", "list", image).stdout
+    text = desk.envbuild("sbom", image).stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    components = {each["bom-ref"]: each for each in json.loads(text)["components"]}
+    lock = (desk.place / "pytorch-mpi.lock.yaml").read_text()
+    hashes = {each["content"] for one in components.values() for each in one.get("hashes", [])}
+    assert len(components) > 100
+    assert all(content in lock for content in hashes)
+    torch = next(one for ref, one in components.items() if ref.startswith("pypi:torch@"))
+    assert torch["licenses"] != [{"license": {"name": "unknown"}}]
+    told = [one for one in components.values() if one["licenses"] != [{"license": {"name": "unknown"}}]]
+    assert len(told) > len(components) / 2
+
+
+def test_the_store_knows_its_images_and_is_whole(other: Desk) -> None:
+    listing = json.loads(other.envbuild("cache", "ls", "--json").stdout)
+    (pin,) = listing["pins"]
+    assert (pin["state"], pin["name"]) == ("live", str(other.place / "pytorch-mpi.sif"))
+    needed = [item for item in listing["items"] if item["needed_by"]]
+    assert {item["name"] for item in needed} >= {"base", "mpi", "framework:pytorch"}
+    assert json.loads(other.envbuild("cache", "verify", "--json").stdout)["damages"] == []
+
+
+def test_a_build_in_progress_holds_its_layers_and_a_killed_one_nothing(other: Desk) -> None:
+    def states() -> list[tuple[str, str]]:
+        pins = json.loads(other.envbuild("cache", "ls", "--json").stdout)["pins"]
+        return [(pin["kind"], pin["state"]) for pin in pins]
+
+    words = [str(other.command), "build", "pytorch-mpi.yaml", "--offline", "--rebuild"]
+    process = subprocess.Popen(
+        as_user(words),
+        cwd=other.place,
+        env={**os.environ, "ENVBUILD_STORE": str(other.store)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        while ("build", "live") not in states():
+            assert process.poll() is None, "the build ended without a pin"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert sorted(states()) == [("build", "gone"), ("image", "live")]
+    other.envbuild("cache", "prune")
+    assert states() == [("image", "live")]
+
+
+def test_damage_is_found_put_aside_and_made_anew(other: Desk) -> None:
+    before = (other.place / "pytorch-mpi.sif").read_bytes()
+    listing = json.loads(other.envbuild("cache", "ls", "--json").stdout)
+    needed = [item for item in listing["items"] if item["kind"] == "layer" and item["needed_by"]]
+    smallest = min(needed, key=lambda item: item["size_bytes"])
+    digest = smallest["blob"].removeprefix("sha256:")
+    path = other.store / "blobs/sha256" / digest[:2] / digest
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()  # the other desk's file has the same inode
+    path.write_bytes(content)
+    own(path, other.place)
+    found = json.loads(other.envbuild("cache", "verify", "--json", code=4).stdout)
+    (damage,) = found["damages"]
+    assert damage["id"] == smallest["blob"]
+    assert f"envbuild build {other.place / 'pytorch-mpi.yaml'}" in damage["mend"]
+    other.envbuild("cache", "verify", "--repair")
+    assert not path.exists()
+    (other.place / "pytorch-mpi.sif").unlink()
+    other.envbuild("build", "pytorch-mpi.yaml", "--offline")
+    assert (other.place / "pytorch-mpi.sif").read_bytes() == before
+
+
+def test_prune_takes_nothing_of_an_image_and_all_of_one_that_is_gone(
+    desk: Desk, image: Path, other: Desk
+) -> None:
+    before = blobs(other)
+    needed = {
+        item["blob"].removeprefix("sha256:")
+        for item in json.loads(other.envbuild("cache", "ls", "--json").stdout)["items"]
+        if item["blob"] and item["needed_by"]
+    }
+    other.envbuild("cache", "prune", "--older-than", "0")
+    assert needed <= blobs(other) <= before
+    made = other.place / "pytorch-mpi.sif"
+    said = other.envbuild("build", "pytorch-mpi.yaml", "--offline").stderr
+    assert "is up to date" in said
+    made.rename(made.with_name("kept.sif"))
+    other.envbuild("cache", "pin", "kept.sif")
+    other.envbuild("cache", "prune", "--older-than", "0")
+    assert needed <= blobs(other), "pinned, wherever it lies"
+    other.envbuild("cache", "unpin", "kept.sif")
+    told = other.envbuild("cache", "prune", "--older-than", "0", "--dry-run").stdout
+    assert "framework:pytorch" in told
+    assert needed <= blobs(other)
+    other.envbuild("cache", "prune", "--older-than", "0")
+    assert blobs(other) == set()
+    assert filecmp.cmp(made.with_name("kept.sif"), image, shallow=False), "an image needs no store"
+    assert blobs(desk) >= needed, "another's store is another's"
+
+
+def test_doctor_finds_this_machine_fit_for_what_the_suite_does(desk: Desk) -> None:
+    for verb in ("lock", "fetch", "build", "test", "launch", "export", "cache"):
+        told = json.loads(desk.envbuild("doctor", verb, "--json", code=None).stdout)
+        assert told["verbs"] == {verb: True}, told
+
+
+def test_what_doctor_calls_blocked_does_not_work(desk: Desk, image: Path) -> None:
+    nothing = {"ENVBUILD_APPTAINER": "/bin/false"}
+    assert "apptainer.broken" in desk.envbuild("doctor", "test", code=5, env=nothing).stdout
+    desk.envbuild("test", image, code=5, env=nothing)
+    readable = {"ENVBUILD_STORE": "/proc/store"}
+    assert "store.read-only" in desk.envbuild("doctor", "build", code=5, env=readable).stdout
+    desk.envbuild("fetch", "pytorch-mpi.yaml", "--to", "nowhere", code=5, env=readable)

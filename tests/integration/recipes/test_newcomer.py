@@ -1,0 +1,89 @@
+"""A newcomer's recipe, from `recipes new` to controls that run in its image, with what is installed alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Desk, own
+from tests.support.controls import NAMES
+
+
+@pytest.fixture(scope="module")
+def recipe(desk: Desk, image: Path) -> Path:
+    """Write and build a recipe over the store that the main job's image has filled; return its directory."""
+    said = desk.envbuild("recipes", "new", "tabulate", "0.9.0", "--dir", "ours").stderr
+    assert said.splitlines()[2] == "  envbuild build ours/tabulate/example.yaml --recipes ours"
+    desk.envbuild("build", "ours/tabulate/example.yaml", "--recipes", "ours")
+    return desk.place / "ours/tabulate"
+
+
+def check(desk: Desk, *words: str | Path, code: int = 0) -> str:
+    return desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", *words, code=code).stdout
+
+
+def test_it_builds_and_passes_as_it_is(desk: Desk, recipe: Path) -> None:
+    report = json.loads(desk.envbuild("test", recipe / "example.sif", "--ranks", "2", "--json").stdout)
+    assert report["passed"] is True
+    (found,) = [each for each in report["findings"] if each["id"] == "X1.tabulate/sum"]
+    assert (found["expected"], found["observed"]) == ("3", "3")
+
+
+def test_what_is_left_to_write_is_told_and_then_the_controls_run(desk: Desk, recipe: Path) -> None:
+    told = desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", code=2).stderr
+    assert told.count("error: this is still to be written") == 3
+    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
+    assert check(desk) == "tabulate: keeps the rules; 1 job, 2 controls\n"
+    seen = check(desk, "--image", recipe / "example.sif").splitlines()
+    assert seen[1:] == ["SEEN  tabulate/sums: singletons", "SEEN  tabulate/sums: own number alone"]
+
+
+def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> None:
+    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
+    controls = recipe / "controls.yaml"
+    text = controls.read_text()
+    try:
+        controls.write_text(
+            text.replace('becomes: "comm.rank + 1"', 'becomes: "comm.allreduce(comm.rank + 1)"')
+        )
+        found = json.loads(check(desk, "--image", recipe / "example.sif", "--json", code=4))
+    finally:
+        controls.write_text(text)
+        own(controls, desk.place)
+    assert found["passed"] is False
+    assert found["ran"]["tabulate/sums: singletons"] == []
+    assert found["ran"]["tabulate/sums: own number alone"][0] == "X1.tabulate/sum did not fail"
+
+
+def test_an_image_of_another_state_of_the_recipe_is_refused(desk: Desk, recipe: Path) -> None:
+    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
+    job = recipe / "verify/sums.py"
+    text = job.read_text()
+    try:
+        job.write_text(text + "# changed\n")
+        told = desk.envbuild(
+            "recipes", "check", "tabulate", "--recipes", "ours", "--image", recipe / "example.sif", code=2
+        ).stderr
+    finally:
+        job.write_text(text)
+        own(job, desk.place)
+    assert "the image holds another state of the recipe `tabulate`" in told
+    other = desk.envbuild("recipes", "check", "spark", "--image", recipe / "example.sif", code=2).stderr
+    assert "the image does not hold the recipe `spark`" in other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shipped_recipes_keep_the_rules_as_they_are_installed(desk: Desk, name: str) -> None:
+    assert desk.envbuild("recipes", "check", name).stdout.startswith(f"{name}: keeps the rules; ")
+
+
+def test_a_site_that_forbids_an_image_fails_its_test_too(desk: Desk, recipe: Path) -> None:
+    desk.write("elsewhere.yaml", "name: elsewhere\narchitecture: arm64\n")
+    words: list[str | Path] = ["test", recipe / "example.sif", "--ranks", "2", "--json"]
+    report = json.loads(desk.envbuild(*words, "--site", "elsewhere.yaml", code=4).stdout)
+    failed = [found["id"] for found in report["findings"] if found["status"] == "FAIL"]
+    assert failed == ["ARCH.same"]
+    desk.write("here.yaml", "name: here\narchitecture: amd64\n")
+    assert json.loads(desk.envbuild(*words, "--site", "here.yaml").stdout)["passed"] is True

@@ -1,0 +1,51 @@
+"""An installed module under a real Slurm: `module load`, then srun starts its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.integration.conftest import Desk
+from tests.integration.main_job.test_activate import LMOD
+from tests.integration.slurm.conftest import ranks_told
+from tests.integration.slurm.test_launch import FOUR, Images
+
+Loaded = Callable[[str, str], CompletedProcess[str]]
+ALONE = [["0", "1", "1", "n1"], ["0", "1", "1", "n1"], ["0", "1", "1", "n2"], ["0", "1", "1", "n2"]]
+
+
+@pytest.fixture(params=["fat", "thin"])
+def loaded(request: pytest.FixtureRequest, login: Desk, image_on: Images) -> Loaded:
+    """Run a line of bash on the login node, where a module of the image on an MPI is loaded."""
+    thin = ["--thin"] if request.param == "thin" else []
+    root = login.place / f"modules-{request.param}"
+
+    def run(mpi: str, line: str) -> CompletedProcess[str]:
+        login.envbuild("module", "install", image_on(mpi), "--root", root, *thin)
+        use = f"source {LMOD}; module use {root}/modulefiles; module load on-{mpi}/1; "
+        return login.run(["bash", "-c", use + line], env={"SLURM_NTASKS_PER_NODE": "2"})
+
+    return run
+
+
+@pytest.mark.parametrize(("mpi", "pmi"), [("mpich", "pmi2"), ("openmpi", "pmix")])
+def test_srun_starts_the_module_s_python(loaded: Loaded, mpi: str, pmi: str) -> None:
+    done = loaded(mpi, f"srun --mpi={pmi} -n 4 python ranks.py 0")
+    assert ranks_told(done.stdout) == FOUR
+    assert "envbuild:" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mpi", "kind", "lacked"),
+    [("mpich", "none", "PMI"), ("openmpi", "none", "PMIx"), ("openmpi", "pmi2", "PMIx")],
+)
+def test_ranks_that_will_be_alone_are_warned_of_once(
+    loaded: Loaded, mpi: str, kind: str, lacked: str
+) -> None:
+    done = loaded(mpi, f"srun --mpi={kind} -n 4 python ranks.py 0")
+    assert ranks_told(done.stdout) == ALONE
+    warned = [line for line in done.stderr.splitlines() if line.startswith("envbuild:")]
+    assert len(warned) == 1
+    assert f"4 tasks and no {lacked}: every MPI rank will be alone" in warned[0]

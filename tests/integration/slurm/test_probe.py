@@ -1,0 +1,32 @@
+"""`envbuild site probe` on a machine with a real Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envbuild.spec.load import load_site
+from tests.integration.conftest import Desk
+from tests.integration.slurm.conftest import ranks_told
+from tests.integration.slurm.test_launch import FOUR, Images
+
+
+def test_a_login_node_is_described_and_images_start_by_the_draft(login: Desk, image_on: Images) -> None:
+    draft = login.place / "probed.yaml"
+    login.envbuild("site", "probe", "-o", draft)
+    scheduler = load_site(draft.read_bytes(), draft).scheduler
+    assert scheduler is not None
+    said = login.run(["srun", "--version"]).stdout.split()[1]
+    assert (scheduler.name, scheduler.version, scheduler.default_mpi_type) == ("slurm", said, "none")
+    assert scheduler.mpi_types == ("cray_shasta", "none", "pmi2", "pmix", "pmix_v4")
+    login.envbuild("site", "check", draft)
+    line: list[str | Path] = ["launch", image_on("openmpi"), "--site", draft, "-n", "4"]
+    done = login.envbuild(*line, "--", "python", "ranks.py", "0", env={"SLURM_NTASKS_PER_NODE": "2"})
+    assert ranks_told(done.stdout) == FOUR
+
+
+def test_the_programs_of_slurm_alone_are_no_scheduler(login: Desk, desk: Desk) -> None:
+    # The same machine outside of the cluster.
+    draft = desk.place / "outside.yaml"
+    desk.envbuild("site", "probe", "-o", draft)
+    assert load_site(draft.read_bytes(), draft).scheduler is None
+    assert "finds no cluster" in draft.read_text()

@@ -1,0 +1,155 @@
+"""`envbuild test --launcher srun` under a real Slurm: what passes, and what a wrong PMI comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Desk, make_desk
+from tests.support.slurm import Cluster, running
+
+Images = Callable[[str], Path]
+MARK = "604803.5"
+
+# A job as `envbuild test` runs it, by an srun with another --mpi than it would take.
+TRY = """\
+import json
+import sys
+from pathlib import Path
+from envbuild.check.launchers.srun import Srun
+from envbuild.check.run import Subject
+from envbuild.check.scheduled import launch_by_srun
+from envbuild.check.trial import try_job
+from envbuild.image.sif import read_manifest
+from envbuild.system.apptainer import find
+from envbuild.workflows.scheduling import environment_of_srun
+
+image, family, kind, limit_s, *instead = sys.argv[1:]
+subject = Subject(image=Path(image), manifest=read_manifest(Path(image)), apptainer=find())
+inner = launch_by_srun(subject, Srun(mpi_type=kind, family=family), env=environment_of_srun())
+launch = (lambda _, *rest: inner(instead, *rest)) if instead else inner
+(job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
+trial = try_job(job, ranks=2, limit_s=float(limit_s), launch=launch, shared=Path.cwd())
+print(json.dumps([[each.status, each.id, each.observed, each.hint] for each in trial.findings]))
+"""
+
+
+def report_of(login: Desk, *words: str | Path, code: int = 0, **options: Any) -> Any:
+    return json.loads(
+        login.envbuild("test", *words, "--launcher", "srun", "--json", code=code, **options).stdout
+    )
+
+
+def found(report: Any, check: str) -> Any:
+    (finding,) = (finding for finding in report["findings"] if finding["id"] == check)
+    return finding
+
+
+def assert_four_talk(report: Any) -> None:
+    assert report["passed"] is True
+    assert report["counts"]["SKIP"] == 0
+    assert found(report, "D0/D1.mpi")["observed"] == "ranks=0,1,2,3 size=4 processes=4"
+    assert found(report, "D1.mpi/sum")["observed"] == "10"
+
+
+@pytest.mark.parametrize(("mpi", "pmi"), [("mpich", "pmi2"), ("openmpi", "pmix"), ("openmpi-debian", "pmix")])
+def test_ranks_on_two_nodes_are_proven(login: Desk, image_on: Images, mpi: str, pmi: str) -> None:
+    image = image_on(mpi)
+    report = report_of(login, image, "--ranks", "4", env={"SLURM_NTASKS_PER_NODE": "2"})
+    assert_four_talk(report)
+    # Jobs that want all ranks in one container are the image's own mpiexec's.
+    assert not [each for each in report["findings"] if "F3." in each["id"]]
+    # A verdict on ranks that srun starts, and not on the image's own mpiexec.
+    version = login.run(["srun", "--version"]).stdout.strip()
+    assert report["host"]["facts"]["launcher"] == f"{version} --mpi={pmi}"
+    # Nothing is left where the ranks reported.
+    assert not list(login.place.glob("envbuild-test-*"))
+
+
+def test_an_allocation_says_how_many(login: Desk, image_on: Images) -> None:
+    line: list[str | Path] = [login.command, "test", image_on("mpich"), "--launcher", "srun", "--json"]
+    asked = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
+    assert_four_talk(json.loads(login.run([*asked, *line]).stdout))
+    # Fewer than the job has, on its nodes.
+    three = json.loads(login.run([*asked, *line, "--ranks", "3"]).stdout)
+    assert found(three, "D0/D1.mpi")["observed"] == "ranks=0,1,2 size=3 processes=3"
+
+
+def test_in_a_batch_job(login: Desk, image_on: Images) -> None:
+    test = f"{login.command} test {image_on('openmpi')} --launcher srun --report batch.json"
+    login.write("test.sh", f"#!/bin/bash\n#SBATCH -N2 -n4 --ntasks-per-node=2\n#SBATCH -o test.out\n{test}\n")
+    login.run(["sbatch", "--quiet", "--wait", "test.sh"])
+    assert_four_talk(json.loads((login.place / "batch.json").read_text()))
+
+
+def test_as_root(login: Desk, shared: Path, image_on: Images) -> None:
+    root = make_desk(shared, "root-tests", login.command, root=True)
+    root = replace(root, cluster=login.cluster, env=login.env)
+    assert_four_talk(report_of(root, image_on("mpich"), "--ranks", "4", env={"SLURM_NTASKS_PER_NODE": "2"}))
+
+
+def tried(login: Desk, image: Path, family: str, kind: str, limit: str, *instead: str) -> list[list[str]]:
+    python = login.command.with_name("python")
+    script = login.write("try.py", TRY)
+    done = login.run([python, script, image, family, kind, limit, *instead])
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "kind"),
+    [("mpich", "none"), ("mpich", "cray_shasta"), ("openmpi", "none"), ("openmpi", "pmi2")],
+)
+def test_a_wrong_pmi_is_told_as_singletons(login: Desk, image_on: Images, mpi: str, kind: str) -> None:
+    status, check, observed, hint = tried(login, image_on(mpi), mpi, kind, "60")[0]
+    assert (status, check, observed) == ("FAIL", "D0/D1.mpi", "ranks=0,0 size=1 processes=2")
+    assert hint.startswith(
+        "2 singletons, each rank 0 of 1: launcher and MPI library do not speak the same PMI; "
+    )
+    assert "the right type of `srun --mpi`" in hint
+
+
+def test_a_pmi_that_the_image_s_mpi_lacks_is_refused_before_anything_starts(
+    login: Desk, image_on: Images
+) -> None:
+    # MPICH may have been built with PMIx; the one of images was not.
+    site = login.write("pmix.yaml", "name: pmix\nscheduler: {name: slurm, mpi_types: [pmix]}\n")
+    said = login.envbuild("test", image_on("mpich"), "--launcher", "srun", "--site", site, code=2).stderr
+    assert "PMI.intersection: mpich 5.0.2 speaks pmi2, and `srun --mpi` offers pmix" in said
+
+
+def test_nothing_is_left_of_ranks_whose_time_is_up(login: Desk, cluster: Cluster, image_on: Images) -> None:
+    findings = tried(login, image_on("mpich"), "mpich", "pmi2", "6", "sleep", MARK)
+    assert [each[0] for each in findings[:2]] == ["FAIL", "FAIL"]
+    assert findings[1][2] == "ended after 6 s"
+    cluster.await_idle()
+    assert f"sleep {MARK}" not in running()
+
+
+def test_a_directory_that_only_one_node_has_is_told(login: Desk, image_on: Images) -> None:
+    # /tmp is each node's own, and the login node's is this machine's.
+    report = report_of(login, image_on("mpich"), cwd=Path("/tmp"), code=4)
+    assert found(report, "D0/D1.mpi")["status"] == "FAIL"
+    assert "envbuild-test-" in report["outputs"]["D1.mpi"]
+
+
+def test_a_directory_that_cannot_be_written_is_refused(login: Desk, image_on: Images) -> None:
+    said = login.envbuild("test", image_on("mpich"), "--launcher", "srun", cwd=Path("/usr"), code=2).stderr
+    assert said.startswith(
+        "error: nothing can be written in `/usr`, where the ranks would leave their reports"
+    )
+    assert "start the test in a directory of yours that all nodes share" in said
+
+
+def test_the_host_s_mpi_under_srun(login: Desk, image_on: Images, host_mpi: Callable[[str], Any]) -> None:
+    host = host_mpi("mpich")
+    site = login.write("host.yaml", host.site() + "scheduler: {name: slurm}\n")
+    options: list[str | Path] = ["--site", site, "--mpi", "host", "--ranks", "4"]
+    report = report_of(login, image_on("mpich"), *options, env={"SLURM_NTASKS_PER_NODE": "2"})
+    assert_four_talk(report)
+    assert found(report, "S4.mpi-from-host")["status"] == "PASS"
+    assert "MPICH Version" in found(report, "S4.mpi-from-host")["observed"]

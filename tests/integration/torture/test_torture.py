@@ -1,0 +1,134 @@
+"""A part of each trial of `make torture`, small enough for every run of the suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.integration.conftest import Desk
+from tests.support.torture.crowd import crowd
+from tests.support.torture.disk import full, places
+from tests.support.torture.fuzz import TARGETS, WORDS, attempt, fuzz, seeds, small_one
+from tests.support.torture.ground import Ground, Outcome, make_ground, own
+from tests.support.torture.killed import killed
+from tests.support.torture.matrix import matrix
+from tests.support.torture.mirrors import mirrors
+from tests.support.torture.rot import rot
+from tests.support.torture.secrets import secrets
+
+
+@pytest.fixture(scope="module")
+def ground(desk: Desk, shared: Path, installed: Path) -> Ground:
+    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
+    desk.envbuild("build", "plain.yaml")
+    records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
+    digest = next(record["blob"].removeprefix("sha256:") for record in records if record["name"] == "base")
+    place = shared / "ground"
+    place.mkdir()
+    return make_ground(place, installed, desk.store / "blobs/sha256" / digest[:2] / digest)
+
+
+TRIALS: dict[str, Callable[[Ground], Outcome]] = {
+    "killed": lambda ground: killed(ground, kills=3),
+    "full": lambda ground: full(ground, sizes=3),
+    "places": places,
+    "crowd": lambda ground: crowd(ground, builds=4),
+    "rot": lambda ground: rot(ground, rounds=1, few=True),
+    "mirrors": lambda ground: mirrors(ground, names=("cut", "busy three times", "other bytes", "gone")),
+    "secrets": secrets,
+    "matrix": lambda ground: matrix(ground, whole=False),
+    "fuzz": lambda ground: fuzz(ground, cases=500),
+}
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_nothing_breaks(name: str, ground: Ground) -> None:
+    outcome = TRIALS[name](ground)
+    assert outcome.problems == []
+    assert outcome.cases > 0
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_whatever_is_changed_is_an_error_that_is_told(kind: str, ground: Ground, data: st.DataObject) -> None:
+    """By Hypothesis, which makes what it finds as short as it can."""
+    content = bytearray(data.draw(st.sampled_from(seeds(ground, kind))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        end = data.draw(st.integers(at, min(len(content), at + 400)))
+        content[at:end] = data.draw(st.binary(max_size=40) | st.sampled_from(WORDS))
+    place = ground.place / "hypothesis"
+    place.mkdir(exist_ok=True)
+    shutil.copy(small_one(ground), place / "sound.sif")
+    assert attempt(kind, bytes(content), place) == ""
+
+
+def test_reproduce_takes_kept_files_and_names_all_that_are_gone(ground: Ground) -> None:
+    desk = ground.desk("reproduce")
+    (desk / "image.sif").write_bytes(ground.reference)
+    words = ["reproduce", "image.sif", "--offline", "--json"]
+    lost = ground.run(words, desk, env={"XDG_CONFIG_HOME": str(_without_root(ground))})
+    assert lost.returncode == 2
+    for name in ("alpha-1.0", "beta-1.0", "root.tar"):
+        assert name in lost.stderr
+    done = ground.run([*words, "--from", ground.kept], desk)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["identical"], said["tools"], said["differences"]) == (True, [], [])
+
+
+def keys(ground: Ground, desk: Path, env: dict[str, str]) -> dict[str, str]:
+    """Return the keys of the layers that a build would make."""
+    shown = ground.run(["plan", "tiny.yaml", "--json"], desk, env=env)
+    return {row["name"]: row["key"] for row in json.loads(shown.stdout)["layers"]}
+
+
+@pytest.mark.parametrize("name", ["mksquashfs", "mmdebstrap"])
+def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground) -> None:
+    desk = ground.desk("tools")
+    before = keys(ground, desk, {})
+    stand_in = desk / "bin" / name
+    stand_in.parent.mkdir()
+    flag = "-version" if name == "mksquashfs" else "--version"
+    real = shutil.which(name)
+    stand_in.write_text(
+        f'#!/bin/sh\n[ "$1" = {flag} ] && {{ echo {name} version 9.9; exit; }}\nexec {real} "$@"\n'
+    )
+    stand_in.chmod(0o755)
+    own(desk)
+    env = {"PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
+    locked = ground.run(ground.build(), desk, env=env)
+    assert locked.returncode == 2
+    assert f"tool {name} is {name} version 9.9 here, the lock has {name}" in locked.stderr
+    assert not (desk / "tiny.sif").exists()
+    words = [word for word in ground.build() if word != "--locked"]
+    built = ground.run(words, desk, env=env)
+    assert built.returncode == 0, built.stderr
+    assert f"tool {name} is {name} version 9.9 here" in built.stderr
+    assert f"{name} version 9.9" in (desk / "tiny.lock.yaml").read_text()
+    after = keys(ground, desk, env)
+    # All layers are squashed; none of them is made of Debian's packages.
+    assert {each for each in before if before[each] != after[each]} == (
+        set(before) if name == "mksquashfs" else {each for each in before if "metadata" in each.split("+")}
+    )
+    told = ground.run(["reproduce", "tiny.sif", "--offline", "--json"], desk)
+    assert f"tool {name} is {name}" in json.loads(told.stdout)["tools"][0]
+
+
+def _without_root(ground: Ground) -> Path:
+    """Return a configuration that knows the base, but whose root and wheels are nowhere."""
+    config = ground.place / "config-lost"
+    bases = config / "envbuild/base-images"
+    bases.mkdir(parents=True)
+    text = (ground.place / "config/envbuild/base-images/tiny.yaml").read_text()
+    (bases / "tiny.yaml").write_text(text.replace(str(ground.place / "root.tar"), "/nowhere/root.tar"))
+    (config / "envbuild/site.yaml").write_text("name: here\norigins: {pypi: ['file:///nowhere']}\n")
+    return config

@@ -1,0 +1,92 @@
+"""The reference of the files that people write: what the models say, and examples that the models take."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from envbuild.errors import EnvbuildError
+from envbuild.lock import text as locktext
+from envbuild.spec.nodes import read_yaml
+from envbuild.spec.schema import MODELS
+from envbuild.workflows.schema import schema_text
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "setup"))
+
+import reference  # noqa: E402
+
+sys.path.remove(str(TOP / "setup"))
+
+PAGES = reference.pages()
+EXAMPLES = [(page.name, path) for page in reference.ALL for path in reference.examples(page)]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_up_to_date(name: str, golden: Callable[[Path, str], None]) -> None:
+    golden(reference.PAGES / name, PAGES[name])
+
+
+def test_there_is_a_page_for_each_file_of_people_and_for_the_lock() -> None:
+    assert {f"{name}.md" for name in (*MODELS, "lock")} == PAGES.keys()
+    assert {path.name for path in reference.PAGES.glob("*.md")} == {*PAGES, "cli.md"}
+
+
+def test_every_example_is_shown() -> None:
+    assert {path for _, path in EXAMPLES} == set((reference.PAGES / "examples").iterdir())
+
+
+@pytest.mark.parametrize(("name", "path"), EXAMPLES, ids=lambda value: getattr(value, "stem", value))
+def test_an_example_keeps_to_its_model_and_schema(name: str, path: Path) -> None:
+    document = read_yaml(path.read_bytes(), path)
+    assert document.mistakes == []
+    if name == "lock":
+        lock = locktext.load(path.read_bytes(), path)
+        assert locktext.load(locktext.dump(lock).encode(), path) == lock
+    else:
+        assert MODELS[name].model_validate(document.value)
+    value = json.loads(json.dumps(document.value))
+    assert list(Draft7Validator(json.loads(schema_text(name))).iter_errors(value)) == []
+
+
+def test_an_example_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    bad = tmp_path / "lock.yaml"
+    bad.write_text((reference.PAGES / "examples/lock.yaml").read_text().replace('sha256: "', 'sha256: "g'))
+    with pytest.raises(EnvbuildError):
+        test_an_example_keeps_to_its_model_and_schema("lock", bad)
+
+
+@pytest.mark.parametrize("page", reference.ALL, ids=lambda page: page.name)
+def test_an_example_has_every_key_and_the_page_tells_all_of_each(page: reference.Page) -> None:
+    values = [yaml.safe_load(path.read_text()) for path in reference.examples(page)]
+    sections = {part.partition("\n")[0]: part for part in PAGES[f"{page.name}.md"].split("\n### ")[1:]}
+    schema = json.loads(schema_text(page.name))
+    keys = list(reference.keys(schema))
+    assert list(sections) == [path for path, _, _ in keys]
+    for path, entry, required in keys:
+        written = [value for whole in values for value in reference.found(whole, path)]
+        assert written != [], path
+        said = sections[path]
+        _, fence, shown = said.partition("```yaml\n")
+        assert fence
+        assert yaml.safe_load(shown.partition("```")[0]) in [
+            {path.rpartition(".")[2]: value} for value in written
+        ]
+        assert entry["description"] in said
+        assert ("**required**" in said) == required
+        assert ("default: " in said) != required
+
+
+def test_every_table_of_a_schema_is_gone_through() -> None:
+    """A table that the walk does not reach would be missing on the page, too."""
+    for page in reference.ALL:
+        schema = json.loads(schema_text(page.name))
+        told = [path for path, _, _ in reference.keys(schema)]
+        tables = [schema, *schema.get("definitions", {}).values()]
+        assert len(told) == len(set(told)) == sum(len(table["properties"]) for table in tables)

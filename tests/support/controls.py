@@ -1,0 +1,46 @@
+"""The negative controls of the shipped recipes, and images to run them in."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from envbuild.check import run
+from envbuild.check.controls import Spoiled, jobs_of
+from envbuild.image.sif import read_manifest
+from envbuild.system import apptainer as runtime
+from envbuild.workflows.inputs import read_recipe
+from envbuild.workflows.recipe_check import read_controls
+from envbuild.workflows.recipe_rules import spoiled_jobs
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
+
+
+@cache
+def every_control() -> tuple[Spoiled, ...]:
+    """Return all that lie beside the shipped recipes.
+
+    Of each job the first one after the singletons leaves the averaging out,
+    and the suite runs that one. The single run of a comparison is spoiled as
+    well; what differs with the number of ranks still shows.
+    """
+    found: list[Spoiled] = []
+    for name in NAMES:
+        loaded = read_controls(RECIPES / name)
+        if loaded is not None:
+            source = read_recipe(name, recipes=[RECIPES])
+            jobs = {control.job for control in loaded.value.controls}
+            found += spoiled_jobs(source, loaded, jobs)
+            assert len(found) >= len(loaded.value.controls)
+    return tuple(found)
+
+
+def subject_of(image: Path) -> run.Subject:
+    """Return an image as what is tested."""
+    return run.Subject(image=image, manifest=read_manifest(image), apptainer=runtime.find())
+
+
+def controls_of(subject: run.Subject) -> list[Spoiled]:
+    """Return the negative controls of the jobs that an image holds."""
+    return [spoiled for spoiled in every_control() if jobs_of(subject, spoiled)]

@@ -1,0 +1,340 @@
+"""Take away what was installed: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate import uninstall as module
+from envbuild.activate.default import read_default
+from envbuild.activate.installed import find_installed, parse_module
+from envbuild.activate.uninstall import Uninstalled, choose, uninstall
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.workflows.module import uninstall_modules
+
+NAME = "pytorch-mpi"
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Everything below a directory, with what it holds."""
+    return {
+        path.relative_to(root).as_posix(): (
+            f"-> {path.readlink()}" if path.is_symlink() else "" if path.is_dir() else path.read_text()
+        )
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def labels(root: Path) -> list[str]:
+    return [each.layout.label for each in find_installed(root)]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A root where somebody else has modules too, of the same name among them."""
+    for name in ("modulefiles/gcc/13", f"modulefiles/{NAME}/theirs", f"envs/{NAME}/notes/file"):
+        path = tmp_path / "sw" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#%Module1.0\n")
+    return tmp_path / "sw"
+
+
+def take(root: Path, text: str, *, every: bool = False) -> tuple[Uninstalled, ...]:
+    return uninstall_modules(text, root=root, every=every)
+
+
+@pytest.mark.parametrize("thin", [False, True])
+@pytest.mark.parametrize("text", [NAME, f"{NAME}/2026.11"])
+def test_all_is_as_it_was_before(put, root, manifest, tmp_path, thin, text):
+    before = tree(root)
+    parts = None
+    if thin:
+        parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
+        for path in parts.values():
+            path.write_text("a part")
+    installed = put(thin_parts=parts, default=True)
+    assert tree(root) != before
+    (done,) = take(root, text)
+    assert tree(root) == before
+    assert done.module == f"{NAME}/2026.11"
+    assert set(done.removed) > {installed.modulefile, installed.tcl_modulefile, installed.home}
+    assert (done.default, done.default_moved) == (None, True)
+    # What is the store's stays.
+    assert all(path.read_text() == "a part" for path in (parts or {}).values())
+
+
+def test_directories_that_are_empty_go(put, tmp_path):
+    put()
+    take(tmp_path / "sw", NAME)
+    assert sorted(path.name for path in (tmp_path / "sw").rglob("*")) == ["envs", "modulefiles"]
+
+
+def test_releases_that_were_replaced_go_too(put, root, manifest, tmp_path):
+    before = tree(root)
+    put()
+    put(manifest=manifest(summary="another"))
+    (listed,) = find_installed(root)
+    assert len(listed.kept) == 1
+    take(root, NAME)
+    assert tree(root) == before
+
+
+def test_other_versions_stay(put, root, manifest):
+    put(manifest=manifest(version="2026.12"))
+    before = tree(root)
+    put()
+    take(root, f"{NAME}/2026.11")
+    assert tree(root) == before
+    assert labels(root) == [f"{NAME}/2026.12"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "gone", "after", "moved"),
+    [
+        ("2026.9", "2026.9", "2026.11", True),
+        ("2026.11", "2026.11", "2026.10", True),
+        ("2026.9", "2026.11", "2026.9", False),
+        (None, "2026.11", None, False),
+    ],
+)
+def test_the_default_goes_to_the_highest_that_is_left(put, root, manifest, chosen, gone, after, moved):
+    for version in ("2026.9", "2026.10", "2026.11"):
+        put(manifest=manifest(version=version), default=version == chosen)
+    (done,) = take(root, f"{NAME}/{gone}")
+    assert (done.default, done.default_moved) == (after, moved)
+    assert read_default(root / "modulefiles" / NAME) == after
+    assert [each.default for each in find_installed(root)].count(True) == (after is not None)
+
+
+def test_a_default_that_somebody_else_chose_stays(put, root):
+    theirs = root / "modulefiles" / NAME / ".version"
+    theirs.write_text('#%Module1.0\nset ModulesVersion "2026.11"\n')
+    put()
+    take(root, NAME)
+    assert theirs.exists()
+
+
+def test_of_several_versions_one_is_named_or_all_are_meant(put, root, manifest):
+    before = tree(root)
+    for version in ("2026.9", "2026.11"):
+        put(manifest=manifest(version=version), default=True)
+    full = tree(root)
+    with pytest.raises(RequestError, match=r"in 2 versions: 2026\.9, 2026\.11") as caught:
+        take(root, NAME)
+    assert "--all" in str(caught.value.hint)
+    assert tree(root) == full
+    assert [each.module for each in take(root, NAME, every=True)] == [f"{NAME}/2026.9", f"{NAME}/2026.11"]
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("../etc", "names no module"),
+        (f"{NAME}/../../x", "names no module"),
+        (f"{NAME}/", "names no module"),
+        ("", "names no module"),
+        ("nothing", "no module `nothing` is installed under"),
+        (f"{NAME}/2027", f"no module `{NAME}/2027` is installed under"),
+        (f"{NAME}/theirs", "envbuild did not make this modulefile"),
+        (f"{NAME}/notes", "this is no installation of envbuild's"),
+    ],
+)
+def test_what_is_not_there_or_not_ours_is_refused(put, root, text, problem):
+    put()
+    before = tree(root)
+    with pytest.raises(EnvbuildError, match=problem) as caught:
+        take(root, text)
+    assert caught.value.exit_code == 2
+    assert tree(root) == before
+
+
+def test_a_name_that_is_nearly_right_gets_a_hint(put, root):
+    put()
+    with pytest.raises(RequestError) as caught:
+        take(root, "pytorch-mip")
+    assert caught.value.hint == f"did you mean `{NAME}`?"
+    with pytest.raises(RequestError) as caught:
+        take(root, f"{NAME}/2026.12")
+    assert caught.value.hint == f"installed: {NAME}/2026.11"
+
+
+def test_all_that_is_in_the_way_is_told_at_once(put, root, manifest):
+    installed = put()
+    put(manifest=manifest(version="2026.12"))
+    theirs = [installed.home / "results.txt", installed.home / "bin/mine", installed.tcl_modulefile]
+    for path in theirs:
+        path.write_text("#%Module1.0\n")
+    before = tree(root)
+    with pytest.raises(EnvbuildError) as caught:
+        take(root, NAME, every=True)
+    release = installed.home.parent / installed.home.readlink()
+    told = {error.at.path for error in caught.value.each() if error.at is not None}
+    assert told == {release / "results.txt", release / "bin/mine", installed.tcl_modulefile}
+    assert tree(root) == before, "the other version, which nothing keeps, is still there"
+
+
+def test_uninstall_itself_refuses_what_is_not_ours(put, root):
+    installed = put()
+    (installed.home / "results.txt").write_text("mine")
+    before = tree(root)
+    (layout,) = choose(root, NAME, None, every=False)
+    with pytest.raises(RequestError, match="did not put this into the installation"):
+        uninstall(layout)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("damage", ["record", "link", "name"])
+def test_a_directory_that_only_looks_like_a_release_is_refused(put, root, damage):
+    installed = put()
+    release = installed.home.parent / installed.home.readlink()
+    if damage == "record":
+        (release / "installed.json").write_text("[" * 100_000)
+    elif damage == "link":
+        elsewhere = root / "elsewhere"
+        release.rename(elsewhere)
+        release.symlink_to(elsewhere)
+    else:
+        record = release / "installed.json"
+        record.write_text(record.read_text().replace(NAME, "another"))
+    before = tree(root)
+    with pytest.raises(RequestError, match="this is no installation"):
+        take(root, NAME)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_what_cannot_be_renamed_puts_all_back(put, root, manifest, monkeypatch, failing):
+    put(manifest=manifest(version="2026.9"))
+    put(default=True)
+    before = tree(root)
+    rename = Path.rename
+    calls: list[Path] = []
+
+    def refuse(self, target):
+        calls.append(self)
+        if len(calls) == failing + 1:
+            raise PermissionError(1, "Operation not permitted", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(RequestError, match="cannot uninstall under") as caught:
+        take(root, f"{NAME}/2026.11")
+    assert "--root" not in str(caught.value.hint)
+    assert len(calls) > failing
+    assert tree(root) == before
+
+
+def test_modulefiles_go_before_what_they_name_and_all_is_renamed_before_anything_goes(put, root, monkeypatch):
+    put(default=True)
+    gone: list[str] = []
+    rename, delete = Path.rename, module._delete
+
+    def noted_rename(self, target):
+        gone.append(f"rename {self.name}")
+        return rename(self, target)
+
+    def noted_delete(path):
+        gone.append("delete")
+        delete(path)
+
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    monkeypatch.setattr(module, "_delete", noted_delete)
+    take(root, NAME)
+    assert gone[:4] == ["rename .version", "rename 2026.11.lua", "rename 2026.11", "rename 2026.11"]
+    assert [word.split()[0] for word in gone] == ["rename"] * 5 + ["delete"] * 5
+
+
+def test_one_that_was_cut_off_is_ended_by_the_next(put, root, monkeypatch):
+    before = tree(root)
+    put(default=True)
+
+    def stop(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_delete", stop)
+        with pytest.raises(KeyboardInterrupt):
+            take(root, NAME)
+    assert labels(root) == [], "whoever looks finds none of it"
+    (done,) = take(root, f"{NAME}/2026.11")
+    assert done.removed == ()
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("missing", ["modulefile", "image", "home"])
+def test_a_broken_one_can_be_removed_too(put, root, missing):
+    before = tree(root)
+    installed = put()
+    {
+        "modulefile": installed.modulefile.unlink,
+        "image": (installed.home / "image.sif").unlink,
+        "home": installed.home.unlink,
+    }[missing]()
+    (listed,) = find_installed(root)
+    assert listed.problems
+    take(root, NAME)
+    assert tree(root) == before
+
+
+def test_all_is_found_by_name_and_version(put, root, manifest):
+    for version in ("2026.11", "2026.9"):
+        put(manifest=manifest(version=version), default=True)
+    put(manifest=manifest(name="alone", version="1"))
+    found = find_installed(root)
+    assert [each.layout.label for each in found] == ["alone/1", f"{NAME}/2026.9", f"{NAME}/2026.11"]
+    assert [each.default for each in found] == [False, True, False]
+    assert all(each.problems == () for each in found)
+    assert found[0].files == (root / "envs/alone/1/image.sif",)
+    assert found[0].record is not None
+    assert found[0].record.digest == manifest(name="alone", version="1").digest
+
+
+def test_what_is_gone_is_told(put, root, manifest, tmp_path):
+    parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
+    for path in parts.values():
+        path.write_text("")
+    installed = put(thin_parts=parts)
+    gone = list(parts.values())[1]
+    gone.unlink()
+    installed.tcl_modulefile.unlink()
+    (listed,) = find_installed(root)
+    assert listed.thin
+    assert listed.files == tuple(parts.values())
+    assert listed.problems == (f"{installed.tcl_modulefile} is missing", f"{gone} is missing")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "digest": "x"}', "\0", "[" * 100_000]
+)
+def test_a_record_that_cannot_be_read_breaks_one_module_alone(put, root, manifest, text):
+    installed = put()
+    put(manifest=manifest(version="2026.12"))
+    (installed.home / "installed.json").write_text(text)
+    broken, sound = find_installed(root)
+    assert broken.problems == (f"{installed.home} holds no installation",)
+    assert sound.problems == ()
+
+
+def test_names_and_versions_are_told_apart():
+    assert parse_module("a.b/1.0+x") == ("a.b", "1.0+x")
+    assert parse_module("a") == ("a", None)
+
+
+def test_one_whose_files_cannot_be_deleted_is_gone_for_all_others(put, root, monkeypatch):
+    put()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(RequestError, match="Permission denied"):
+        take(root, NAME)
+    assert labels(root) == []
+    assert list((root / "envs" / NAME).glob(".gone-*"))
+    monkeypatch.undo()
+    (layout,) = choose(root, NAME, "2026.11", every=False)
+    uninstall(layout)
+    assert not list((root / "envs" / NAME).glob(".gone-*"))

@@ -1,0 +1,182 @@
+"""What is seen of a machine: files and variables of a made one, and try-outs on real file systems."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from envbuild.doctor.look import directory, look
+from envbuild.doctor.model import Machine
+from envbuild.system.survey import Survey
+
+BUILDCFG = "LIBEXECDIR={root}/libexec\nAPPTAINER_CONF_FILE=/etc/apptainer/apptainer.conf\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine with an Apptainer of its own."""
+    for name, text in {
+        "etc/os-release": "ID=debian\n",
+        "etc/subuid": "somebody:1:65536\n",
+        "etc/apptainer/apptainer.conf": "# enable overlay = no\nenable overlay = try\n",
+        "proc/sys/kernel/osrelease": "5.14.0-427.el9.x86_64",
+        "proc/self/status": "Name:\tx\nUmask:\t0027\n",
+    }.items():
+        write(tmp_path / name, text)
+    program(tmp_path / "usr/bin/apptainer", version="1.4.5", root=tmp_path)
+    return tmp_path
+
+
+def write(path: Path, text: str, *, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def program(path: Path, *, version: str, root: Path) -> None:
+    said = BUILDCFG.format(root=root)
+    text = f"#!/bin/sh\ncase $1 in --version) echo apptainer version {version};; *) echo '{said}';; esac\n"
+    write(path, text, mode=0o755)
+
+
+def seen(root: Path, variables: Mapping[str, str] | None = None) -> Machine:
+    survey = Survey(root=root, architecture="amd64", variables={"PATH": "/usr/bin", **(variables or {})})
+    return look(store=root / "store", named=root / "usr/bin/apptainer", survey=survey)
+
+
+def test_what_files_say(root: Path) -> None:
+    machine = seen(root)
+    assert machine.debian
+    assert machine.kernel == (5, 14)
+    assert machine.umask == 0o027
+    assert machine.subordinate_ids == 0, "the ids of another are none of ours"
+    assert (machine.runtime.version, machine.runtime.overlay, machine.runtime.setuid) == (
+        "1.4.5",
+        "try",
+        False,
+    )
+
+
+def test_a_name_or_number_owns_subordinate_ids(root: Path) -> None:
+    for name in ("subuid", "subgid"):
+        write(root / f"etc/{name}", f"{os.geteuid()}:100000:65536\nother:1:1\n\nbroken:1\n")
+    assert seen(root).subordinate_ids == 65_536
+
+
+def test_overlay_that_is_forbidden(root: Path) -> None:
+    write(root / "etc/apptainer/apptainer.conf", "enable overlay = no\n")
+    assert seen(root).runtime.overlay == "no"
+
+
+def test_a_starter_counts_with_its_bit_alone(root: Path) -> None:
+    starter = root / "libexec/apptainer/bin/starter-suid"
+    write(starter, "", mode=0o755)
+    assert not seen(root).runtime.setuid
+    starter.chmod(0o4755)
+    assert seen(root).runtime.setuid == (starter.stat().st_uid == 0)
+
+
+def test_an_old_apptainer_and_none(root: Path) -> None:
+    program(root / "usr/bin/apptainer", version="1.1.9", root=root)
+    assert (seen(root).runtime.version, seen(root).runtime.too_old) == ("1.1.9", True)
+    write(root / "usr/bin/apptainer", "#!/bin/sh\nexit 1\n", mode=0o755)
+    assert seen(root).runtime.version == ""
+    assert seen(root).runtime.path
+
+
+def test_module_systems_and_slurm(root: Path) -> None:
+    assert (seen(root).module_system, seen(root).slurm) == ("", False)
+    assert seen(root, {"LMOD_CMD": "/x", "MODULESHOME": "/y"}).module_system == "lmod"
+    assert seen(root, {"MODULESHOME": "/y"}).module_system == "tmod"
+    assert seen(root, {"SLURM_JOB_ID": "1"}).slurm
+    write(root / "etc/slurm/slurm.conf", "")
+    assert seen(root).slurm
+
+
+@pytest.mark.parametrize(
+    ("variables", "encoding"),
+    [
+        ({}, "utf-8"),
+        ({"LANG": "C"}, "utf-8"),
+        ({"LANG": "de_DE.ISO-8859-1"}, "iso-8859-1"),
+        ({"LANG": "de_DE.ISO-8859-1", "LC_ALL": "C.UTF-8"}, "utf-8"),
+    ],
+    ids=str,
+)
+def test_encodings(root: Path, variables: dict[str, str], encoding: str) -> None:
+    assert seen(root, variables).encoding == encoding
+
+
+def test_a_locale_that_is_nowhere(root: Path) -> None:
+    assert seen(root, {"LC_ALL": "C.UTF-8"}).locale_works
+    assert not seen(root, {"LC_ALL": "xx_XX.UTF-8"}).locale_works
+
+
+def test_squashfuse_beside_apptainer_counts(root: Path) -> None:
+    name = "libexec/apptainer/bin/squashfuse_ll"
+    own = root / "usr" / name
+    # Apptainer's prefix is a path of this machine here: it was named.
+    write(own, "", mode=0o755)
+    survey = Survey(root=Path("/"), architecture="amd64", variables={"PATH": "/nowhere"})
+    machine = look(store=root, named=root / "usr/bin/apptainer", survey=survey)
+    assert machine.programs["squashfuse_ll"] in (str(own), Survey().program("squashfuse_ll"))
+
+
+def test_the_file_system_is_the_last_that_was_mounted(tmp_path: Path) -> None:
+    mounts = (
+        f"a / ext4 rw 0 0\nb {tmp_path} ext4 rw 0 0\nc {tmp_path} nfs4 rw,noexec 0 0\nd /tmpx tmpfs rw 0 0\n"
+    )
+    write(tmp_path / "proc/mounts", mounts)
+    found = directory(tmp_path, Survey(root=tmp_path, architecture="amd64"))
+    assert (found.file_system, found.no_exec) == ("nfs4", True)
+
+
+def test_a_directory_that_is_not_there_is_judged_by_where_it_would_be(tmp_path: Path) -> None:
+    found = directory(tmp_path / "a/b", Survey())
+    assert found.path == str(tmp_path / "a/b")
+    assert found.writable
+    assert found.free_bytes > 0
+    assert not found.shared
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not directory(tmp_path / "file", Survey()).writable
+
+
+def test_trying_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = directory(tmp_path, Survey())
+    assert (found.hard_links, found.locks) == (True, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_file_system_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> object:
+        def call(*words: object) -> None:
+            raise OSError(number, "x")
+
+        return call
+
+    monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
+    monkeypatch.setattr(os, "setxattr", refuse(errno.EOPNOTSUPP))
+    found = directory(tmp_path, Survey())
+    assert (found.hard_links, found.locks, found.attributes) == (False, False, False)
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.EWOULDBLOCK))
+    assert directory(tmp_path, Survey()).locks, "another holds it: there are locks"
+
+
+def test_a_shared_store_and_a_closed_one(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    assert directory(tmp_path, Survey()).shared
+    tmp_path.chmod(0o700)
+    found = directory(tmp_path, Survey())
+    assert (found.shared, found.passable) == (False, False)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700

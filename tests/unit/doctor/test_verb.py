@@ -1,0 +1,77 @@
+"""The command: one verb or all, texts and JSON, exit codes, and the configuration of origins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.workflows import doctor
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *words])
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = tmp_path / "apptainer"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    words = ("--apptainer", str(broken), "--store", str(tmp_path / "store"))
+    code, out, _ = run(capsys, "test", *words)
+    assert code == 5
+    assert "BLOCKS  apptainer.broken" in out
+    assert out.splitlines()[-1] == "cannot work here: test"
+    code, out, _ = run(capsys, "test", "--json", *words)
+    assert code == 5
+    assert json.loads(out)["verbs"] == {"test": False}
+    code, out, _ = run(capsys, "cache", *words)
+    assert code == 0
+    assert out == "cache can work here\n"
+
+
+def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "bild")
+    assert code == 2
+    assert "did you mean `build`?" in err
+
+
+def test_find_links_that_are_gone_and_no_index(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text(f"[global]\nno-index = true\nfind-links = {tmp_path}/wheels\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    for name in ("ENVBUILD_SITE", "PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ("fetch", "--json", "--store", str(tmp_path / "store"))
+    _, out, _ = run(capsys, *words)
+    assert {"index.find-links", "index.none"} <= {each["id"] for each in json.loads(out)["findings"]}
+    (tmp_path / "wheels").mkdir()
+    _, out, _ = run(capsys, *words)
+    assert not {"index.find-links", "index.none"} & {each["id"] for each in json.loads(out)["findings"]}
+
+
+def test_a_site_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("nonsense: [\n")
+    code, out, _ = run(capsys, "lock", "--site", str(site))
+    assert code == 5
+    assert "BLOCKS  index.configuration" in out
+
+
+def test_addresses_are_asked_online_alone(tmp_path: Path) -> None:
+    addresses = ["http://127.0.0.1:9/secret@simple", f"file://{tmp_path}/gone", f"file://{tmp_path}"]
+    found = doctor._unreachable(addresses)
+    assert set(found) == {"http://127.0.0.1:9/secret@simple", f"file://{tmp_path}/gone"}
+
+
+def test_no_credential_is_shown() -> None:
+    (shown,) = doctor._unreachable(["http://me:hunter2@127.0.0.1:9/simple"])
+    assert "hunter2" not in shown

@@ -1,0 +1,158 @@
+"""In what two images differ: each kind of difference is named, with its path, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import RequestError
+from envbuild.image.compare import Difference, compare_file_systems, compare_images
+from envbuild.image.sif import read_sif
+from envbuild.image.squashfs import Squashfs
+from tests.support.small_images import Layer, small_image
+
+TREE: Layer = {"/etc/a": b"one\n", "/etc/b": b"two\n", "/link": ("etc/a",)}
+
+
+def squash(tree: Path, out: Path, *words: str) -> Path:
+    plain = ["-noappend", "-quiet", "-no-progress", "-reproducible", "-mkfs-time", "0"]
+    subprocess.run(["mksquashfs", tree, out, *plain, *(words or ("-all-root", "-all-time", "0"))], check=True)
+    return out
+
+
+def trees(tmp_path: Path) -> tuple[Path, Path]:
+    first = tmp_path / "first"
+    (first / "etc").mkdir(parents=True)
+    (first / "etc/a").write_text("one\n")
+    (first / "etc/b").write_text("two\n")
+    (first / "link").symlink_to("etc/a")
+    shutil.copytree(first, tmp_path / "second", symlinks=True)
+    return first, tmp_path / "second"
+
+
+def found(one: Path, two: Path) -> list[tuple[str, str, str]]:
+    with one.open("rb") as first, two.open("rb") as second:
+        return list(
+            compare_file_systems(
+                Squashfs(first, 0, one.stat().st_size), Squashfs(second, 0, two.stat().st_size)
+            )
+        )
+
+
+def become_a_directory(tree: Path) -> None:
+    (tree / "link").unlink()
+    (tree / "link").mkdir()
+
+
+def point_elsewhere(tree: Path) -> None:
+    (tree / "link").unlink()
+    (tree / "link").symlink_to("etc/b")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda tree: None, []),
+        (lambda tree: (tree / "etc/a").write_text("onX\n"), [("/etc/a", "content", "from byte 2 of 4, 4")]),
+        (lambda tree: (tree / "etc/a").write_text("one\n+"), [("/etc/a", "content", "from byte 4 of 4, 5")]),
+        (lambda tree: (tree / "etc/b").chmod(0o755), [("/etc/b", "mode", "0644, 0755")]),
+        (lambda tree: (tree / "etc/b").unlink(), [("/etc/b", "missing", "file")]),
+        (lambda tree: (tree / "etc/c").write_text(""), [("/etc/c", "extra", "file")]),
+        (point_elsewhere, [("/link", "link", "'etc/a', 'etc/b'")]),
+        (become_a_directory, [("/link", "type", "link, directory")]),
+    ],
+)
+def test_each_kind_of_difference(
+    tmp_path: Path, change: Callable[[Path], object], expected: list[tuple[str, str, str]]
+) -> None:
+    first, second = trees(tmp_path)
+    change(second)
+    assert found(squash(first, tmp_path / "1"), squash(second, tmp_path / "2")) == expected
+
+
+def test_owners_times_and_attributes(tmp_path: Path) -> None:
+    first, second = trees(tmp_path)
+    one = squash(first, tmp_path / "1", "-all-root", "-all-time", "0")
+    two = squash(second, tmp_path / "2", "-force-uid", "7", "-force-gid", "8", "-all-time", "0")
+    assert {(kind, detail) for _, kind, detail in found(one, two)} == {("owner", "0:0, 7:8")}
+    late = squash(second, tmp_path / "3", "-all-root", "-all-time", "5")
+    assert ("/etc/a", "time", "0, 5 (seconds since the epoch)") in found(one, late)
+    os.setxattr(second / "etc/a", "user.note", b"x")
+    marked = squash(second, tmp_path / "4")
+    assert found(one, marked) == [("/etc/a", "attributes", "user.note")]
+
+
+def test_the_same_files_packed_otherwise(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    for words, told in ((("-comp", "gzip"), "compression"), (("-b", "4096"), "size of blocks")):
+        part = read_sif(image).partitions[0]
+        other = tmp_path / "other.sif"
+        packed = squash(tmp_path / "small.sif-0", tmp_path / "packed", *words, "-all-root", "-all-time", "0")
+        content = bytearray(image.read_bytes())[: part.offset] + packed.read_bytes()
+        # The table says how long the file system is.
+        content[4096 : part.offset] = content[4096 : part.offset].replace(
+            part.size.to_bytes(8, "little"), packed.stat().st_size.to_bytes(8, "little")
+        )
+        other.write_bytes(content)
+        (one,) = compare_images(image, other).differences
+        assert (one.part, one.path, one.kind) == (0, "/", "packing")
+        assert told in one.detail
+
+
+def test_the_same_image_and_one_of_other_words(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    copy = tmp_path / "copy.sif"
+    shutil.copy(image, copy)
+    assert compare_images(image, copy).identical
+    (tmp_path / "o").mkdir()
+    other = small_image(tmp_path / "o", TREE, summary="another")
+    kinds = {(each.path, each.kind) for each in compare_images(image, other).differences}
+    assert ("envbuild.manifest", "content") in kinds
+    assert all(each.part == -1 for each in compare_images(image, other).differences)
+
+
+def test_one_layer_more(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE, {"/etc/c": b""})
+    (tmp_path / "o").mkdir()
+    fewer = small_image(tmp_path / "o", TREE)
+    found = compare_images(image, fewer).differences
+    assert Difference(part=-1, path="layer-1", kind="missing") in found
+
+
+def test_the_frame_alone(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    for at, where in ((60, "header"), (4096 + 60, "table"), (2000, "padding")):
+        other = tmp_path / "other.sif"
+        content = bytearray(image.read_bytes())
+        content[at] ^= 1
+        other.write_bytes(content)
+        found = compare_images(image, other)
+        assert not found.identical
+        assert [(each.path, each.detail) for each in found.differences] == [(where, f"byte {at}")]
+
+
+def test_a_signature_is_no_difference(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    signed = tmp_path / "signed.sif"
+    shutil.copy(image, signed)
+    (tmp_path / "signature").write_text("not looked at\n")
+    words = ["--datatype", "5", "--signhash", "1", "--signentity", "A" * 40, "--groupid", "1"]
+    subprocess.run(["apptainer", "sif", "add", *words, signed, tmp_path / "signature"], check=True)
+    found = compare_images(signed, image)
+    assert (found.identical, found.added, found.differences) == (False, ("signature",), ())
+
+
+def test_a_file_system_that_cannot_be_read(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    part = read_sif(image).partitions[0]
+    broken = tmp_path / "broken.sif"
+    content = bytearray(image.read_bytes())
+    content[part.offset + 96 : part.end] = bytes(part.size - 96)
+    broken.write_bytes(content)
+    with pytest.raises(RequestError, match="cannot be read"):
+        compare_images(image, broken)

@@ -1,0 +1,361 @@
+"""The bill of materials: judged by the form's own library, the same for everybody, and honest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.model.bom import Bom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
+
+from envbuild.cli.main import main
+from envbuild.errors import MachineError
+from envbuild.image.compose import bill_of, bill_of_image
+from envbuild.image.packages import (
+    Contents,
+    InstalledDeb,
+    deb_licences,
+    installed_debs,
+    read_packages,
+    wheel_licences,
+)
+from envbuild.image.sbom import deb_purl, python_purl, sbom
+from envbuild.image.sif import SBOM, read_sif
+from envbuild.image.sifformat import Descriptor, Kind
+from envbuild.image.squashfs import Squashfs
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.system import squashfs
+from tests.support.small_images import BASE, Layer, small_image
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+STATUS = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9
+Depends: libgcc-s1, libcrypt1 (>= 1:4.4.10-10~) | libcrypt2
+
+Package: libgcc-s1
+Status: install ok installed
+Architecture: amd64
+Version: 12.2.0
+Provides: libgcc1 (= 1:12.2.0)
+Depends: gcc-12-base (= 12.2.0), libc6:any (>= 2.35)
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1
+"""
+
+
+def deb(name: str, version: str, *, letter: str = "a", origin: str = "debian:bookworm") -> DebPin:
+    return DebPin(
+        name=name,
+        version=version,
+        architecture="amd64",
+        origin=origin,
+        file=f"pool/{name}_{version}.deb",
+        size_bytes=1,
+        sha256=letter * 64,
+    )
+
+
+def wheel(name: str, version: str, *, letter: str = "b", **changes: Any) -> PythonPin:
+    pin = PythonPin(
+        name=name,
+        version=version,
+        origin="pypi",
+        file=f"{name}-{version}-py3-none-any.whl",
+        size_bytes=1,
+        sha256=letter * 64,
+        layer="python",
+    )
+    return replace(pin, **changes)
+
+
+LOCK = Lock(
+    name="small",
+    version="1",
+    accelerator="cpu",
+    base=BasePin(
+        name="debian-12",
+        digest="sha256:" + "0" * 64,
+        architecture="amd64",
+        python="3.11",
+        abi="cp311",
+        glibc="2.36",
+    ),
+    recipes=(
+        RecipePin(
+            name="pytorch", kind="framework", version="2.13", variant="cpu", digest="sha256:" + "1" * 64
+        ),
+    ),
+    requests=("torch",),
+    system_requests=(),
+    base_debs=(deb("libc6", "2.36-9"), deb("libgcc-s1", "12.2.0", letter="c")),
+    system_debs=(),
+    python=(
+        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", requires=("six",)),
+        wheel("six", "1.17.0", letter="d"),
+        wheel("horovod", "0.28", letter="e", file="horovod-0.28.tar.gz"),
+    ),
+    tools=(ToolPin(name="uv", version="uv 0.13", digest="sha256:" + "2" * 64),),
+)
+CONTENTS = Contents(
+    debs={each.name: each for each in installed_debs(STATUS)},
+    deb_licences={"libc6": ("GPL-2+", "LGPL-2.1+"), "libgcc-s1": ()},
+    wheel_licences={"torch": ("=BSD-3-Clause",), "six": ("MIT",)},
+)
+
+
+def document(lock: Lock = LOCK, contents: Contents = CONTENTS) -> dict[str, Any]:
+    text = sbom(lock, contents).decode()
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    assert problem is None, problem
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def row(found: dict[str, Any], ref: str) -> dict[str, Any]:
+    (one,) = (each for each in found["components"] if each["bom-ref"] == ref)
+    return dict(one)
+
+
+def needs(found: dict[str, Any], ref: str) -> list[str]:
+    (one,) = (each for each in found["dependencies"] if each["ref"] == ref)
+    return list(one["dependsOn"])
+
+
+class TestDocument:
+    def test_every_package_is_there_with_its_hash(self) -> None:
+        found = document()
+        pins: list[DebPin | PythonPin] = [*LOCK.base_debs, *LOCK.python]
+        for pin in pins:
+            ref = f"{'deb' if isinstance(pin, DebPin) else 'pypi'}:{pin.name}@{pin.version}"
+            assert row(found, ref)["hashes"] == [{"alg": "SHA-256", "content": pin.sha256}]
+        assert {"base:debian-12", "recipe:pytorch"} <= {each["bom-ref"] for each in found["components"]}
+        assert len(found["components"]) == len(pins) + 2
+
+    def test_the_official_library_reads_it(self) -> None:
+        bom = Bom.from_json(document())  # type: ignore[attr-defined]
+        assert bom.serial_number.version == 5
+        assert {str(component.purl) for component in bom.components if component.name == "six"} == {
+            "pkg:pypi/six@1.17.0?file_name=six-1.17.0-py3-none-any.whl"
+        }
+        bom.validate()
+
+    def test_the_same_lock_the_same_bytes_and_another_another(self) -> None:
+        assert sbom(LOCK, CONTENTS) == sbom(replace(LOCK), CONTENTS)
+        other = document(replace(LOCK, version="2"))
+        assert other["serialNumber"] != document()["serialNumber"]
+        assert "timestamp" not in json.dumps(other)
+
+    def test_licences_as_they_are_told_and_unknown_where_not(self) -> None:
+        found = document()
+        assert row(found, "deb:libc6@2.36-9")["licenses"] == [
+            {"license": {"id": "GPL-2.0-or-later"}},
+            {"license": {"id": "LGPL-2.1-or-later"}},
+        ]
+        assert row(found, "pypi:torch@2.13.0+cpu")["licenses"] == [{"expression": "BSD-3-Clause"}]
+        unknown = [{"license": {"name": "unknown"}}]
+        assert row(found, "deb:libgcc-s1@12.2.0")["licenses"] == unknown
+        assert row(found, "pypi:horovod@0.28")["licenses"] == unknown
+
+    def test_who_needs_whom(self) -> None:
+        found = document()
+        assert needs(found, "deb:libc6@2.36-9") == ["deb:libgcc-s1@12.2.0"]
+        assert needs(found, "deb:libgcc-s1@12.2.0") == ["deb:libc6@2.36-9"]
+        assert needs(found, "pypi:torch@2.13.0+cpu") == ["pypi:six@1.17.0"]
+        assert needs(found, "recipe:pytorch") == ["pypi:torch@2.13.0+cpu"]
+        assert needs(found, "image:small@1") == ["base:debian-12", "pypi:horovod@0.28", "recipe:pytorch"]
+
+    def test_every_reference_is_somebody(self) -> None:
+        found = document()
+        refs = {each["bom-ref"] for each in found["components"]} | {"image:small@1"}
+        assert {each["ref"] for each in found["dependencies"]} == refs
+        assert {ref for each in found["dependencies"] for ref in each["dependsOn"]} <= refs
+
+    def test_what_a_build_used_is_told_apart(self) -> None:
+        tool = BuildDebPin(**{name: getattr(LOCK.base_debs[0], name) for name in DebPin.__slots__}, layer="x")
+        cmake = replace(tool, name="cmake", sha256="8" * 64)
+        older = wheel("six", "1.17.0", letter="9", layer="framework:horovod")
+        lock = replace(LOCK, build_debs=(tool, cmake, replace(cmake, layer="y")), build_python=(older,))
+        found = document(lock)
+        assert row(found, "deb:cmake@2.36-9")["scope"] == "excluded"
+        assert "scope" not in row(found, "deb:libc6@2.36-9"), "the image holds it, too"
+        assert row(found, f"pypi:six@1.17.0#{'9' * 12}")["scope"] == "excluded"
+
+    def test_a_finished_root_is_told_by_its_own_list(self) -> None:
+        root = RootPin(kind="tar", file="root.tar", size_bytes=1, sha256="7" * 64)
+        found = document(replace(LOCK, base_debs=(), base_root=(root,)))
+        assert "hashes" not in row(found, "deb:libc6@2.36-9")
+        assert row(found, f"root:{'7' * 64}")["hashes"]
+        assert "deb:libc6@2.36-9" in needs(found, "base:debian-12")
+
+    def test_an_image_that_says_nothing(self) -> None:
+        found = document(contents=Contents())
+        assert all(each["licenses"] == [{"license": {"name": "unknown"}}] for each in found["components"])
+
+
+class TestPurl:
+    @pytest.mark.parametrize(
+        ("name", "version"),
+        [("libc6", "2.36-9+deb12u1"), ("g++", "4:12.2.0~rc-3"), ("libstdc++6", "12.2.0-14")],
+    )
+    def test_debs(self, name: str, version: str) -> None:
+        pin = deb(name, version, origin="debian:bookworm-security")
+        parsed = PackageURL.from_string(deb_purl(pin))
+        assert (parsed.type, parsed.namespace, parsed.name, parsed.version) == (
+            "deb",
+            "debian",
+            name,
+            version,
+        )
+        assert parsed.qualifiers == {"arch": "amd64", "distro": "bookworm-security"}
+        assert parsed.to_string() == deb_purl(pin)
+
+    @pytest.mark.parametrize("version", ["1.17.0", "2.13.0+cpu", "1!2.0.post1"])
+    def test_wheels(self, version: str) -> None:
+        pin = wheel("torch", version)
+        parsed = PackageURL.from_string(python_purl(pin))
+        assert (parsed.type, parsed.name, parsed.version) == ("pypi", "torch", version)
+        assert parsed.qualifiers == {"file_name": pin.file}
+
+
+class TestPackages:
+    def test_the_list_of_packages(self) -> None:
+        libc, gcc = installed_debs(STATUS)
+        assert libc == InstalledDeb(
+            name="libc6",
+            version="2.36-9",
+            architecture="amd64",
+            depends=(("libgcc-s1",), ("libcrypt1", "libcrypt2")),
+        )
+        assert gcc.provides == ("libgcc1",)
+        assert gcc.depends == (("gcc-12-base",), ("libc6",))
+
+    @pytest.mark.parametrize(
+        ("text", "licences"),
+        [
+            ("", ()),
+            ("This is free software under the GPL.\nLicense: no form of ours\n", ()),
+            (f"{DEP5}Files: *\nLicense: Expat\n text\n\nFiles: x\nLicense:  GPL-2+\n", ("Expat", "GPL-2+")),
+            (f"{DEP5}License:\nLicense: {'x' * 200}\n", ()),
+        ],
+    )
+    def test_copyright_files(self, text: str, licences: tuple[str, ...]) -> None:
+        assert deb_licences(text) == licences
+
+    @pytest.mark.parametrize(
+        ("lines", "licences"),
+        [
+            ("License-Expression: MIT OR Apache-2.0\nLicense: old", ("=MIT OR Apache-2.0",)),
+            ("License: BSD-3-Clause", ("BSD-3-Clause",)),
+            ("License: UNKNOWN\nClassifier: License :: OSI Approved :: MIT License", ("MIT License",)),
+            ("License: a\n        text of\n        many lines\nClassifier: License :: OSI Approved", ()),
+            ("", ()),
+        ],
+    )
+    def test_metadata_of_wheels(self, lines: str, licences: tuple[str, ...]) -> None:
+        text = f"Metadata-Version: 2.4\nName: Some_Thing\n{lines}\n\nLicense: of the description\n"
+        assert wheel_licences(text) == ("some-thing", licences)
+
+
+def metadata(name: str, licence: str) -> bytes:
+    return f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\nLicense: {licence}\n".encode()
+
+
+LOWER: Layer = {
+    **BASE,
+    "/var/lib/dpkg/status": STATUS.encode(),
+    "/usr/share/doc/libc6/copyright": f"{DEP5}License: LGPL-2.1+\n".encode(),
+    "/usr/share/doc/gcc-12-base/copyright": f"{DEP5}License: GPL-3+\n".encode(),
+    "/usr/share/doc/libgcc-s1": ("gcc-12-base",),
+    f"{SITE}/six-1.dist-info/METADATA": metadata("six", "of the layer below"),
+    f"{SITE}/deep/er/six-1.dist-info/METADATA": metadata("six", "of a copy that is no distribution"),
+}
+UPPER: Layer = {f"{SITE}/six-1.dist-info/METADATA": metadata("six", "MIT")}
+
+
+class TestImage:
+    def test_file_systems_are_read_and_the_upper_wins(self, tmp_path: Path) -> None:
+        image = small_image(tmp_path, LOWER, UPPER)
+        with image.open("rb") as file:
+            layers = [Squashfs(file, part.offset, part.size) for part in read_sif(image).partitions]
+            contents = read_packages(layers)
+        assert contents.deb_licences == {"libc6": ("LGPL-2.1+",), "libgcc-s1": ("GPL-3+",)}
+        assert contents.wheel_licences == {"six": ("MIT",)}
+
+    def test_only_what_tells_is_looked_into(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        image = small_image(tmp_path, {**LOWER, "/usr/lib/python3/x/y": b"x"})
+        seen: list[str] = []
+        walk = Squashfs.walk
+
+        def watched(self: Squashfs, **options: Any) -> Any:
+            for entry in walk(self, **options):
+                seen.append(entry.path)
+                yield entry
+
+        monkeypatch.setattr(Squashfs, "walk", watched)
+        bill_of_image(image)
+        assert "/usr/lib" in seen
+        assert not [path for path in seen if path.startswith("/usr/lib/")]
+
+    def test_an_image_without_one_gives_the_same(self, tmp_path: Path) -> None:
+        image = small_image(tmp_path, LOWER, UPPER)
+        assert read_sif(image).find(SBOM) is None
+        bill = bill_of_image(image)
+        blobs = [tmp_path / f"small.sif-{number}.sqfs" for number in (0, 1)]
+        (version,) = {json.loads(bill)["metadata"]["component"]["version"]}
+        assert version
+        from envbuild.image.sif import LOCK as LOCK_NAME
+        from envbuild.image.sif import read_data
+        from envbuild.lock.text import load
+
+        assert bill_of(load(read_data(image, LOCK_NAME), image), blobs) == bill
+
+    def test_a_damaged_layer_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "blob").write_bytes(b"hsqs" + bytes(200))
+        with pytest.raises(MachineError, match="a layer cannot be read") as caught:
+            bill_of(LOCK, [tmp_path / "blob"])
+        assert "cache verify" in str(caught.value.hint)
+
+    def test_the_verb_writes_and_shows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        image = small_image(tmp_path, LOWER)
+        for words in (["sbom", str(image)], ["sbom", str(image), "-o", str(tmp_path / "bill.json")]):
+            with pytest.raises(SystemExit) as ended:
+                main(words)
+            assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert json.loads(shown) == json.loads((tmp_path / "bill.json").read_text())
+
+    def test_its_kind_and_form_in_the_table(self) -> None:
+        packed = Descriptor(number=1, kind=Kind.SBOM, offset=4096, size=1, padded_size=1, name=SBOM).pack()
+        assert packed[:4] == (0x4009).to_bytes(4, "little")
+        # The first of the forms that sif's library knows: CycloneDX as JSON.
+        assert packed[-384:] == (1).to_bytes(4, "little").ljust(384, b"\0")
+
+
+def test_the_walk_enters_only_where_it_may(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("a/x", "b/c/x"):
+        (tree / name).parent.mkdir(parents=True)
+        (tree / name).write_text("x")
+    blob = tmp_path / "blob"
+    squashfs.make(tree, blob)
+    with blob.open("rb") as file:
+        layer = Squashfs(file, 0, blob.stat().st_size)
+
+        def paths(entered: Sequence[str] | None) -> list[str]:
+            found = layer.walk() if entered is None else layer.walk(enter=lambda path: path in entered)
+            return [entry.path for entry in found]
+
+        assert paths(None) == ["/", "/a", "/a/x", "/b", "/b/c", "/b/c/x"]
+        assert paths(["/", "/b"]) == ["/", "/a", "/b", "/b/c"]

@@ -1,0 +1,129 @@
+"""A plan comes back from its text as it was; one that a stranger changed does not come back at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuild.plan.model import (
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    Interpreter,
+    Layer,
+    RootStep,
+    SourceStep,
+    TextEntry,
+    Tool,
+    UnpackStep,
+    layer_key,
+)
+from envbuild.plan.text import load_plan, older_steps
+from tests.unit.plan.test_planner import plan as planned
+
+
+def plan_of(step: FilesStep, **changes: Any) -> BuildPlan:
+    layer = replace(Layer(name="files", key=layer_key(step, ()), step=step), **changes)
+    return BuildPlan(layers=(layer,), root="files", overlays=(), members={"files": ("files",)})
+
+
+FILE = TextEntry(path="/a", content="QQ==")
+PLAN = plan_of(FilesStep(files=(FILE,), tools=()))
+
+
+def every_step() -> BuildPlan:
+    """A plan with a step of every kind that the planner's own tests have not."""
+    made = InputFile(name="a_1%3a2~b+c-1_all.deb", sha256="a" * 64)
+    python = Interpreter(abi="cp311", architecture="amd64", debs=(made,))
+    tool = Tool(name="uv", version="uv 1", digest="sha256:" + "b" * 64)
+    root = RootStep(
+        format="tar", archives=(made,), python="3.11", texts={"/a/": "", "/b": "c"}, tools=(tool,)
+    )
+    unpack = UnpackStep(prefix="/opt/env", interpreter=python, wheels=(made,), tools=(tool,))
+    built = SourceStep(
+        prefix="/opt/env",
+        interpreter=python,
+        archive=made,
+        build_wheels=(made,),
+        patches=(TextEntry(path="a.patch", content="QQ=="),),
+        environment={"A": "b c"},
+        tools=(tool,),
+    )
+    base = Layer(name="base", key=layer_key(root, ()), step=root)
+    layers = (
+        base,
+        Layer(name="python", key=layer_key(unpack, ()), step=unpack, needs=("base",)),
+        Layer(name="framework:x", key=layer_key(built, (base,)), step=built, inputs=("base",)),
+    )
+    return BuildPlan(
+        layers=layers,
+        root="base",
+        overlays=("python", "framework:x"),
+        members={layer.name: (layer.name,) for layer in layers},
+    )
+
+
+@pytest.mark.parametrize("plan", [planned(), planned(flat=True), every_step()])
+def test_every_kind_of_plan_comes_back_as_it_was(plan: BuildPlan) -> None:
+    again = load_plan(plan.to_json())
+    assert again.layers == plan.layers
+    assert again.to_json() == plan.to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda data: data.update(format=2), "format 1"),
+        (lambda data: data.pop("layers"), "structure"),
+        (lambda data: data["layers"][0].update(kind="magic"), "structure"),
+        (lambda data: data["layers"][0].update(name="../x"), "layer: '../x' is none"),
+        (lambda data: data["layers"][0].update(inputs=["files"]), "does not come before it"),
+        (lambda data: data["layers"].append(data["layers"][0]), "two layers are called `files`"),
+        (lambda data: data["layers"][0].update(key="sha256:" + "0" * 64), "has not the key of its step"),
+        (lambda data: data["layers"][0]["step"].update(links={"/b": "c"}), "has not the key of its step"),
+        (lambda data: data["layers"][0]["step"].update(later=1), "does not know"),
+        (lambda data: data["layers"][0]["step"].update(revision="1"), "revision: "),
+        (lambda data: data.update(root="other"), "its part `other`"),
+        (lambda data: data.update(members={"files": ["other"]}), "its part `files`"),
+        (lambda data: data.update(members={"files": ["files"], "more": ["files"]}), "its part `more`"),
+        (lambda data: data.update(layers=[]), "0 layers"),
+    ],
+)
+def test_a_changed_plan_is_refused(change: Callable[[Any], None], told: str) -> None:
+    data = json.loads(PLAN.to_json())
+    change(data)
+    with pytest.raises(ValueError, match=told):
+        load_plan(json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n")
+
+
+@pytest.mark.parametrize("path", ["a", "/", "/../a", "/a/../../b", "//a", "/a/./b", "/a\nb", "/a/", ""])
+def test_paths_that_lead_out_are_refused_though_their_key_is_right(path: str) -> None:
+    for step in (
+        FilesStep(files=(replace(FILE, path=path),), tools=()),
+        FilesStep(files=(), links={path: "x"}, tools=()),
+    ):
+        with pytest.raises(ValueError, match="no path of an image"):
+            load_plan(plan_of(step).to_json())
+
+
+def test_contents_that_are_none_are_refused() -> None:
+    step = FilesStep(files=(replace(FILE, content="é"),), tools=())
+    with pytest.raises(ValueError, match="not base64"):
+        load_plan(plan_of(step).to_json())
+
+
+@given(st.text() | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"it is n|structure"):
+        load_plan(text)
+
+
+def test_a_step_of_another_revision_is_named() -> None:
+    assert older_steps(PLAN) == {}
+    assert older_steps(plan_of(FilesStep(files=(), tools=(), revision=7))) == {"files": (7, 1)}

@@ -1,0 +1,427 @@
+"""What a store holds and for whom: pins, prune and verify, over a store of small blobs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import RequestError
+from envbuild.store import pins as pins_module
+from envbuild.store import prune as prune_module
+from envbuild.store.inventory import Item, areas, items
+from envbuild.store.pins import (
+    Held,
+    Needs,
+    Pin,
+    damaged_pins,
+    held,
+    hold_build,
+    needs_of,
+    read_pin,
+    write_pin,
+)
+from envbuild.store.prune import Pruned, prune
+from envbuild.store.store import LayerRecord, Store, sealed
+from envbuild.store.tree import Tree
+from envbuild.store.verify import put_aside, verify
+from envbuild.system import clock, host
+
+DAY_S = 86_400.0
+NOBODY = needs_of([])
+
+
+def key(letter: str) -> str:
+    return "sha256:" + letter * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def layer(store: Store, letter: str, content: bytes | None = None, *, days: float = 1) -> LayerRecord:
+    """Publish a layer that was last used so many days ago."""
+    with store.stage() as stage:
+        (stage / "x").write_bytes(content or f"bytes of {letter}".encode())
+        record, _ = store.publish(key=key(letter), name=letter, squashfs=stage / "x", tree=Tree())
+    aged(store.record_path(record.key), days)
+    aged(store.blob_path(record.blob), days)
+    return record
+
+
+def locked_file(store: Store, content: bytes, *, days: float = 1) -> Path:
+    digest = hashlib.sha256(content).hexdigest()
+    path = store.root / "files/sha256" / digest[:2] / digest / "some.whl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    path.chmod(0o444)
+    aged(path, days)
+    return path
+
+
+def aged(path: Path, days: float) -> None:
+    then = clock.epoch_s() - days * DAY_S
+    os.utime(path, (then, then))
+
+
+def run(store: Store, needs: Needs | Callable[[], Needs] = NOBODY, **options: object) -> Pruned:
+    wanted = needs if callable(needs) else lambda: needs
+    return prune(store, wanted, **{"unused_s": 600.0, **options})  # type: ignore[arg-type]
+
+
+def kept(store: Store) -> list[str]:
+    return [item.name for item in items(store) if item.kind == "layer"]
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a file, and leave its length."""
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+class TestPins:
+    PIN = Pin(kind="image", name="/a/x.sif", under="/a", digest=key("9"), keys=(key("b"), key("a")))
+
+    def test_what_is_written_is_read(self, store: Store) -> None:
+        path = write_pin(store, self.PIN)
+        assert read_pin(path) == replace(self.PIN, keys=(key("a"), key("b")))
+
+    def test_the_same_need_is_one_record_and_is_written_once(self, store: Store) -> None:
+        path = write_pin(store, self.PIN)
+        before = path.stat().st_ino
+        assert write_pin(store, self.PIN) == path
+        assert path.stat().st_ino == before
+        assert write_pin(store, replace(self.PIN, keys=())) == path
+        assert read_pin(path).keys == ()
+
+    @pytest.mark.parametrize(
+        ("there", "state"), [(key("9"), "live"), (key("8"), "gone"), (None, "gone")], ids=str
+    )
+    def test_an_image_holds_as_long_as_it_is_that_image(
+        self, store: Store, tmp_path: Path, there: str | None, state: str
+    ) -> None:
+        write_pin(store, replace(self.PIN, under=str(tmp_path)))
+        assert [each.state for each in held(store, lambda pin: there)] == [state]
+
+    def test_a_file_system_that_is_not_there_is_not_gone(self, store: Store, tmp_path: Path) -> None:
+        write_pin(store, replace(self.PIN, under=str(tmp_path / "unmounted")))
+        assert [each.state for each in held(store, lambda pin: None)] == ["unreachable"]
+
+    def test_where_we_may_not_look_nothing_is_gone(self, store: Store) -> None:
+        def refuse(pin: Pin) -> str | None:
+            raise PermissionError(13, "no")
+
+        write_pin(store, self.PIN)
+        assert [each.state for each in held(store, refuse)] == ["unreachable"]
+
+    def test_what_was_asked_for_holds_without_its_image(self, store: Store) -> None:
+        write_pin(store, replace(self.PIN, asked=True))
+        assert [each.state for each in held(store, lambda pin: None)] == ["live"]
+
+    def test_a_build_holds_as_long_as_its_process_lives(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = hold_build(store, keys=[key("a")], files=["f" * 64])
+        assert path is not None
+
+        def states() -> list[str]:
+            return [each.state for each in held(store, lambda pin: None)]
+
+        assert states() == ["live"]
+        monkeypatch.setattr(host, "name", lambda: "another")
+        assert states() == ["unreachable"], "its process cannot be seen from here"
+        aged(path, 8)
+        assert states() == ["gone"]
+        monkeypatch.undo()
+        monkeypatch.setattr(pins_module, "_started", lambda pid: "1")
+        assert states() == ["gone"], "a process of that number is another one"
+
+    def test_a_build_makes_young_what_it_uses(self, store: Store) -> None:
+        record = layer(store, "a", days=30)
+        hold_build(store, keys=[record.key, key("b")], files=[])
+        assert clock.epoch_s() - store.record_path(record.key).stat().st_mtime < 60
+
+    def test_who_may_not_write_builds_all_the_same(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        assert hold_build(Store(tmp_path / "file"), keys=[], files=[]) is None
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "[]", '{"format": 2}', '{"format": 1}', "[" * 100_000],
+        ids=lambda text: text[:14] or "empty",
+    )
+    def test_a_damaged_one_is_told_and_no_pin(self, store: Store, text: str) -> None:
+        path = write_pin(store, self.PIN)
+        path.write_text(text)
+        assert held(store, lambda pin: None) == []
+        assert damaged_pins(store) == [path]
+
+    @pytest.mark.parametrize(
+        "change", [("image", "folder"), (key("a"), "sha256:../x"), ("false", "0"), ("/a/x.sif", "")]
+    )
+    def test_a_hostile_one_is_damaged(self, store: Store, change: tuple[str, str]) -> None:
+        path = write_pin(store, self.PIN)
+        text = path.read_text()
+        assert change[0] in text
+        path.write_text(text.replace(*change).replace('"name": ""', '"name": 5'))
+        assert damaged_pins(store) == [path]
+
+
+class TestPrune:
+    def test_what_nobody_needs_goes_with_its_blob(self, store: Store) -> None:
+        free, needed = layer(store, "a"), layer(store, "b")
+        found = run(store, needs_of([Pin(kind="image", name="x", keys=(needed.key,))]))
+        assert [item.name for item in found.removed] == ["a"]
+        assert kept(store) == ["b"]
+        assert not store.blob_path(free.blob).exists()
+        assert store.get(needed.key) == needed
+        assert found.freed_bytes == free.size_bytes
+
+    def test_a_blob_that_a_thin_installation_starts_from_stays(self, store: Store) -> None:
+        record = layer(store, "a")
+        store.record_path(record.key).unlink()
+        pin = Pin(kind="thin", name="/apps/x", blobs=(record.blob,))
+        assert run(store, needs_of([pin])).removed == ()
+        assert [item.kind for item in run(store).removed] == ["blob"]
+        assert not store.blob_path(record.blob).exists()
+
+    def test_a_blob_of_two_layers_goes_with_the_last(self, store: Store) -> None:
+        first, second = layer(store, "a", b"same"), layer(store, "b", b"same")
+        found = run(store, needs_of([Pin(kind="key", name="b", keys=(second.key,))]))
+        assert [item.id for item in found.removed] == [first.key]
+        assert found.freed_bytes == 0
+        assert store.get(second.key) == second
+
+    def test_both_layers_of_one_blob_free_it_once(self, store: Store) -> None:
+        record = layer(store, "a", b"same")
+        layer(store, "b", b"same")
+        assert run(store).freed_bytes == record.size_bytes
+        assert not store.blob_path(record.blob).exists()
+
+    def test_locked_files_go_and_needed_ones_stay(self, store: Store) -> None:
+        free, needed = locked_file(store, b"free"), locked_file(store, b"needed")
+        run(store, needs_of([Pin(kind="lock", name="x", files=(needed.parent.name,))]))
+        assert not free.parent.exists()
+        assert needed.exists()
+
+    def test_a_dry_run_tells_the_same_and_changes_nothing(self, store: Store) -> None:
+        layer(store, "a")
+        locked_file(store, b"x")
+        before = areas(store)
+        told = run(store, dry_run=True)
+        assert areas(store) == before
+        done = run(store)
+        assert (told.removed, told.freed_bytes) == (done.removed, done.freed_bytes)
+        assert len(done.removed) == 2
+
+    def test_what_was_used_lately_stays(self, store: Store) -> None:
+        layer(store, "a", days=0)
+        layer(store, "b", days=20)
+        layer(store, "c", days=40)
+        found = run(store, unused_s=30 * DAY_S)
+        assert [item.name for item in found.removed] == ["c"]
+        assert [item.name for item in found.young] == ["a", "b"]
+        assert [item.name for item in run(store).removed] == ["b"]
+        assert [item.name for item in run(store, unused_s=0.0).removed] == ["a"]
+
+    def test_the_longest_unused_go_first_until_enough_is_gone(self, store: Store) -> None:
+        for letter, days in (("a", 1), ("b", 3), ("c", 2)):
+            layer(store, letter, letter.encode() * 100, days=days)
+        assert [item.name for item in run(store, keep_bytes=250).removed] == ["b"]
+        assert kept(store) == ["a", "c"]
+        assert run(store, keep_bytes=250).removed == ()
+
+    def test_a_build_that_begins_meanwhile_keeps_what_it_uses(self, store: Store) -> None:
+        first, second = layer(store, "a", days=3), layer(store, "b", days=2)
+        calls = 0
+
+        def needs() -> Needs:
+            nonlocal calls
+            calls += 1
+            if calls == 1:  # the build comes right after prune has looked
+                write_pin(store, Pin(kind="build", name="b", process="1 1 h", keys=(second.key,)))
+                return NOBODY
+            return needs_of([read_pin(path) for path in pins_module.pin_files(store)])
+
+        assert [item.id for item in run(store, needs).removed] == [first.key]
+        assert store.get(second.key) == second
+
+    def test_what_was_used_while_prune_looked_stays(self, store: Store) -> None:
+        record = layer(store, "a")
+
+        def needs() -> Needs:
+            return NOBODY
+
+        found = items(store)
+        pins_module.freshen(store, [record.key])
+        assert [item.used_s for item in items(store)] != [item.used_s for item in found]
+        assert run(store, needs).removed == ()
+
+    def test_a_blob_whose_record_is_not_written_yet_stays(self, store: Store) -> None:
+        record = layer(store, "a", days=0)
+        store.record_path(record.key).unlink()
+        assert run(store, unused_s=0.0).removed == ()
+        assert store.blob_path(record.blob).exists()
+
+    def test_the_same_bytes_that_were_published_meanwhile_stay(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = layer(store, "a", b"same")
+
+        def removed(path: Path) -> None:
+            path.unlink()
+            layer(store, "b", b"same")
+
+        monkeypatch.setattr(prune_module, "remove", removed)
+        assert [item.id for item in run(store).removed] == [first.key]
+        monkeypatch.undo()
+        second = store.get(key("b"))
+        assert second is not None
+        assert store.is_intact(second)
+
+    def test_two_at_once_do_not_mind_each_other(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        first, second = layer(store, "a"), layer(store, "b")
+
+        def listed(where: Store) -> list[Item]:
+            found = items(where)
+            store.record_path(first.key).unlink()  # as the other one does, after we looked
+            return found
+
+        monkeypatch.setattr(prune_module, "items", listed)
+        assert [item.id for item in run(store).removed] == [second.key]
+
+    def test_scans_of_blobs_that_are_gone_go(self, store: Store) -> None:
+        free, needed = layer(store, "a"), layer(store, "b")
+        for record in (free, needed):
+            path = store.root / "scans/7-x" / record.blob[7:9] / f"{record.blob[7:]}.json"
+            path.parent.mkdir(parents=True)
+            path.write_text("{}")
+            aged(path, 1)
+        run(store, needs_of([Pin(kind="image", name="x", keys=(needed.key,))]))
+        assert [path.stem for path in (store.root / "scans").rglob("*.json")] == [needed.blob[7:]]
+
+    def test_logs_stay_for_a_week_and_leftovers_for_a_day(self, store: Store) -> None:
+        for name, days in (("logs/new.log", 6.0), ("logs/old.log", 8.0), ("files/.unverified-1", 2.0)):
+            path = store.directory(Path(name).parent.as_posix()) / Path(name).name
+            path.write_text("x")
+            aged(path, days)
+        assert [item.name for item in run(store).removed] == ["old.log", ".unverified-1"]
+
+    def test_an_error_of_the_pins_removes_nothing(self, store: Store) -> None:
+        layer(store, "a")
+
+        def needs() -> Needs:
+            raise RequestError("nobody knows")
+
+        with pytest.raises(RequestError, match="nobody knows"):
+            run(store, needs)
+        assert kept(store) == ["a"]
+
+
+class TestVerify:
+    def test_a_sound_store(self, store: Store) -> None:
+        layer(store, "a")
+        locked_file(store, b"file")
+        write_pin(store, TestPins.PIN)
+        found = verify(store)
+        assert (found.layers, found.blobs, found.files, found.damages) == (1, 1, 1, ())
+        assert found.size_bytes == len(b"bytes of a") + 4
+
+    def test_an_empty_one_stays_unmade(self, store: Store) -> None:
+        assert verify(store).damages == ()
+        assert not store.root.exists()
+
+    def test_a_flipped_bit(self, store: Store) -> None:
+        record = layer(store, "a")
+        flip(store.blob_path(record.blob))
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.id, damage.keys) == ("blob", record.blob, (record.key,))
+        assert damage.problem.startswith("its bytes have the digest ")
+
+    def test_a_truncated_blob(self, store: Store) -> None:
+        record = layer(store, "a")
+        path = store.blob_path(record.blob)
+        path.chmod(0o644)
+        path.write_bytes(b"byte")
+        (damage,) = verify(store).damages
+        assert damage.problem == "it has 4 bytes in place of 10"
+
+    def test_a_missing_blob(self, store: Store) -> None:
+        record = layer(store, "a")
+        store.blob_path(record.blob).unlink()
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.id) == ("record", record.key)
+        assert "is missing" in damage.problem
+
+    def test_swapped_names(self, store: Store) -> None:
+        paths = [store.blob_path(layer(store, letter).blob) for letter in "ab"]
+        first, second = (path.read_bytes() for path in paths)
+        for path, content in zip(paths, (second, first), strict=True):
+            path.chmod(0o644)
+            path.write_bytes(content)
+        damages = verify(store).damages
+        assert [damage.what for damage in damages] == ["blob", "blob"]
+        assert all("it holds the bytes of another" in damage.problem for damage in damages)
+
+    def test_a_record_under_anothers_name(self, store: Store) -> None:
+        first, second = layer(store, "a"), layer(store, "b")
+        store.record_path(first.key).write_bytes(store.record_path(second.key).read_bytes())
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.id) == ("record", first.key)
+        assert "the record of another layer" in damage.problem
+
+    @pytest.mark.parametrize("text", ["", "{}", "[", sealed("{}"), sealed('{"format":2}')], ids=str)
+    def test_a_record_that_is_none(self, store: Store, text: str) -> None:
+        record = layer(store, "a")
+        store.record_path(record.key).write_text(text)
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.id) == ("record", record.key)
+
+    def test_a_flipped_bit_in_a_locked_file(self, store: Store) -> None:
+        path = locked_file(store, b"content")
+        flip(path)
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.id, damage.path) == ("file", path.parent.name, path)
+
+    def test_strangers_and_damaged_pins(self, store: Store) -> None:
+        record = layer(store, "a")
+        (store.blob_path(record.blob).parent / "notes").write_text("x")
+        (store.record_path(record.key).parent / "notes.json").write_text("x")
+        pin = write_pin(store, TestPins.PIN)
+        pin.write_text("x")
+        assert sorted(damage.what for damage in verify(store).damages) == ["pin", "stranger", "stranger"]
+
+    @pytest.mark.parametrize("spoil", ["flip", "truncate", "unlink", "record", "misplaced"])
+    def test_what_was_put_aside_is_made_anew(self, store: Store, spoil: str) -> None:
+        record = layer(store, "a")
+        blob, path = store.blob_path(record.blob), store.record_path(record.key)
+        if spoil == "flip":
+            flip(blob)
+        elif spoil == "truncate":
+            blob.chmod(stat.S_IWUSR | stat.S_IRUSR)
+            os.truncate(blob, 3)
+        elif spoil == "unlink":
+            blob.unlink()
+        elif spoil == "record":
+            path.write_text("{}")
+        else:
+            path.write_bytes(store.record_path(layer(store, "b").key).read_bytes())
+        moved = put_aside(store, verify(store).damages)
+        assert moved
+        assert verify(store).damages == ()
+        assert store.get(record.key) is None, "it is missing now, and built again"
+        assert layer(store, "a") == record
+        assert len(list((store.root / "quarantine").iterdir())) == len(moved)
+
+    def test_needs_name_everybody(self) -> None:
+        pins = [Pin(kind="image", name=name, keys=(key("a"),)) for name in ("/b", "/a")]
+        assert needs_of(pins).keys == {key("a"): ("image /a", "image /b")}
+        assert Held(pin=pins[0], state="live", path=Path()).pin.label == "image /b"

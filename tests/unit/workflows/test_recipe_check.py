@@ -1,0 +1,294 @@
+"""A recipe is held to the rules, and a new one begins by keeping all but those that people must write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuild.check.controls import missed_by
+from envbuild.check.findings import Finding
+from envbuild.check.judge import Job
+from envbuild.check.trial import Trial
+from envbuild.errors import EnvbuildError, MachineError
+from envbuild.spec.control import Control
+from envbuild.workflows.recipe_check import Checked, check_recipe
+from envbuild.workflows.recipe_new import new_recipe
+from envbuild.workflows.settings import Settings
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> Path:
+    """Return a directory with one new recipe whose README somebody has written."""
+    new_recipe("thing", "1.2", tmp_path / "recipes")
+    readme = tmp_path / "recipes/thing/README.md"
+    readme.write_text(readme.read_text().replace("…\n", "Written.\n"))
+    return tmp_path / "recipes"
+
+
+def check(recipes: Path, name: str = "thing") -> Checked:
+    return check_recipe(name, Settings.of(store=recipes.parent, apptainer=None, recipes=[recipes], site=None))
+
+
+def told(recipes: Path) -> list[str]:
+    with pytest.raises(EnvbuildError) as caught:
+        check(recipes)
+    assert {error.exit_code for error in caught.value.each()} == {2}
+    return [f"{error.problem} [{error.at}]".replace(f"{recipes}/", "") for error in caught.value.each()]
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+    path.write_text(text.replace(old, new))
+
+
+def test_a_new_one_keeps_the_rules_once_its_readme_is_written(recipes: Path) -> None:
+    checked = check(recipes)
+    assert (checked.controls, checked.ran, checked.passed) == (2, {}, True)
+    assert checked.to_text() == "thing: keeps the rules; 1 job, 2 controls"
+
+
+def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
+    new_recipe("thing", "1.2", tmp_path)
+    assert told(tmp_path) == [
+        f"this is still to be written [thing/README.md:{line}:1]" for line in (3, 7, 11)
+    ]
+
+
+def _no_readme(recipe: Path) -> None:
+    (recipe / "README.md").unlink()
+
+
+def _no_controls(recipe: Path) -> None:
+    (recipe / "controls.yaml").unlink()
+
+
+def _stray_file(recipe: Path) -> None:
+    (recipe / "verify/stray.py").write_text("print()\n")
+
+
+def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
+    return lambda recipe: replaced(recipe / file, old, new)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (_no_readme, ["there is no README.md beside the recipe [thing]"]),
+        (
+            _in("README.md", "# thing\n", "thing\n"),
+            ["README.md does not begin with a heading [thing/README.md]"],
+        ),
+        (
+            _in("recipe.yaml", "owns: [thing]", "owns: []"),
+            ["`thing` is installed, and nobody owns it [thing/recipe.yaml:9:20]"],
+        ),
+        (
+            _in("recipe.yaml", "imports: [thing]", "imports: []"),
+            ["the recipe names no module that must import [thing/recipe.yaml:1:1]"],
+        ),
+        (
+            _in("recipe.yaml", 'expect:\n      sum: "n*(n+1)//2"', "says: {word: [text]}"),
+            [
+                "no job that starts sums.py has the check `X1.thing/sum` [thing/controls.yaml:7:26]",
+                "no job that starts sums.py has the check `X1.thing/sum` [thing/controls.yaml:11:13]",
+                "the job X1.thing has no oracle: whatever it reports would pass [thing/recipe.yaml:19:5]",
+                "nothing shows that `X1.thing/word` can fail [thing/recipe.yaml:19:5]",
+            ],
+        ),
+        (
+            _in("verify/sums.py", "    total = ", "    assert comm.size > 1\n    total = "),
+            ["a job that judges itself [thing/verify/sums.py:12:5]"],
+        ),
+        (_stray_file, ["no job starts or imports this file [thing/verify/stray.py]"]),
+        (
+            _no_controls,
+            [
+                "nothing shows that `D0/X1.thing` can fail [thing/recipe.yaml:19:5]",
+                "nothing shows that `X1.thing/sum` can fail [thing/recipe.yaml:19:5]",
+            ],
+        ),
+        (
+            _in("controls.yaml", 'this: "comm.allreduce(', 'this: "comm.reduce('),
+            [
+                "the control `own number alone` does not fit: `comm.reduce(comm.rank + 1, op=MPI.SUM)` "
+                "stands 0 times in sums.py, not once [thing/controls.yaml:13:7]"
+            ],
+        ),
+        (
+            _in("controls.yaml", 'becomes: "comm.rank + 1"', 'becomes: "comm.rank + "'),
+            ["the control `own number alone` does not fit: invalid syntax"],
+        ),
+        (
+            _in("controls.yaml", "    alone: singletons\n", ""),
+            ["a control that changes nothing [thing/controls.yaml:5:5]"],
+        ),
+        (
+            _in("controls.yaml", "name: own number alone", "name: singletons"),
+            ["the control `singletons` of sums.py is there twice [thing/controls.yaml:9:11]"],
+        ),
+        (
+            _in("controls.yaml", "fails: [X1.thing/sum]", "fails: [X1.thing/sum, X1.thing/summ]"),
+            [
+                "no job that starts sums.py has the check `X1.thing/summ` [thing/controls.yaml:11:27]",
+            ],
+        ),
+        (
+            _in("controls.yaml", "fails: [X1.thing/sum]", "fails: [X1.thing/sum, D0/X2.thing, X1.thing/end]"),
+            ["no job that starts sums.py has the check `D0/X2.thing` [thing/controls.yaml:11:27]"],
+        ),
+        (
+            _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [thing]"),
+            ["the recipe requires itself [thing/recipe.yaml:17:12]"],
+        ),
+        (
+            _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires_one_of: [pytorch, thing]"),
+            ["the recipe requires itself [thing/recipe.yaml:17:28]"],
+        ),
+        (
+            _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [pytroch, jax]"),
+            ["unknown recipe `pytroch` [thing/recipe.yaml:17:12]"],
+        ),
+        (
+            _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires_one_of: [jax, tensorflwo]"),
+            ["unknown recipe `tensorflwo` [thing/recipe.yaml:17:24]"],
+        ),
+        (
+            _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: ['jax@>=99']"),
+            ["no proven version of `jax` meets `>=99` [thing/recipe.yaml:17:12]"],
+        ),
+        (
+            _in("recipe.yaml", "  cpu:\n", "  cdua-13.0: {requirements: [thing]}\n  cpu:\n"),
+            ["unknown variant `cdua-13.0` [thing/recipe.yaml:8:14]"],
+        ),
+        (
+            _in("recipe.yaml", "  cpu:\n", "  cuda-new: {requirements: [thing]}\n  cpu:\n"),
+            ["unknown variant `cuda-new` [thing/recipe.yaml:8:13]"],
+        ),
+        (
+            _in("recipe.yaml", "    job: sums.py\n", "    job: sums.py\n    variants: [cup]\n"),
+            ["the recipe has no variant `cup` [thing/recipe.yaml:21:16]"],
+        ),
+        (
+            _in(
+                "controls.yaml", "name: own number alone\n    job: sums.py", "name: other\n    job: other.py"
+            ),
+            ["there is no file `verify/other.py` in the recipe [thing/controls.yaml:10:10]"],
+        ),
+    ],
+)
+def test_a_rule_that_is_broken_is_told_with_its_place(
+    recipes: Path, spoil: Callable[[Path], None], expected: list[str]
+) -> None:
+    spoil(recipes / "thing")
+    found = told(recipes)
+    assert len(found) == len(expected), found
+    for seen, wanted in zip(found, expected, strict=True):
+        assert seen.startswith(wanted)
+
+
+def test_what_is_meant_is_offered(recipes: Path) -> None:
+    replaced(recipes / "thing/recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [pytroch]")
+    replaced(
+        recipes / "thing/controls.yaml",
+        "fails: [D0/X1.thing, X1.thing/sum]",
+        "fails: [D0/X1.thing, X1.thing/smu]",
+    )
+    with pytest.raises(EnvbuildError) as caught:
+        check(recipes)
+    hints = sorted(str(error.hint) for error in caught.value.each())
+    assert hints == [
+        "did you mean `X1.thing/sum`?",
+        "did you mean `pytorch`? `envbuild recipes ls` lists all",
+    ]
+
+
+def test_a_required_recipe_with_mistakes_is_no_mistake_of_this_one(recipes: Path) -> None:
+    new_recipe("other", "1", recipes)
+    replaced(recipes / "thing/recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [other]")
+    replaced(recipes / "other/recipe.yaml", "schema: 1", "schema: 7")
+    assert check(recipes).passed
+
+
+def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
+    _no_readme(recipes / "thing")
+    _no_controls(recipes / "thing")
+    replaced(recipes / "thing/recipe.yaml", "owns: [thing]", "owns: []")
+    assert len(told(recipes)) == 4
+
+
+def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> None:
+    new_recipe("other", "1", recipes)
+    for file in ("README.md", "recipe.yaml"):
+        text = (recipes / "thing" / file).read_text()
+        (recipes / "other" / file).write_text(text.replace("name: thing", "name: other"))
+    (recipes / "other/controls.yaml").unlink()
+    job = recipes / "other/verify/sums.py"
+    job.unlink()
+    job.symlink_to("../../thing/verify/sums.py")
+    assert check(recipes, "other").controls == 2
+    # A copy that is changed is another job.
+    job.unlink()
+    job.write_text((recipes / "thing/verify/sums.py").read_text() + "# changed\n")
+    with pytest.raises(EnvbuildError, match="nothing shows"):
+        check(recipes, "other")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("Bad/Name", "1"), "`Bad/Name` is no name of a recipe"),
+        (("..", "1"), "`..` is no name of a recipe"),
+        (
+            ("fine", "==2"),
+            "`versions`: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`",
+        ),
+        (("thing", "1"), "is there already"),
+    ],
+)
+def test_a_new_one_that_cannot_be_is_refused_and_nothing_written(
+    recipes: Path, words: tuple[str, str], problem: str
+) -> None:
+    before = sorted(recipes.rglob("*"))
+    with pytest.raises(EnvbuildError) as caught:
+        new_recipe(*words, recipes)
+    assert problem in caught.value.problem
+    assert sorted(recipes.rglob("*")) == before
+
+
+def test_a_new_one_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError, match="cannot be written"):
+        new_recipe("thing", "1", tmp_path / "file")
+
+
+def test_a_name_that_differs_from_the_distribution_and_the_module(tmp_path: Path) -> None:
+    new_recipe("scikit-learn.x", "1.7", tmp_path, distribution="scikit-learn", module="sklearn")
+    text = (tmp_path / "scikit-learn.x/recipe.yaml").read_text()
+    assert 'requirements: ["scikit-learn=={version}"]' in text
+    assert "imports: [sklearn]" in text
+    assert "id: X1.scikit-learn-x" in text
+    new_recipe("scikit-learn", "1.7", tmp_path)
+    assert "imports: [scikit_learn]" in (tmp_path / "scikit-learn/recipe.yaml").read_text()
+
+
+class TestWhatTheJudgeMissed:
+    job = Job(id="X1.y", recipe="y", file="y.py", compare_with_single={"losses": 1e-5})
+    control = Control(name="c", job="y.py", fails=("X1.y/losses-as-one-rank",), before="pass")
+
+    def missed(self, status: str, observed: str) -> list[str]:
+        finding = Finding(status, "X1.y/losses-as-one-rank", "difference<=1e-05", observed)
+        return missed_by(Trial(findings=(finding,), output="out"), self.job, self.control)
+
+    def test_by_far_is_seen(self) -> None:
+        assert self.missed("FAIL", "difference=0.2") == []
+
+    def test_a_narrow_failure_is_luck(self) -> None:
+        told = self.missed("FAIL", "difference=0.0002")
+        assert told[0] == "X1.y/losses-as-one-rank failed by 0.0002 only"
+        assert told[-1] == "out"
+
+    def test_a_pass_is_missed(self) -> None:
+        assert self.missed("PASS", "difference=0")[0] == "X1.y/losses-as-one-rank did not fail"

@@ -1,0 +1,213 @@
+"""An image built again from what it carries: the same, or told in which layer and path it differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.build.run import Workshop, build_layers
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.events import Event, Warned, ignore
+from envbuild.image.compose import bill_of, compose
+from envbuild.image.model import Part
+from envbuild.lock.model import Lock, ToolPin
+from envbuild.lock.text import dump
+from envbuild.plan.model import (
+    BuildPlan,
+    FilesStep,
+    InputFile,
+    Interpreter,
+    Layer,
+    MergeStep,
+    PrefixStep,
+    TextEntry,
+    Tool,
+    layer_key,
+)
+from envbuild.store.store import Store
+from envbuild.system import apptainer, tools
+from envbuild.workflows.reproduce import reproduce_image
+from envbuild.workflows.settings import Settings
+from tests.support import trees
+from tests.support.asking import asked, lock_of, wheel
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(store=Store(tmp_path / "store"))
+
+
+def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...], *, revision: int = 1) -> Layer:
+    entries = tuple(TextEntry(path=path, content=content) for path, content in sorted(files.items()))
+    used = tuple(Tool(name=pin.name, version=pin.version, digest=pin.digest) for pin in pins)
+    step = FilesStep(files=entries, tools=used, revision=revision)
+    return Layer(name=name, key=layer_key(step, ()), step=step)
+
+
+def merged(layers: tuple[Layer, ...]) -> Layer:
+    step = MergeStep(tools=())
+    names = tuple(each.name for each in layers)
+    return Layer(name="+".join(names), key=layer_key(step, layers), step=step, inputs=names)
+
+
+def real_tools(tmp_path: Path) -> tuple[ToolPin, ...]:
+    found = tools.identify(tmp_path / "cache", ["mksquashfs"])
+    return tuple(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found)
+
+
+def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:
+    base = layer("base", {"/etc/os": "QQ=="}, pins)
+    ours = layer("venv", {"/opt/env/a": content}, pins), layer("metadata", {"/.envbuild/b": "Qg=="}, pins)
+    both = merged(ours)
+    members = {"base": ("base",), both.name: ("venv", "metadata")}
+    return BuildPlan(layers=(base, *ours, both), root="base", overlays=(both.name,), members=members)
+
+
+def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...]) -> Path:
+    """Write an image of one plan that tells another."""
+    store = Store(place / "made")
+    workshop = Workshop(
+        store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
+    )
+    records = build_layers(plan, workshop)
+    parts = tuple(
+        Part(
+            role="root" if each.name == plan.root else "overlay",
+            layers=plan.members[each.name],
+            digest=records[each.name].blob,
+            size_bytes=records[each.name].size_bytes,
+        )
+        for each in plan.parts()
+    )
+    lock = replace(lock_of(asked(), base_debs=()), tools=pins)
+    return write(place / "image.sif", lock, told, parts, store)
+
+
+def write(path: Path, lock: Lock, plan: BuildPlan, parts: tuple[Part, ...], store: Store) -> Path:
+    text = dump(lock)
+    manifest = trees.manifest(parts, lock_digest="sha256:" + hashlib.sha256(text.encode()).hexdigest())
+    blobs = [(part, store.blob_path(part.digest)) for part in parts]
+    bill = bill_of(lock, [blob for _, blob in blobs])
+    compose(path, manifest, blobs, lock=text, plan=plan.to_json(), bill=bill, advanced=lambda _: None)
+    return path
+
+
+def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    found = reproduce_image(image, settings, offline=True)
+    assert (found.identical, found.same, found.differences, found.damaged) == (True, True, (), ())
+    assert found.expected == found.observed
+    assert "the same bytes" in found.to_text()
+    assert not (settings.store.root / "layers").exists(), "the ordinary store was built in"
+
+
+def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    image = make(tmp_path, plan_of(pins, content="Wg=="), plan_of(pins), pins)
+    found = reproduce_image(image, settings, offline=True)
+    assert [(each.layer, each.path, each.kind) for each in found.differences] == [
+        ("venv", "/opt/env/a", "content")
+    ]
+    assert (found.same, found.damaged) == (False, ())
+    assert "layer venv: 1 difference\n  /opt/env/a: content (from byte 0 of 1, 1)" in found.to_text()
+    data = json.loads(found.to_json())
+    assert data["differences"][0]["layer"] == "venv"
+    assert data["expected"] != data["observed"]
+
+
+def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
+    tmp_path: Path, settings: Settings
+) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    content = bytearray(image.read_bytes())
+    at = content.rindex(b"hsqs") + 8  # the time of making, which nothing reads
+    content[at] ^= 1
+    image.write_bytes(content)
+    found = reproduce_image(image, settings, offline=True)
+    assert found.damaged == ("venv+metadata",)
+    assert [(each.layer, each.kind) for each in found.differences] == [("venv+metadata", "packing")]
+    assert "time of making" in found.to_text()
+
+
+def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    real = tools.locate("mksquashfs")
+    stand_in = tmp_path / "bin/mksquashfs"
+    stand_in.parent.mkdir()
+    # Another version, and other bytes: what it packs has smaller blocks.
+    stand_in.write_text(
+        '#!/bin/sh\n[ "$1" = -version ] && { echo mksquashfs version 9.9; exit; }\n'
+        f'exec {real} "$@" -b 4096\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+    events: list[Event] = []
+    found = reproduce_image(image, replace(settings, emit=events.append), offline=True)
+    assert not found.same
+    assert {each.kind for each in found.differences} == {"packing"}
+    (sentence,) = found.tools
+    assert "mksquashfs version 9.9" in sentence
+    assert sentence in [event.text for event in events if isinstance(event, Warned)]
+    assert f"{sentence}: other bytes are expected" in found.to_text()
+
+
+def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    gone = [wheel("alpha", sha256="a" * 64), wheel("beta", sha256="b" * 64)]
+    step = PrefixStep(
+        prefix="/opt/env",
+        interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
+        wheels=tuple(InputFile(name=pin.file, sha256=pin.sha256) for pin in gone),
+        tools=(),
+    )
+    plan = plan_of(pins)
+    python = Layer(name="python", key=layer_key(step, ()), step=step, needs=("base",))
+    plan = replace(
+        plan,
+        layers=(*plan.layers, python),
+        overlays=(*plan.overlays, "python"),
+        members={**plan.members, "python": ("python",)},
+    )
+    store = Store(tmp_path / "made")
+    made = make(tmp_path, plan_of(pins), plan_of(pins), pins)
+    lock = replace(lock_of(asked(), base_debs=(), python=gone), tools=pins)
+    write(made, lock, plan, trees_of(made), store)
+    with pytest.raises(RequestError, match=r"alpha-1.0.*beta-1.0") as caught:
+        reproduce_image(made, settings, offline=True)
+    assert "--from DIR" in str(caught.value.hint)
+    assert caught.value.exit_code == 2
+
+
+def trees_of(image: Path) -> tuple[Part, ...]:
+    from envbuild.image.sif import read_manifest
+
+    return read_manifest(image).parts
+
+
+def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    other = (replace(pins[0], digest="sha256:" + "7" * 64),)
+    image = make(tmp_path, plan_of(pins), plan_of(other), pins)
+    with pytest.raises(EnvbuildError, match="uses what its lock does not have: mksquashfs"):
+        reproduce_image(image, settings, offline=True)
+
+
+def test_a_plan_that_was_changed_is_refused(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    broken = replace(plan, layers=(replace(plan.layers[0], key="sha256:" + "0" * 64), *plan.layers[1:]))
+    image = make(tmp_path, plan, broken, pins)
+    with pytest.raises(RequestError, match="not the key of its step") as caught:
+        reproduce_image(image, settings, offline=True)
+    assert caught.value.hint == "use the version of envbuild that built it"
