@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.hostmpi import HostMpi, unpack
+from tests.support.places import make_place, swept
 from tests.support.slurm import Cluster
 from tests.support.users import as_user, ordinary_user, shared_directory
 
@@ -127,13 +127,19 @@ def installed(shared: Path) -> Path:
     return venv / "bin/envbuild"
 
 
-def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> Desk:
-    """Make a work place with a store below `shared`, for the ordinary user or for root.
+@pytest.fixture(autouse=True)
+def _swept() -> Iterator[None]:
+    """Remove what the test itself had made: a store with a framework is a GB, and there are many tests.
 
-    Its name is its own: tests of two files that think of the same `name` do not meet.
+    What fixtures of a session or a module make was there before, for they come first.
     """
-    place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
-    place.chmod(0o755)
+    with swept():
+        yield
+
+
+def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> Desk:
+    """Make a work place with a store below `shared`, for the ordinary user or for root."""
+    place = make_place(shared, name)
     user = ordinary_user()
     if os.geteuid() == 0 and not root:
         os.chown(place, user.uid, user.gid)

@@ -4,7 +4,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from envbuild.image.sif import read_manifest, write_sif
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
+from tests.support.places import make_place
 from tests.support.users import as_user, ordinary_user
 
 PYTHON = Path("/usr/bin/python3.11")
@@ -91,9 +91,7 @@ class Place:
 
 @pytest.fixture
 def place(shared: Path) -> Place:
-    path = Path(tempfile.mkdtemp(dir=shared))
-    path.chmod(0o755)
-    result = Place(path=path)
+    result = Place(path=make_place(shared))
     result.directory("work")
     return result
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.users import as_user
 
 
 @pytest.fixture(scope="module")
-def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Desk:
+def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Iterator[Desk]:
     """Another desk with the same image, over a store of its own with the same bytes (hard links)."""
     other = make_desk(shared, "cache", installed)
     for name in ("pytorch-mpi.yaml", "pytorch-mpi.lock.yaml"):
@@ -29,7 +30,8 @@ def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Desk:
     for path in (other.store, *other.store.rglob("*")):
         own(path, other.place)
     other.envbuild("build", "pytorch-mpi.yaml", "--offline")
-    return other
+    yield other
+    shutil.rmtree(other.place)
 
 
 def blobs(desk: Desk) -> set[str]:
