@@ -58,6 +58,13 @@ class Situation:
         scheduler = self.site.scheduler if self.site else None
         return self.offered or (scheduler.mpi_types if scheduler else ())
 
+    @property
+    def offer_is_whole(self) -> bool:
+        """Whether srun takes no other types than `known_types`."""
+        scheduler = self.site.scheduler if self.site else None
+        named = scheduler is not None and bool(scheduler.mpi_types) and not scheduler.more_mpi_types
+        return bool(self.offered) or named
+
 
 def launcher_for(situation: Situation) -> Launcher:
     """Return what starts the ranks: srun, the host's mpiexec, or the image's own inside it.
@@ -98,19 +105,21 @@ def pmi_type(situation: Situation) -> str:
     """Return the type for ``srun --mpi`` that both the MPI and the scheduler know.
 
     What the MPI surely speaks comes before what it may have been built to speak.
+    Where the scheduler may offer more than is known, it is the first that the MPI
+    speaks; `pmi_doubt` tells of that.
 
     Raises
     ------
     RequestError
         There is none: every rank would be alone.
     """
-    family, version = _running_mpi(situation)
-    on_host = situation.on_host_mpi and situation.site is not None and situation.site.mpi is not None
-    spoken, optional = pmi_of(family, version, host=on_host)
+    (family, version), (spoken, optional) = _running_mpi(situation), _spoken(situation)
     known = situation.known_types
     for each in (*spoken, *optional):
         if each in known:
             return each
+    if spoken and known and not situation.offer_is_whole:
+        return spoken[0]
     told = ", ".join(known) or "nothing that is known"
     speaks = " or ".join(spoken or optional) or "a PMI that is not known"
     raise RequestError(
@@ -118,6 +127,24 @@ def pmi_type(situation: Situation) -> str:
         "would be alone".replace("  ", " "),
         hint="ask the site for one of these types, choose another MPI, or name the types in the site file",
     )
+
+
+def pmi_doubt(situation: Situation, mpi_type: str) -> str:
+    """Return why ranks may not find each other by a type that `pmi_type` gave; empty where they will."""
+    family, version = _running_mpi(situation)
+    known = situation.known_types
+    if mpi_type not in known:
+        offers = f"the site names {', '.join(known)}, and says that this is not all that `srun --mpi` offers"
+        return f"PMI.intersection: {family} {version} speaks {mpi_type}, and {offers}"
+    if mpi_type not in _spoken(situation)[0]:
+        return f"PMI.intersection: {family} {version} speaks {mpi_type} only where it was built to"
+    return ""
+
+
+def _spoken(situation: Situation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    family, version = _running_mpi(situation)
+    on_host = situation.on_host_mpi and situation.site is not None and situation.site.mpi is not None
+    return pmi_of(family, version, host=on_host)
 
 
 def _running_mpi(situation: Situation) -> tuple[str, str]:

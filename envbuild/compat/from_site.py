@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envbuild.compat.derive import derived, look_up, on_host_mpi
@@ -36,6 +37,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "fabric.nccl_net_plugin": ("fabric", "environment"),
     "fabric.ofi_provider": ("fabric", "environment"),
     "fabric.ucx_tls": ("fabric", "environment"),
+    "fabric.ucx_takes_tcp": ("fabric", "environment"),
     "runtime.name": ("runtimes",),
     "runtime.version": ("runtimes",),
     "runtime.overlay": ("runtimes",),
@@ -51,6 +53,7 @@ _VARIABLES: Mapping[str, str] = {
     "fabric.nccl_net_plugin": "NCCL_NET_PLUGIN",
     "fabric.ofi_provider": "FI_PROVIDER",
     "fabric.ucx_tls": "UCX_TLS",
+    "fabric.ucx_takes_tcp": "UCX_TLS",
 }
 
 
@@ -62,6 +65,23 @@ def fabric_settings(fabric: SiteFabric) -> dict[str, str]:
     """
     rows = look_up(SETTINGS, fabric.provider) or ()
     return {**{name: text for name, _, text in (row.partition("=") for row in rows)}, **fabric.environment}
+
+
+def undone_settings(fabric: SiteFabric) -> Iterator[str]:
+    """Yield what a site's own variables take away of what follows from its provider, in words."""
+    for row in look_up(SETTINGS, fabric.provider) or ():
+        name, _, text = row.partition("=")
+        said = fabric.environment.get(name)
+        if said is None or text in re.split(r"[,;]", said):
+            continue
+        if name == "UCX_TLS" and not _takes_tcp(said):
+            continue
+        yield f"{name}={said} in the place of {text}"
+
+
+def is_closed(fabric: SiteFabric) -> bool:
+    """Whether it is known what makes a job stop that cannot use a fabric's provider."""
+    return look_up(SETTINGS, fabric.provider) is not None
 
 
 def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None, lent_fabric: bool = False) -> Facts:
@@ -180,7 +200,14 @@ def _of_fabric(fabric: SiteFabric | None, *, lent: bool) -> dict[str, Any]:
         "fabric.nccl_net_plugin": told and plugin_file(told.get("NCCL_NET_PLUGIN", "")),
         "fabric.ofi_provider": told and told.get("FI_PROVIDER", ""),
         "fabric.ucx_tls": told and told.get("UCX_TLS", ""),
+        "fabric.ucx_takes_tcp": None if told is None else _takes_tcp(told.get("UCX_TLS", "")),
     }
+
+
+def _takes_tcp(transports: str) -> bool:
+    """Whether UCX may take TCP by what ``UCX_TLS`` says: a list of what it may, or after ``^`` of what not."""
+    names = {name.strip() for name in transports.removeprefix("^").split(",")}
+    return "tcp" not in names if transports.startswith("^") else bool(names & {"", "all", "tcp"})
 
 
 def _of_runtime(runtimes: tuple[SiteRuntime, ...]) -> dict[str, Any]:

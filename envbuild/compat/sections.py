@@ -245,6 +245,8 @@ class FabricFacts(Model):
     nccl_net, nccl_net_plugin, ofi_provider, ucx_tls : str or None
         ``NCCL_NET``, the file that ``NCCL_NET_PLUGIN`` stands for,
         ``FI_PROVIDER`` and ``UCX_TLS``; empty where it is not set.
+    ucx_takes_tcp : bool or None
+        Whether that leaves TCP to UCX.
     efa_installer : str or None
         Version of Amazon's EFA installer.
     """
@@ -259,6 +261,7 @@ class FabricFacts(Model):
     nccl_net_plugin: str | None = None
     ofi_provider: str | None = None
     ucx_tls: str | None = None
+    ucx_takes_tcp: bool | None = None
     efa_installer: str | None = None
 
 

@@ -9,7 +9,7 @@ from envbuild.elf.loader import Search, cache_directories, default_directories
 from envbuild.elf.mpi import TELLTALES, mpi_abi
 from envbuild.elf.read import ElfObject, read_elf, read_symbols
 from envbuild.spec.site import MpiAbi
-from envbuild.system.files import list_directory
+from envbuild.system.files import list_directory, open_regular
 
 _CONF = "/etc/ld.so.conf"
 _MAX_CONF_BYTES = 1 << 16
@@ -41,7 +41,7 @@ class HostTree:
 
 def _read(path: str) -> ElfObject | None:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path)) as file:
             return read_elf(file)
     except (OSError, ValueError):
         return None
@@ -50,7 +50,7 @@ def _read(path: str) -> ElfObject | None:
 def abi_of(path: str, found: ElfObject) -> MpiAbi | None:
     """Return the MPI ABI of a library by its symbols; None for no MPI or one that cannot be read."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path)) as file:
             return mpi_abi(found.soname, read_symbols(file, TELLTALES).defined)
     except (OSError, ValueError):
         return None

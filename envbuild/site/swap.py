@@ -29,13 +29,16 @@ def judge_swap(image: Facts, site: Site, *, read: Facts | None = None) -> tuple[
     return tuple(verdict for verdict in verdicts if verdict.rule.startswith(_ABOUT))
 
 
-def judge_start(image: Facts, site: Site | None, *, lent_fabric: bool = False) -> tuple[Verdict, ...]:
+def judge_start(
+    image: Facts, site: Site | None, *, lent_fabric: bool = False, on_host_mpi: bool = False
+) -> tuple[Verdict, ...]:
     """Return what the rules say of starting an image at a site, before any file of it is looked at.
 
     What the fabric's say only warns here: whoever asks for no fabric of the host has the slow one.
     """
     about = _START if lent_fabric else (*_START, "FABRIC.")
-    verdicts = (verdict for verdict in judge(on_site(image, site)) if verdict.rule.startswith(about))
+    facts = on_site(image, site, host_mpi=on_host_mpi)
+    verdicts = (verdict for verdict in judge(facts) if verdict.rule.startswith(about))
     return tuple(_milder(verdict) if verdict.rule.startswith("FABRIC.") else verdict for verdict in verdicts)
 
 
@@ -45,9 +48,9 @@ def _milder(verdict: Verdict) -> Verdict:
     return replace(verdict, outcome="unknown", tell=True)
 
 
-def judge_fabric(image: Facts, site: Site) -> tuple[Verdict, ...]:
+def judge_fabric(image: Facts, site: Site, *, on_host_mpi: bool = False) -> tuple[Verdict, ...]:
     """Return what the rules on fabrics say of an image that uses the site's."""
-    verdicts = judge(on_site(image, site, host_fabric=True))
+    verdicts = judge(on_site(image, site, host_mpi=on_host_mpi, host_fabric=True))
     return tuple(verdict for verdict in verdicts if verdict.rule.startswith("FABRIC."))
 
 

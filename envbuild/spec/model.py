@@ -141,7 +141,7 @@ def _variable(value: str) -> str:
         raise ValueError(f"`{value}` is not a name of an environment variable")
     if value in RESERVED_VARIABLES or value.startswith(("APPTAINER", "SINGULARITY", "BASH_FUNC_")):
         raise ValueError(
-            f"`{value}` belongs to the runtime or decides whose code runs: an image may not set it"
+            f"`{value}` belongs to the runtime or decides whose code runs: no image or site may set it"
         )
     return value
 

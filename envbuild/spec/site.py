@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from envbuild.spec.fields import Address, Format, WheelPlace
+from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.model import (
     BindTarget,
     GlibcVersion,
@@ -30,6 +30,25 @@ GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]
 PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such as `pmix`")]
+# What an image's own environment says of paths stays as it is: the host's lie elsewhere.
+_PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
+
+
+def _lent_variable(value: str) -> str:
+    if value in _PATHS:
+        instead = "; `search` names directories of libraries" if value == "LD_LIBRARY_PATH" else ""
+        raise ValueError(f"`{value}` leads to files of the image: a site may not set it{instead}")
+    return value
+
+
+LentVariable = Annotated[
+    VariableName,
+    Checked(
+        _lent_variable,
+        {"not": {"enum": [*_PATHS]}},
+        f"a name of an environment variable, but not {', '.join(f'`{name}`' for name in _PATHS)}",
+    ),
+]
 
 
 class SiteBind(Model):
@@ -131,7 +150,7 @@ class SiteMpi(Model):
     search: tuple[ImagePath, ...] = ()
     companions: tuple[ImagePath, ...] = ()
     launcher: ImagePath | None = None
-    environment: dict[VariableName, Text] = {}
+    environment: dict[LentVariable, Text] = {}
 
 
 class SiteFabric(Model):
@@ -167,7 +186,7 @@ class SiteFabric(Model):
     devices: tuple[ImagePath, ...] = ()
     nccl_plugin: ImagePath | None = None
     nccl_plugin_version: HostVersion | None = None
-    environment: dict[VariableName, Text] = {}
+    environment: dict[LentVariable, Text] = {}
 
 
 class SiteRuntime(Model):

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
 from envbuild.system import noted
 
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
+
+
+class IrregularError(OSError):
+    """What is at a path is no regular file; ``strerror`` says what it is."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that somebody named, for reading.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is not there or cannot be read; `IrregularError` where it is no regular file.
+    """
+    # Not blocking: a named pipe must not hang us before it is recognised.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
+        raise IrregularError(errno.EINVAL, what)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
@@ -34,18 +58,14 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
         It is missing, no regular file, unreadable or too large.
     """
     try:
-        # Not blocking: a named pipe must not hang us before it is recognised.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = open_regular(path)
     except FileNotFoundError:
         raise RequestError(f"there is no file `{path}`", at=at, hint=hint or _neighbour_hint(path)) from None
+    except IrregularError as error:
+        raise RequestError(f"`{path}` is {error.strerror}", at=at) from None
     except (OSError, ValueError) as error:
         raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at) from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
-        raise RequestError(f"`{path}` is {what}", at=at)
-    with os.fdopen(descriptor, "rb") as stream:
+    with stream:
         try:
             content = stream.read(limit_bytes + 1)
         except OSError as error:

@@ -17,6 +17,7 @@ from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.preflight.rules import MPI_ABI, SYMBOLS, Problem
 from envbuild.check.preflight.run import look
 from envbuild.check.run import Subject
+from envbuild.compat.from_site import is_closed, undone_settings
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.site.fabric import fabric_names, plan_fabric
@@ -62,13 +63,18 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
             f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
         )
     looked = look(subject.image, settings.store)
+    if wanted.mpi and not (site.mpi and site.mpi.libraries):
+        # What the site says of its MPI may refuse the image whatever its libraries are.
+        tell_swap(judge_swap(looked.facts(looked.preflight()), site), settings.emit)
     own = looked.preflight(names=names_lent(site, wanted, tree))
     # What files tell of this host comes first; the rules then judge what is known of both besides.
     injection = planned(site, image_side(looked.manifest, own), wanted, tree)
     image = looked.facts(own)
     told = judge_swap(image, site, read=read_host_mpi(site, tree=tree)) if wanted.mpi else ()
-    told += judge_fabric(image, site) if wanted.fabric else ()
+    told += judge_fabric(image, site, on_host_mpi=wanted.mpi) if wanted.fabric else ()
     tell_swap(told, settings.emit)
+    if wanted.fabric:
+        _tell_open(site, settings.emit)
     if wanted.mpi:
         _refuse(looked.preflight(injected=injection.by_name).problems, before=own.problems)
     return site, injection
@@ -87,6 +93,22 @@ def _refuse(problems: Collection[Problem], *, before: Collection[Problem]) -> No
             if one.rule in _OF_THE_MPI and (one.rule, one.file, one.need) not in known
         ]
     )
+
+
+def _tell_open(site: Site, emit: Emit) -> None:
+    """Warn where a job that cannot use the site's fabric may go on without a word, whatever is lent."""
+    fabric = site.fabric
+    if fabric is None:
+        return
+    rule, file = "FABRIC.provider-fails-closed", f"the site `{site.name}`"
+    if not is_closed(fabric):
+        has = f"the provider {fabric.provider}" if fabric.provider else "no provider"
+        open_ = f"{file} names {has}, and no setting is known that stops a job without it"
+        hint = "what stops it stands in the documentation of each MPI: set it in `fabric.environment`"
+        emit(Warned(text=f"{rule}: {open_}: it may take TCP without a word", hint=hint))
+    if undone := ", ".join(undone_settings(fabric)):
+        hint = "take it out of the site's `fabric.environment`"
+        emit(Warned(text=f"{rule}: {file} sets {undone}: a job may go another way without a word", hint=hint))
 
 
 def site_that_lends(settings: Settings, wanted: Lend) -> Site:

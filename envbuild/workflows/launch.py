@@ -10,7 +10,7 @@ from typing import NoReturn
 from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.srun import Srun
-from envbuild.check.launching import launcher_for, visible_variables
+from envbuild.check.launching import launcher_for, pmi_doubt, visible_variables
 from envbuild.check.run import Subject
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
@@ -27,7 +27,7 @@ from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
 from envbuild.workflows.hosting import Lend, lasting_stage, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.scheduling import other_nodes, situation
+from envbuild.workflows.scheduling import other_nodes, situation, with_offer
 from envbuild.workflows.settings import Settings
 
 
@@ -59,9 +59,15 @@ def launch_line(
     subject = Subject(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
     known = situation(subject, site, on_host_mpi=lend.mpi)
     _refuse_foreign(manifest, site, by_scheduler=known.by_scheduler)
-    tell_swap(judge_start(_facts(image, manifest), site, lent_fabric=lend.fabric), settings.emit)
+    _tell_other_runtimes(site, settings.emit)
+    start = judge_start(_facts(image, manifest), site, lent_fabric=lend.fabric, on_host_mpi=lend.mpi)
+    tell_swap(start, settings.emit)
     injection = lent(subject, settings, lend)[1] if lend else None
+    # Asked last: what refuses an image does not depend on whether srun is here.
+    known = with_offer(known)
     launcher = launcher_for(known)
+    if isinstance(launcher, Srun) and launcher.mpi_type:
+        _tell_doubt(pmi_doubt(known, launcher.mpi_type), settings.emit)
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
     count = ranks or (0 if isinstance(launcher, Srun) and "SLURM_JOB_ID" in os.environ else 1)
     if isinstance(launcher, Mpiexec) and count > 1 and (why := other_nodes(site)):
@@ -69,6 +75,22 @@ def launch_line(
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
         settings.emit(Warned(text=text, hint=hint))
     return _line(subject, launcher, command, count, site, injection, settings)
+
+
+def _tell_doubt(why: str, emit: Emit) -> None:
+    hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
+    if why:
+        emit(Warned(text=why, hint=hint))
+
+
+def _tell_other_runtimes(site: Site | None, emit: Emit) -> None:
+    """Warn of a line that is of no use where the site has no Apptainer."""
+    names = [runtime.name for runtime in site.runtimes] if site else []
+    if site is None or not names or "apptainer" in names:
+        return
+    has = f"the site `{site.name}` has {' and '.join(names)}"
+    hint = "`envbuild export` writes what other runtimes start; where there is one, name it in `runtimes`"
+    emit(Warned(text=f"{has}, and names no Apptainer, whose line this is", hint=hint))
 
 
 def _refuse_foreign(manifest: Manifest, site: Site | None, *, by_scheduler: bool) -> None:

@@ -23,22 +23,15 @@ _MAX_NODES_BYTES = 1 << 22
 
 
 def situation(subject: Subject, site: Site | None, *, on_host_mpi: bool, srun: bool = False) -> Situation:
-    """Return what decides how an image's ranks are started here.
-
-    Where srun starts them and the site does not say all that it takes, srun is asked.
+    """Return what decides how an image's ranks are started here, as far as nobody must be asked.
 
     Parameters
     ----------
     srun : bool
         Whether srun was asked for, in a job of Slurm or not.
-
-    Raises
-    ------
-    MachineError
-        What srun takes is told neither by it nor by the site.
     """
     manifest = subject.manifest
-    known = Situation(
+    return Situation(
         label=f"{manifest.name}/{manifest.version}",
         family=manifest.mpi_family,
         version=manifest.recipes.get(manifest.mpi, ""),
@@ -47,8 +40,17 @@ def situation(subject: Subject, site: Site | None, *, on_host_mpi: bool, srun: b
         srun=srun or "SLURM_JOB_ID" in os.environ,
         root=host.is_root(),
     )
-    scheduler = site.scheduler if site else None
-    if not known.by_scheduler or (scheduler and scheduler.mpi_types and not scheduler.more_mpi_types):
+
+
+def with_offer(known: Situation) -> Situation:
+    """Return a situation with what srun says that it takes, where that matters and is not known.
+
+    Raises
+    ------
+    MachineError
+        What srun takes is told neither by it nor by the site.
+    """
+    if not known.by_scheduler or known.offer_is_whole:
         return known
     try:
         done = _ask("--mpi=list")

@@ -36,7 +36,13 @@ from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.check import pmi_findings
 from envbuild.workflows.hosting import NOTHING, Lend, lasting_stage, lent
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.scheduling import allocated, environment_of_srun, situation, slurm_version
+from envbuild.workflows.scheduling import (
+    allocated,
+    environment_of_srun,
+    situation,
+    slurm_version,
+    with_offer,
+)
 from envbuild.workflows.settings import Settings
 
 Starter = Callable[[Job], Launch | None]
@@ -192,7 +198,7 @@ def _srun_of(subject: run.Subject, settings: Settings, lend: Lend) -> Srun:
         )
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
-    return srun_for(situation(subject, site, on_host_mpi=lend.mpi, srun=True))
+    return srun_for(with_offer(situation(subject, site, on_host_mpi=lend.mpi, srun=True)))
 
 
 @contextlib.contextmanager

@@ -37,12 +37,14 @@ class Seen:
             loaded = [one for one in process.closure.objects if family.is_library(*one.names)]
             paths = {self._simulation.path_of(one) for one in loaded}
             self._copies[name] = max(most, paths, key=len)
+        # An MPI's own tools are of no use on another one, and nobody asks for them there.
+        own = self._family.owns(process.path, *process.closure.objects[0].names)
         for asking in process.closure.objects:
             for name, winner in asking.needs.items():
                 if name == _CXX:
                     self._cxx.update(winner.found.versions_defined)
                 # What belongs to an MPI may ask for another part of it.
-                if not self._family.is_library(name) or self._family.is_library(*asking.names):
+                if own or not self._family.is_library(name) or self._family.is_library(*asking.names):
                     continue
                 abi = mpi_abi(winner.found.soname or name, self._simulation.scanned(winner).symbols.defined)
                 # An extension for an MPI that is not there asks for nothing that could be given.

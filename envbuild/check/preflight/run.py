@@ -42,6 +42,8 @@ from envbuild.system.files import read_input
 
 _READ_BYTES = 1 << 20
 _MAX_SCAN_BYTES = 512 << 20
+# As a part of an image, in words.
+THE_LOCK = "the lock"
 # Coarser than the clock of any file system that holds images.
 _SETTLED_NS = 2_000_000_000
 
@@ -116,7 +118,13 @@ class Looked:
         return facts_of_image(self._lock(), found.told, layered=len(self.manifest.parts) > 1)
 
     def _lock(self) -> Lock:
-        return load(read_data(self.image, LOCK), self.image)
+        try:
+            return load(read_data(self.image, LOCK), self.image)
+        except EnvbuildError as error:
+            if THE_LOCK not in self.changed:
+                raise
+            problem = f"{THE_LOCK} of `{self.image.name}` is not the one that it was built with"
+            raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
 
 
 def preflight(
@@ -179,7 +187,7 @@ def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
     changed = [part.name for part, one in zip(parts, read, strict=True) if not one.same]
     changed += [f"{name} (absent)" for _, name in named[len(partitions) :]]
     if intact is None and _digest(read_data(image, LOCK)) != manifest.lock_digest:
-        changed.append("the lock")
+        changed.append(THE_LOCK)
     return Looked(
         image=image, manifest=manifest, scans=tuple(one.scan for one in read), changed=tuple(changed)
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envbuild.check.launching import Situation, launcher_for, visible_variables
+from envbuild.check.launching import Situation, launcher_for, pmi_doubt, srun_for, visible_variables
 from envbuild.errors import RequestError
 from envbuild.spec.site import Site, SiteMpi, SiteScheduler
 
@@ -103,6 +104,20 @@ def test_refused_where_every_rank_would_be_alone(
         launcher_for(situation(family=family, version=version, site=slurm(*types)))
     assert caught.value.problem.startswith("PMI.intersection: ")
     assert told in caught.value.problem
+
+
+def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
+    part = SiteScheduler(name="slurm", mpi_types=("pmi2",), more_mpi_types=True)
+    open_mpi = situation(family="openmpi", version="5.0.11", site=Site(name="lumi", scheduler=part))
+    assert srun_for(open_mpi).mpi_type == "pmix"
+    doubt = pmi_doubt(open_mpi, "pmix")
+    assert doubt.startswith("PMI.intersection: openmpi 5.0.11 speaks pmix, and the site names pmi2, and says")
+    # What srun itself says is all that it takes.
+    with pytest.raises(RequestError, match=r"PMI\.intersection"):
+        srun_for(replace(open_mpi, offered=("pmi2",)))
+    assert pmi_doubt(situation(site=slurm("pmi2")), "pmi2") == ""
+    may = situation(site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True)
+    assert pmi_doubt(may, "pmix") == "PMI.intersection: mpich 5.0.2 speaks pmix only where it was built to"
 
 
 def test_an_image_without_mpi_has_nothing_that_starts_ranks() -> None:

@@ -10,7 +10,15 @@ from envbuild.compat.derive import on_host_mpi
 from envbuild.compat.engine import judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
-from envbuild.compat.from_site import fabric_settings, facts_of_site, merge, on_site, plugin_file
+from envbuild.compat.from_site import (
+    fabric_settings,
+    facts_of_site,
+    is_closed,
+    merge,
+    on_site,
+    plugin_file,
+    undone_settings,
+)
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
 
@@ -243,8 +251,45 @@ def test_a_site_s_own_settings_come_on_top_of_its_provider_s() -> None:
     assert {name: settings[name] for name in own} == own
     # Of TCP there is nothing to fall back from, and of a provider that no table knows nothing is claimed.
     assert fabric_settings(SiteFabric(name="ethernet", provider="tcp", environment=own)) == own
-    assert fabric_settings(SiteFabric(name="infiniband", provider="ucx")) == {}
+    assert fabric_settings(SiteFabric(name="aries", provider="gni")) == {}
     assert fabric_settings(SiteFabric(name="infiniband")) == {}
+
+
+@pytest.mark.parametrize(
+    ("transports", "takes"),
+    [("", True), ("all", True), ("tcp,self", True), ("^cma", True), ("rc,self", False), ("^tcp,cma", False)],
+)
+def test_what_ucx_may_take(transports: str, takes: bool) -> None:
+    fabric = SiteFabric(name="infiniband", provider="ucx", environment={"UCX_TLS": transports, "A": "1"})
+    site = Site(name="here", fabric=fabric)
+    facts = facts_of_site(site)
+    assert facts.fabric.ucx_takes_tcp is takes
+    (rule,) = (one for one in judge(facts) if one.rule == "FABRIC.ucx-may-take-tcp")
+    assert (rule.outcome, rule.tell) == (("unknown", True) if takes else ("compatible", False))
+    # Lent, what the site does not say follows from the provider.
+    silent = SiteFabric(name="infiniband", provider="ucx")
+    assert facts_of_site(Site(name="here", fabric=silent), lent_fabric=True).fabric.ucx_takes_tcp is False
+    assert fabric_settings(silent)["OMPI_MCA_pml"] == "ucx"
+
+
+@pytest.mark.parametrize(
+    ("provider", "said", "undone"),
+    [
+        ("cxi", {"FI_PROVIDER": "tcp"}, ["FI_PROVIDER=tcp in the place of cxi"]),
+        ("cxi", {"FI_PROVIDER": "cxi", "NCCL_SOCKET_IFNAME": "hsn"}, []),
+        ("verbs", {"FI_PROVIDER": "verbs;ofi_rxm"}, []),
+        ("ucx", {"UCX_TLS": "rc,self", "OMPI_MCA_pml": "ob1"}, ["OMPI_MCA_pml=ob1 in the place of ucx"]),
+        ("ucx", {"UCX_TLS": "all"}, ["UCX_TLS=all in the place of ^tcp,cma"]),
+        ("tcp", {"FI_PROVIDER": "tcp"}, []),
+        (None, {"FI_PROVIDER": "tcp"}, []),
+    ],
+)
+def test_a_site_that_takes_away_what_closes(
+    provider: str | None, said: dict[str, str], undone: list[str]
+) -> None:
+    fabric = SiteFabric(name="fast", provider=provider, environment=said)
+    assert list(undone_settings(fabric)) == undone
+    assert is_closed(fabric) is (provider is not None)
 
 
 def test_a_fabric_that_is_lent_is_known_to_fail_closed() -> None:

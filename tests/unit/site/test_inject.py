@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_library_stops_nobody(host: Host) -> None:
+    pipe = host.root / "libmpi.so.12"
+    os.mkfifo(pipe)
+    with pytest.raises(RequestError, match="is not there or is no library"):
+        plan_mpi(host.site(str(pipe)), image())
 
 
 def image(**changes: Any) -> ImageSide:

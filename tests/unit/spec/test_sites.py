@@ -69,6 +69,15 @@ def test_the_users_sites_come_first(tmp_path: Path) -> None:
     assert loaded.value.summary == "ours"
 
 
+@pytest.mark.parametrize("section", ["mpi: {implementation: mpich", "fabric: {name: fast"])
+@pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LD_PRELOAD"])
+def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name: str) -> None:
+    text = f"name: here\n{section}, environment: {{{name}: /x}}}}\n"
+    with pytest.raises(RequestError, match=f"`{name}` .* site may .*set it"):
+        load_site(text.encode(), Path("here.yaml"))
+    assert load_site(text.replace(name, "FI_PROVIDER").encode(), Path("here.yaml")).name == "here"
+
+
 def test_a_site_that_nobody_knows() -> None:
     with pytest.raises(RequestError, match="unknown site `lumi-h`") as caught:
         read_site(Path("lumi-h"))

@@ -73,8 +73,22 @@ def lent_to(
     host = tmp_path / "host" / file
     host.parent.mkdir()
     host.write_bytes(Elf(soname="libmpi.so.12", defined=library).bytes())
+    said = f"mpi: {{implementation: mpich, version: '4.0', libraries: [{host}]}}\n"
+    return lent_at(tmp_path, monkeypatch, said, user, wanted=hosting.Lend(mpi=True), emit=emit)
+
+
+def lent_at(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    user: Elf = USER,
+    *,
+    wanted: hosting.Lend,
+    emit: Emit = ignore,
+) -> Injection:
+    """Plan what a site lends to a small image, where nothing can be started."""
     site = tmp_path / "site.yaml"
-    site.write_text(f"name: here\nmpi: {{implementation: mpich, version: '4.0', libraries: [{host}]}}\n")
+    site.write_text(f"name: here\n{said}")
     layer: Layer = {
         "/opt/mpi/lib/libmpi.so.12": Elf(soname="libmpi.so.12", defined=MPICH),
         "/opt/solve": user,
@@ -84,7 +98,7 @@ def lent_to(
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
     asked = Subject(image=image, manifest=read_manifest(image), apptainer=apptainer)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
-    return hosting.lent(asked, known, hosting.Lend(mpi=True))[1]
+    return hosting.lent(asked, known, wanted)[1]
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +139,48 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     with pytest.raises(RequestError) as caught:
         lent_to(tmp_path, monkeypatch, user, library)
     assert caught.value.problem.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "told"),
+    [
+        (
+            "implementation: openmpi, abis: [openmpi-40]",
+            r"MPI\.abi-family: .* host's openmpi offers: openmpi-40",
+        ),
+        ("implementation: cray-mpich, abis: [mpich]", "names no libraries of its host's MPI"),
+    ],
+)
+def test_an_mpi_of_which_only_the_abi_is_known_is_refused_for_that_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: str, told: str
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        lent_at(tmp_path, monkeypatch, f"mpi: {{{mpi}}}\n", wanted=hosting.Lend(mpi=True))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "told"),
+    [
+        ("provider: gni, nccl_plugin: {}", ["names the provider gni, and no setting is known that stops"]),
+        ("nccl_plugin: {}", ["names no provider, and no setting is known that stops"]),
+        ("provider: cxi, environment: {{FI_PROVIDER: tcp}}", ["sets FI_PROVIDER=tcp in the place of cxi"]),
+        ("provider: cxi", []),
+        ("provider: ucx", []),
+        ("provider: tcp, nccl_plugin: {}", []),
+    ],
+)
+def test_a_fabric_that_does_not_fail_closed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric: str, told: list[str]
+) -> None:
+    plugin = tmp_path / "libnccl-net.so"
+    plugin.write_bytes(Elf(soname="libnccl-net.so", defined=("ncclNetPlugin_v8",)).bytes())
+    events: list[Event] = []
+    said = f"fabric: {{name: fast, {fabric.format(plugin)}}}\n"
+    lent_at(tmp_path, monkeypatch, said, wanted=hosting.Lend(fabric=True), emit=events.append)
+    texts = [event.text for event in events if isinstance(event, Warned)]
+    texts = [text for text in texts if text.startswith("FABRIC.provider-fails-closed: the site")]
+    assert len(texts) == len(told)
+    assert all(part in text for part, text in zip(told, texts, strict=True))
 
 
 def test_what_was_wrong_before_is_no_reason_to_refuse_a_host(

@@ -167,6 +167,34 @@ def test_an_srun_that_does_not_say_what_it_takes_is_told(
     assert told in str(caught.value.hint)
 
 
+def test_what_refuses_an_image_comes_before_what_srun_says(bench: Bench) -> None:
+    bench.srun("")
+    bench.is_for("arm64")
+    bench.site(Site(name="here", architecture="amd64", scheduler=SiteScheduler(name="slurm")))
+    with pytest.raises(RequestError, match=r"ARCH\.same"):
+        bench.line()
+
+
+def test_a_type_that_may_not_do_is_written_and_told(bench: Bench) -> None:
+    bench.srun(None)
+    part = SiteScheduler(name="slurm", mpi_types=("cray_shasta",), more_mpi_types=True)
+    bench.site(Site(name="here", scheduler=part))
+    assert bench.line()[:2] == ["srun", "--mpi=pmi2"]
+    (text,) = bench.warnings()
+    assert text.startswith("PMI.intersection: mpich 5.0.2 speaks pmi2, and the site names cray_shasta")
+
+
+def test_a_line_of_apptainer_at_a_site_without_one_is_told(bench: Bench) -> None:
+    both = (SiteRuntime(name="podman-hpc"), SiteRuntime(name="shifter"))
+    bench.site(Site(name="perlmutter", runtimes=both))
+    bench.line()
+    told = "the site `perlmutter` has podman-hpc and shifter, and names no Apptainer, whose line this is"
+    assert bench.warnings() == [told]
+    bench.site(Site(name="perlmutter", runtimes=(*both, SiteRuntime(name="apptainer"))))
+    bench.line()
+    assert bench.warnings() == []
+
+
 def test_without_srun_and_its_types_nothing_starts(bench: Bench) -> None:
     bench.srun(None)
     bench.site(Site(name="here", scheduler=SiteScheduler(name="slurm")))
@@ -276,6 +304,12 @@ def test_a_fabric_that_the_image_s_mpi_cannot_drive_is_told_at_the_start(bench: 
         "FABRIC.slingshot-needs-cxi",
         "FABRIC.image-mpi-on-slingshot",
     ]
+
+    # What the image's MPI cannot drive is no matter where the host's takes its place.
+    mpi = SiteMpi(implementation="cray-mpich", version="8.1.28", launcher="/h/mpiexec")
+    bench.site(Site(name="here", fabric=fabric, scheduler=scheduler, mpi=mpi))
+    bench.line(on_host_mpi=True)
+    assert [text.partition(":")[0] for text in bench.warnings()] == ["FABRIC.slingshot-needs-cxi"]
 
 
 def test_ranks_of_one_machine_need_no_store_that_can_be_written(

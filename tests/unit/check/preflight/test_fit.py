@@ -87,6 +87,26 @@ def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
     assert found.provides == {"libextra.so.1": ("EXTRA_1.0", "EXTRA_1.1")}
 
 
+def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
+    layer: Layer = {
+        "/opt/mpi/lib/libmpi.so.12": Elf(soname="libmpi.so.12", defined=MPICH),
+        "/opt/mpi/lib/libmpi_abi.so.1": Elf(
+            soname="libmpi_abi.so.1", defined=("MPI_Init", "MPI_Abi_get_version")
+        ),
+        "/opt/mpi/lib/libmpifort.so.12": Elf(soname="libmpifort.so.12", needed=("libmpi.so.12",)),
+        "/opt/mpi/bin/mpichversion": USER,
+        "/opt/env/MPI.so": Elf(needed=("libmpi_abi.so.1",), undefined=("MPI_Init",)),
+    }
+    told = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1].told
+    assert (told.needed_abis, told.needed_sonames) == (("standard",), ("libmpi_abi.so.1",))
+    # A program that has the Fortran bindings alone needs the MPI behind them.
+    layer["/opt/solve"] = Elf(needed=("libmpifort.so.12",), interpreter="/lib/ld.so")
+    told = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))[
+        1
+    ].told
+    assert told.needed_abis == ("mpich", "standard")
+
+
 def test_one_name_and_another_abi_is_told_by_symbols(tmp_path: Path) -> None:
     own = Elf(soname="libmpi.so.12", defined=OPENMPI)
     layer: Layer = {"/opt/mpi/lib/libmpi.so.12": own, "/opt/solve": USER}
@@ -231,6 +251,18 @@ def test_a_flipped_byte_of_the_lock_is_told(tmp_path: Path, capsys: pytest.Captu
     flipped(path, path.read_bytes().index(lock) + lock.index(b"2.36"))
     assert checked(path, "--store", tmp_path / "store") == 4
     assert 'S1.digest expected="all parts as built" observed="the lock"' in capsys.readouterr().err
+
+
+def test_a_lock_that_no_longer_can_be_read_is_damage_of_the_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = image(tmp_path)
+    lock = read_data(path, LOCK)
+    flipped(path, path.read_bytes().index(lock) + lock.index(b"glibc"))
+    assert checked(path, "--store", tmp_path / "store") == 4
+    said = capsys.readouterr().err
+    assert "the lock of `small.sif` is not the one that it was built with, and cannot be read: " in said
+    assert "remove it" not in said
 
 
 @pytest.mark.parametrize("key", ["libraries", "companions"])
