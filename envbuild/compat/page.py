@@ -14,6 +14,11 @@ def rules_table(book: Rulebook) -> str:
     return "\n".join(lines) + "\n"
 
 
+def sources_list(book: Rulebook) -> str:
+    """Return a Markdown list of where each rule comes from, in the order in which they are judged."""
+    return "".join(f"- `{rule.id}`: {'; '.join(rule.source)}\n" for rule in book.rules)
+
+
 def tables_list(book: Rulebook) -> str:
     """Return a Markdown list of the tables that rules look into, by name, with their sources."""
     return "".join(

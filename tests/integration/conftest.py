@@ -137,9 +137,27 @@ def _swept() -> Iterator[None]:
         yield
 
 
-def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> Desk:
-    """Make a work place with a store below `shared`, for the ordinary user or for root."""
-    place = make_place(shared, name)
+@pytest.fixture(scope="module", autouse=True)
+def _tidied() -> Iterator[None]:
+    """Remove what fixtures of a file of tests made, and what its tests left at the session's desk."""
+    with swept():
+        yield
+    for place in _DESKS:
+        left = [path for path in place.iterdir() if not any(map(path.match, LASTING))]
+        subprocess.run(["rm", "-rf", "--", *left], check=True)
+
+
+_DESKS: list[Path] = []
+# What fixtures of a session make: the store, the images and what they are made of.
+LASTING = ("store", "pytorch-mpi.*", "on-*", "wheels-*", "host-*", "kept", "ranks.py", "slurm.yaml")
+
+
+def make_desk(shared: Path, name: str, command: Path, *, root: bool = False, lasting: bool = False) -> Desk:
+    """Make a work place with a store below `shared`, for the ordinary user or for root.
+
+    It is there as long as the test or the fixture of a file that makes it, or to the end of the session.
+    """
+    place = make_place(shared, name, lasting=lasting)
     user = ordinary_user()
     if os.geteuid() == 0 and not root:
         os.chown(place, user.uid, user.gid)
@@ -149,7 +167,8 @@ def make_desk(shared: Path, name: str, command: Path, *, root: bool = False) -> 
 @pytest.fixture(scope="session")
 def desk(shared: Path, installed: Path) -> Desk:
     """The ordinary user's work place, with the example spec in it."""
-    desk = make_desk(shared, "desk", installed)
+    desk = make_desk(shared, "desk", installed, lasting=True)
+    _DESKS.append(desk.place)
     desk.write("pytorch-mpi.yaml", (ROOT / "examples/pytorch-mpi.yaml").read_text())
     return desk
 

@@ -12,14 +12,15 @@ from pathlib import Path
 _made: list[Path] = []
 
 
-def make_place(shared: Path, name: str = "") -> Path:
-    """Make a directory below `shared`; whatever has `swept` open while it is made removes it.
+def make_place(shared: Path, name: str = "", *, lasting: bool = False) -> Path:
+    """Make a directory below `shared`; unless it is lasting, the innermost `swept` around removes it.
 
     Its name is its own: tests of two files that think of the same `name` do not meet.
     """
     path = Path(tempfile.mkdtemp(prefix=f"{name}-" if name else None, dir=shared))
     path.chmod(0o755)
-    _made.append(path)
+    if not lasting:
+        _made.append(path)
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Desk, layers, own
+from tests.support.places import make_place
 
 DEFINITION = """\
 name: {name}
@@ -41,8 +42,7 @@ def roots(desk: Desk, shared: Path) -> dict[str, tuple[Path, str]]:
     )
     digest = record["blob"].removeprefix("sha256:")
     blob = next(path for path in (store / "blobs").rglob(digest))
-    work = shared / "roots"
-    work.mkdir()
+    work = make_place(shared, "roots")
     subprocess.run(["unsquashfs", "-quiet", "-no-progress", "-d", work / "root", blob], check=True)
     plain, packed = work / "root.tar", work / "root.tar.xz"
     subprocess.run(["tar", "-C", work / "root", "--sort=name", "-cf", plain, "."], check=True)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import ROOT, Desk, own
 from tests.support.pages import Command, File, script, steps, wrong
+from tests.support.places import make_place
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
@@ -23,14 +24,13 @@ def test_the_pages_that_people_follow_are_run() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_it_does_what_it_says(desk: Desk, image: Path, page: Path) -> None:
-    place = desk.place / "docs" / page.stem
-    place.mkdir(parents=True)
-    own(place.parent, desk.place)
+def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path) -> None:
+    place = make_place(shared, page.stem)
     own(place, desk.place)
     program = f'{LMOD}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
-    typed = desk.write(f"docs/{page.stem}.sh", program)
+    typed = place / "typed.sh"
+    typed.write_text(program)
     done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None)
     assert wrong(page, done.stdout) == []
 

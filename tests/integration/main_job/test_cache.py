@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.support.users import as_user
 
 
 @pytest.fixture(scope="module")
-def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Iterator[Desk]:
+def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Desk:
     """Another desk with the same image, over a store of its own with the same bytes (hard links)."""
     other = make_desk(shared, "cache", installed)
     for name in ("pytorch-mpi.yaml", "pytorch-mpi.lock.yaml"):
@@ -30,8 +29,7 @@ def other(desk: Desk, image: Path, shared: Path, installed: Path) -> Iterator[De
     for path in (other.store, *other.store.rglob("*")):
         own(path, other.place)
     other.envbuild("build", "pytorch-mpi.yaml", "--offline")
-    yield other
-    shutil.rmtree(other.place)
+    return other
 
 
 def blobs(desk: Desk) -> set[str]:

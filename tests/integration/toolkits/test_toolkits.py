@@ -6,6 +6,7 @@ All of them: `make toolkits`. PyTorch is the main job's own image.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,14 @@ SHARED = ("mpich", "pytorch")  # their controls run with the main job's image
 
 
 @pytest.fixture(scope="module", params=TOOLKITS)
-def toolkit(request: pytest.FixtureRequest, desk: Desk, image: Path) -> Path:
+def toolkit(request: pytest.FixtureRequest, desk: Desk, image: Path) -> Iterator[Path]:
     """Build a toolkit's example over the store that the main job's image has filled."""
     name = str(request.param)
     desk.write(f"{name}.yaml", (ROOT / "examples" / f"{name}.yaml").read_text())
     desk.envbuild("build", f"{name}.yaml")
-    return desk.place / f"{name}.sif"
+    built = desk.place / f"{name}.sif"
+    yield built
+    built.unlink()
 
 
 def test_it_passes(desk: Desk, toolkit: Path) -> None:

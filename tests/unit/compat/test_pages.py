@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envbuild.compat.builtin import builtin
 from envbuild.compat.facts import Facts, json_schema, kind_of, known_paths
-from envbuild.compat.page import rules_table, tables_list
+from envbuild.compat.page import rules_table, sources_list, tables_list
 
 DOCS = Path(__file__).parents[3] / "docs"
 LINE = "<!-- Written from the data, below this line: `pytest --update-golden tests/unit/compat`. -->\n"
@@ -22,7 +22,9 @@ def test_the_page_of_rules_is_up_to_date(golden: Callable[[Path, str], None]) ->
     page = DOCS / "compatibility.md"
     prose, line, _ = page.read_text(encoding="utf-8").partition(LINE)
     assert line
-    written = f"\n{rules_table(builtin())}\n## The tables\n\n{tables_list(builtin())}"
+    book = builtin()
+    sources = f"## Where the rules come from\n\n{sources_list(book)}"
+    written = f"\n{rules_table(book)}\n{sources}\n## The tables\n\n{tables_list(book)}"
     golden(page, prose + line + written)
 
 

@@ -100,7 +100,7 @@ def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
     told = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1].told
     assert (told.needed_abis, told.needed_sonames) == (("standard",), ("libmpi_abi.so.1",))
     # A program that has the Fortran bindings alone needs the MPI behind them.
-    layer["/opt/solve"] = Elf(needed=("libmpifort.so.12",), interpreter="/lib/ld.so")
+    layer = {**layer, "/opt/solve": Elf(needed=("libmpifort.so.12",), interpreter="/lib/ld.so")}
     told = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))[
         1
     ].told
