@@ -205,7 +205,7 @@ def _of_fabric(fabric: SiteFabric | None, *, lent: bool) -> dict[str, Any]:
 
 
 def _takes_tcp(transports: str) -> bool:
-    """Whether UCX may take TCP by what ``UCX_TLS`` says: a list of what it may, or after ``^`` of what not."""
+    """Whether UCX may take TCP by ``UCX_TLS``: a list of what it may take, or after ``^`` of what not."""
     names = {name.strip() for name in transports.removeprefix("^").split(",")}
     return "tcp" not in names if transports.startswith("^") else bool(names & {"", "all", "tcp"})
 

@@ -13,8 +13,9 @@ from typing import Literal
 from envbuild.store.store import LayerRecord, Store, read_record
 
 QUARANTINE = "quarantine"
+NOTES = "unchanged"
 
-Kind = Literal["layer", "blob", "file", "scan", "log", "quarantine", "leftover"]
+Kind = Literal["layer", "blob", "file", "scan", "log", "note", "quarantine", "leftover"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Item:
     ----------
     kind : str
         ``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one),
-        ``scan`` (what was read of a blob), ``log``, ``quarantine``, or ``leftover`` of a killed process.
+        ``scan`` (what was read of a blob), ``log``, ``note`` (of a build of which nothing may have
+        changed), ``quarantine``, or ``leftover`` of a killed process.
     id : str
         Layer key, blob digest, hex digest of the file or of the scanned blob; else the name.
     name : str
@@ -56,6 +58,7 @@ def items(store: Store) -> list[Item]:
     found = [*layers, *(blob for blob in _blobs(store) if blob.blob not in named)]
     found += [*_files(store), *_scans(store)]
     found += _plain(store.root / "logs", "log")
+    found += _plain(store.root / NOTES, "note")
     found += _plain(store.root / QUARANTINE, "quarantine")
     found += [item for top in ("files", "blobs") for item in _plain(store.root / top, "leftover")]
     return sorted(found, key=lambda item: (item.kind, item.id))
@@ -151,7 +154,7 @@ def _scans(store: Store) -> Iterator[Item]:
         )
 
 
-def _plain(directory: Path, kind: Literal["log", "quarantine", "leftover"]) -> list[Item]:
+def _plain(directory: Path, kind: Literal["log", "note", "quarantine", "leftover"]) -> list[Item]:
     """Return the files below a directory; as leftovers only those that never got a name."""
     return [
         Item(

@@ -18,8 +18,9 @@ from envbuild.store.pins import DIRECTORY, Needs
 from envbuild.store.store import Store, remove
 from envbuild.system import clock
 
-# A blob comes before its record; what failed builds said is looked at later than what they made.
-_LEAST_S = {"blob": 3600.0, "log": 7 * 86_400.0, "leftover": 86_400.0}
+# A blob comes before its record; what failed builds said is looked at later than what they made; and
+# without its note a build only looks once more.
+_LEAST_S = {"blob": 3600.0, "log": 7 * 86_400.0, "note": 30 * 86_400.0, "leftover": 86_400.0}
 _WORTH_TELLING = ("layer", "blob", "file")
 
 

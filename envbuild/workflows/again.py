@@ -19,6 +19,7 @@ from typing import Any
 
 from envbuild.errors import EnvbuildError
 from envbuild.events import Warned
+from envbuild.store.inventory import NOTES
 from envbuild.store.store import Store
 from envbuild.system import noted, tools
 from envbuild.system.noted import Answer
@@ -61,7 +62,7 @@ class Wanted:
     def place(self, store: Store) -> Path:
         """Return where the store notes what came of it: variables may hold secrets, a digest does not."""
         name = noted.digest(json.dumps(self.words, sort_keys=True, default=str).encode())
-        return store.root / "unchanged" / f"{name}.json"
+        return store.root / NOTES / f"{name}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,12 +308,14 @@ class TestPrune:
         run(store, needs_of([Pin(kind="image", name="x", keys=(needed.key,))]))
         assert [path.stem for path in (store.root / "scans").rglob("*.json")] == [needed.blob[7:]]
 
-    def test_logs_stay_for_a_week_and_leftovers_for_a_day(self, store: Store) -> None:
-        for name, days in (("logs/new.log", 6.0), ("logs/old.log", 8.0), ("files/.unverified-1", 2.0)):
+    def test_logs_stay_for_a_week_notes_for_a_month_and_leftovers_for_a_day(self, store: Store) -> None:
+        left = {"logs/new.log": 6.0, "logs/old.log": 8.0, "files/.unverified-1": 2.0}
+        left |= {"unchanged/new.json": 29.0, "unchanged/old.json": 31.0}
+        for name, days in left.items():
             path = store.directory(Path(name).parent.as_posix()) / Path(name).name
             path.write_text("x")
             aged(path, days)
-        assert [item.name for item in run(store).removed] == ["old.log", ".unverified-1"]
+        assert [item.name for item in run(store).removed] == ["old.json", "old.log", ".unverified-1"]
 
     def test_an_error_of_the_pins_removes_nothing(self, store: Store) -> None:
         layer(store, "a")
