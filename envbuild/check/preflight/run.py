@@ -27,7 +27,8 @@ from envbuild.check.preflight.tree import ImageTree
 from envbuild.check.run import CHANGED
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
-from envbuild.errors import CheckError, EnvbuildError, Location, RequestError
+from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.image.contents import unreadable
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
@@ -208,14 +209,8 @@ def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | Non
             largest = sorted(range(len(parts)), key=lambda index: -parts[index].descriptor.size)
             futures = {index: pool.submit(_scan, file, parts[index], store, intact) for index in largest}
             return [futures[index].result() for index in range(len(parts))]
-    except OSError as error:
-        raise RequestError(f"`{image}` cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(
-            f"a file system of `{image.name}` cannot be read: {error}",
-            at=Location(path=image),
-            hint="build the image again, or copy it again from where it came",
-        ) from error
+    except (OSError, ValueError) as error:
+        raise unreadable(image, error) from error
 
 
 def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Read:
