@@ -8,44 +8,20 @@ from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import ReadFacts, facts_of_image
 from envbuild.errors import RequestError
 from envbuild.events import Event, Warned
-from envbuild.lock.model import BasePin, Lock, RecipePin
 from envbuild.site.swap import judge_swap, tell_swap
 from envbuild.spec.site import MpiAbi, Site, SiteMpi, SiteScheduler
+from tests.support.asking import bare_lock, recipe_pin
 
 MPICH = (("mpich", "5.0.2"), ("pytorch", "2.13.0"))
 
 
 def image(*recipes: tuple[str, str], read: ReadFacts) -> Facts:
     """Return the facts of an image whose first recipe is its MPI."""
-    lock = Lock(
-        name="x",
-        version="1",
-        accelerator="cpu",
-        base=BasePin(
-            name="debian-12",
-            digest="sha256:0",
-            architecture="amd64",
-            python="3.11",
-            abi="cp311",
-            glibc="2.36",
-        ),
-        recipes=tuple(
-            RecipePin(
-                name=name,
-                kind="framework" if index else "mpi",
-                version=version,
-                variant="cpu",
-                digest="sha256:0",
-            )
-            for index, (name, version) in enumerate(recipes)
-        ),
-        requests=(),
-        system_requests=(),
-        base_debs=(),
-        system_debs=(),
-        python=(),
-        tools=(),
+    pins = (
+        recipe_pin(name, version, kind="framework" if index else "mpi")
+        for index, (name, version) in enumerate(recipes)
     )
+    lock = bare_lock(recipes=tuple(pins))
     return facts_of_image(lock, read, layered=True)
 
 
