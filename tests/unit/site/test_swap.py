@@ -6,9 +6,10 @@ import pytest
 
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import ReadFacts, facts_of_image
+from envbuild.compat.telling import tell_verdicts
 from envbuild.errors import RequestError
 from envbuild.events import Event, Warned
-from envbuild.site.swap import judge_swap, tell_swap
+from envbuild.site.swap import judge_swap
 from envbuild.spec.site import MpiAbi, Site, SiteMpi, SiteScheduler
 from tests.support.asking import bare_lock, recipe_pin
 
@@ -34,7 +35,7 @@ def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = No
 
 def told(facts: Facts, host: Site) -> list[Event]:
     events: list[Event] = []
-    tell_swap(judge_swap(facts, host), events.append)
+    tell_verdicts(judge_swap(facts, host), events.append)
     return events
 
 
@@ -61,6 +62,7 @@ def test_one_family_in_the_place_of_another() -> None:
         " and the host's intel-mpi offers: mpich, standard"
     )
     assert "  host_mpi.abis = mpich, standard (site:here)" in caught.value.problem.splitlines()
+    assert caught.value.hint == "use the image's own MPI, or build the image on an MPI of the host's ABI"
 
 
 def test_an_older_host_is_warned_of() -> None:
@@ -71,6 +73,7 @@ def test_an_older_host_is_warned_of() -> None:
         "MPI.swap-direction: the image's MPICH is 5.0.2, and the host's cray-mpich is made from the older"
         " 3.4: it may lack symbols"
     )
+    assert str(event.hint).startswith("`--mpi host` compares what programs call with the host's library,")
 
 
 def test_what_a_site_leaves_out_refuses_nothing() -> None:
