@@ -31,7 +31,7 @@ from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.contents import unreadable
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
+from envbuild.image.sif import LOCK, digest_of, read_data, read_manifest, read_sif
 from envbuild.image.sifformat import Descriptor
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES
@@ -41,7 +41,6 @@ from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import read_input
 
-_READ_BYTES = 1 << 20
 _MAX_SCAN_BYTES = 512 << 20
 # As a part of an image, in words.
 THE_LOCK = "the lock"
@@ -271,23 +270,10 @@ def _same(file: BinaryIO, part: _Part, store: Store) -> bool:
             return True
     except OSError:
         pass
-    same = _is(file, part)
+    same = bool(part.digest) and digest_of(file.fileno(), part.descriptor) == part.digest
     if same:
         _write(store, mark, "")
     return same
-
-
-def _is(file: BinaryIO, part: _Part) -> bool:
-    if not part.digest:
-        return False
-    digest, at, end = hashlib.sha256(), part.descriptor.offset, part.descriptor.end
-    while at < end:
-        chunk = os.pread(file.fileno(), min(_READ_BYTES, end - at), at)
-        if not chunk:
-            return False
-        digest.update(chunk)
-        at += len(chunk)
-    return f"sha256:{digest.hexdigest()}" == part.digest
 
 
 def _digest(content: bytes) -> str:
