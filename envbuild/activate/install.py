@@ -21,7 +21,7 @@ from envbuild.activate.default import check_free, read_default, write_default
 from envbuild.activate.layout import IMAGE, STAGE, Layout, made_by_us
 from envbuild.activate.model import Module, VerdictNote, check_names, command_names, describe
 from envbuild.activate.modulefile import DIALECTS, render
-from envbuild.activate.placing import copy_file, link, sync, told, write_file
+from envbuild.activate.placing import copy_file, link, told, write_file
 from envbuild.activate.record import RECORD, Record
 from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
 from envbuild.errors import Location, RequestError, raise_all
@@ -29,6 +29,7 @@ from envbuild.image.model import Manifest
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.files import sync
 
 # Of the image; ranks on the host's MPI are started by the host's.
 _LAUNCHERS = frozenset({"mpiexec", "mpirun"})

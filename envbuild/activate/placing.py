@@ -80,15 +80,6 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
-def sync(path: Path) -> None:
-    """Make a file or a directory's entries durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def told(root: Path, verb: str, *, hint: str = "name another directory with --root DIR") -> Iterator[None]:
     """Tell what the file system refused as what it is: somebody's choice of a directory.

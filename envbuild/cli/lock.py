@@ -66,14 +66,4 @@ def command(
         put(json_text.dumps(data))
     for change in locked.changes:
         say(f"  {change}")
-    lock = locked.lock
-    tables = (
-        lock.base_root,
-        lock.base_debs,
-        lock.system_debs,
-        lock.python,
-        lock.build_debs,
-        lock.build_python,
-    )
-    pins = sum(map(len, tables))
-    say(f"{locked.path}: {pins} packages, {'written' if locked.changes else 'unchanged'}")
+    say(f"{locked.path}: {len(locked.lock.pins)} packages, {'written' if locked.changes else 'unchanged'}")

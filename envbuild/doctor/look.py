@@ -17,6 +17,7 @@ from pathlib import Path
 from envbuild.doctor.model import Directory, Machine, Runtime
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import apptainer, clock, host, process, tools
+from envbuild.system.apptainer_conf import configuration
 from envbuild.system.survey import Survey
 
 _PROGRAMS = (
@@ -110,26 +111,17 @@ def directory(path: Path, machine: Survey) -> Directory:
 
 
 def _runtime(named: Path | None, machine: Survey) -> Runtime:
+    path = str(named or machine.variables.get("ENVBUILD_APPTAINER") or machine.program("apptainer") or "")
     try:
         found = apptainer.find(named)
-    except MachineError as error:
-        path = str(named or machine.variables.get("ENVBUILD_APPTAINER") or machine.program("apptainer") or "")
-        old = re.match(r"Apptainer (\S+) at", error.problem)
-        return Runtime(path=path, version=old[1] if old else "", too_old=old is not None)
+    except apptainer.OldApptainerError as error:
+        return Runtime(path=path, version=error.version, too_old=True)
+    except MachineError:
+        return Runtime(path=path)
     except EnvbuildError:
         return Runtime()
-    told = process.run([found.program, "buildcfg"], env=host.environment(), timeout_s=_TRY_S).stdout
-    settings = dict(re.findall(r"^(\w+)=(.*)$", told, flags=re.MULTILINE))
-    configured = machine.text(settings.get("APPTAINER_CONF_FILE", "/etc/apptainer/apptainer.conf"))
-    overlay = re.findall(r"^[ \t]*enable overlay[ \t]*=[ \t]*(\w+)", configured, flags=re.MULTILINE)
-    starter = Path(settings.get("LIBEXECDIR", "/nonexistent"), "apptainer/bin/starter-suid")
-    setuid = False
-    with contextlib.suppress(OSError):
-        status = starter.stat()
-        setuid = bool(status.st_mode & stat.S_ISUID) and status.st_uid == 0
-    return Runtime(
-        path=str(found.program), version=found.version, setuid=setuid, overlay=(overlay or [""])[-1]
-    )
+    conf = configuration(found.buildcfg(), machine)
+    return Runtime(path=str(found.program), version=found.version, setuid=conf.starter, overlay=conf.overlay)
 
 
 def _beside(runtime: Runtime, machine: Survey) -> dict[str, str]:

@@ -24,16 +24,23 @@ def file_systems(image: Path) -> Iterator[list[Squashfs]]:
     try:
         file = image.open("rb")
     except OSError as error:
-        raise RequestError(f"`{image}` cannot be read: {error.strerror}") from error
+        raise unreadable(image, error) from error
     with file:
         try:
             yield [Squashfs(file, part.offset, part.size) for part in partitions]
         except ValueError as error:
-            raise RequestError(
-                f"a file system of `{image.name}` cannot be read: {error}",
-                at=Location(path=image),
-                hint="build the image again, or copy it again from where it came",
-            ) from error
+            raise unreadable(image, error) from error
+
+
+def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
+    """Return what to tell of an image that cannot be read, or a file system of which is damaged."""
+    if isinstance(error, OSError):
+        return RequestError(f"`{image}` cannot be read: {error.strerror}")
+    return RequestError(
+        f"a file system of `{image.name}` cannot be read: {error}",
+        at=Location(path=image),
+        hint="build the image again, or copy it again from where it came",
+    )
 
 
 def image_entries(image: Path) -> dict[str, Entry]:

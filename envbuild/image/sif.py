@@ -27,6 +27,7 @@ __all__ = [
     "DataObject",
     "PartVerdict",
     "SifFile",
+    "digest_of",
     "looks_like_sif",
     "read_data",
     "read_manifest",
@@ -213,7 +214,7 @@ def _observed(file: int, part: Part | None, there: Descriptor | None, advanced: 
         return "absent"
     if part is not None and (part.role == "root") != (there.partition_type == PartitionType.PRIMARY):
         return "absent"
-    return _digest(file, there, advanced)
+    return digest_of(file, there, advanced)
 
 
 def _read_tables(file: int, path: Path) -> SifFile:
@@ -260,7 +261,16 @@ def _read_tables(file: int, path: Path) -> SifFile:
     )
 
 
-def _digest(file: int, thing: Descriptor, advanced: Advanced) -> str:
+def digest_of(file: int, thing: Descriptor, advanced: Advanced = lambda _: None) -> str:
+    """Return the digest of what a descriptor names: ``sha256:…``.
+
+    Parameters
+    ----------
+    file : int
+        The image, open for reading.
+    advanced : callable
+        Called with the number of bytes each time that so many were read.
+    """
     digest = hashlib.sha256()
     at = thing.offset
     while at < thing.end:

@@ -261,6 +261,18 @@ class Lock:
     build_python: tuple[PythonPin, ...] = ()
     format: int = LOCK_FORMAT
 
+    @property
+    def pins(self) -> tuple[DebPin | PythonPin | RootPin, ...]:
+        """Everything that is pinned to a file, in the order of the tables; one file may be there twice."""
+        return (
+            *self.base_root,
+            *self.base_debs,
+            *self.system_debs,
+            *self.python,
+            *self.build_debs,
+            *self.build_python,
+        )
+
     def needed_by(self, names: Iterable[str]) -> set[str]:
         """Return the Python distributions of the image that some need, themselves among them."""
         pins = {pin.name: pin for pin in self.python}

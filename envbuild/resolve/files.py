@@ -17,7 +17,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.system.files import sha256
+from envbuild.system.files import sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
 
@@ -73,9 +73,9 @@ class FileCache:
                 check(part, pin)
                 # Read-only and the same for every user of a shared store.
                 part.chmod(0o444)
-                _flush(part)
+                sync(part)
                 part.replace(final)
-            _flush(final.parent)
+            sync(final.parent)
         except OSError as error:
             problem = f"the cache `{self.root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
@@ -126,11 +126,3 @@ def copy(source: Path, target: Path) -> None:
             writing.truncate()
             while chunk := reading.read(_CHUNK_BYTES):
                 writing.write(chunk)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

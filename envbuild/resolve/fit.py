@@ -11,8 +11,9 @@ from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
 from envbuild.compat.from_site import PLACES, facts_of_site, merge
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import Emit, Warned
+from envbuild.compat.telling import tell_verdicts
+from envbuild.errors import Location, RequestError
+from envbuild.events import Emit
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.spec.asked import Asked
 from envbuild.spec.variants import older_accelerators
@@ -43,21 +44,19 @@ def stack_of(asked: Asked, lock: Lock, *, layered: bool | None = None) -> Facts:
 
 
 def tell(verdicts: tuple[Verdict, ...], asked: Asked, emit: Emit) -> None:
-    """Refuse what is incompatible, all of it at once, and warn of what people should know.
+    """Refuse and warn with the places of the spec and the site's file.
 
     Raises
     ------
     RequestError, ManyErrors
-        With the rule, the facts that clash and where each stands.
+        As `tell_verdicts`.
     """
-    errors: list[EnvbuildError] = []
-    for verdict in verdicts:
-        if verdict.outcome == "incompatible":
-            at = _place(verdict, asked)
-            errors.append(RequestError(verdict.explained, at=at, hint=_hint(verdict, asked)))
-        elif verdict.tell:
-            emit(Warned(text=verdict.sentence, hint=_hint(verdict, asked)))
-    raise_all(errors)
+    tell_verdicts(
+        verdicts,
+        emit,
+        place=lambda verdict: _place(verdict, asked),
+        hint=lambda verdict: _hint(verdict, asked),
+    )
 
 
 def _hint(verdict: Verdict, asked: Asked) -> str:

@@ -16,6 +16,7 @@ from envbuild.spec.site import (
     SiteRuntime,
     SiteScheduler,
 )
+from envbuild.system.apptainer_conf import configuration
 from envbuild.system.survey import Survey
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
@@ -287,33 +288,23 @@ class _Seen:
         if version is None:
             self.unknown["runtimes"] = "there is no apptainer on PATH"
             return ()
-        built = self.says("apptainer", "buildcfg")
-        settings, namespaces = self._settings(built), self._user_namespaces()
-        overlay, setuid = settings.get("enable overlay"), settings.get("allow setuid")
-        if "APPTAINER_SUID_INSTALL=0" in built.split():
-            setuid = False
-        if overlay is None:
+        conf = configuration(self.says("apptainer", "buildcfg"), self.machine)
+        namespaces = self._user_namespaces()
+        if not conf.overlay:
             self.unknown["runtimes.overlay"] = "apptainer's settings cannot be read"
         if namespaces is None:
             self.unknown["runtimes.user_namespaces"] = "the kernel does not tell"
-        if setuid is None:
+        if conf.setuid is None:
             self.unknown["runtimes.setuid"] = "apptainer's settings cannot be read"
         return (
             SiteRuntime(
                 name="apptainer",
                 version=version[1],
-                overlay=overlay,
+                overlay=conf.overlay != "no" if conf.overlay else None,
                 user_namespaces=namespaces,
-                setuid=setuid,
+                setuid=conf.setuid,
             ),
         )
-
-    def _settings(self, built: str) -> dict[str, bool]:
-        """Return what apptainer's settings allow, by their names; the last of a name counts."""
-        place = re.search(r"^APPTAINER_CONF_FILE=(/.+)$", built, re.MULTILINE)
-        text = self.machine.text(place[1]) if place else ""
-        found = re.findall(r"^[ \t]*(enable overlay|allow setuid)[ \t]*=[ \t]*(\w+)", text, re.MULTILINE)
-        return {name: word != "no" for name, word in found}
 
     def _user_namespaces(self) -> bool | None:
         most = self.machine.text("/proc/sys/user/max_user_namespaces")

@@ -7,8 +7,6 @@ from dataclasses import replace
 from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_site import on_site
-from envbuild.errors import EnvbuildError, RequestError, raise_all
-from envbuild.events import Emit, Warned
 from envbuild.spec.site import Site
 
 # Rules that decide whether an image starts at all.
@@ -52,20 +50,3 @@ def judge_fabric(image: Facts, site: Site, *, on_host_mpi: bool = False) -> tupl
     """Return what the rules on fabrics say of an image that uses the site's."""
     verdicts = judge(on_site(image, site, host_mpi=on_host_mpi, host_fabric=True))
     return tuple(verdict for verdict in verdicts if verdict.rule.startswith("FABRIC."))
-
-
-def tell_swap(verdicts: tuple[Verdict, ...], emit: Emit) -> None:
-    """Refuse what is incompatible, all of it at once, and warn of what people should know.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        With the rule, the facts that clash and where each stands.
-    """
-    errors: list[EnvbuildError] = []
-    for verdict in verdicts:
-        if verdict.outcome == "incompatible":
-            errors.append(RequestError(verdict.explained, hint=verdict.hint))
-        elif verdict.tell:
-            emit(Warned(text=verdict.sentence, hint=verdict.hint))
-    raise_all(errors)

@@ -36,7 +36,7 @@ from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestErro
 from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
 from envbuild.system import host, process
-from envbuild.system.files import sha256
+from envbuild.system.files import sha256, sync
 
 RECORD_FORMAT = 2
 
@@ -303,15 +303,6 @@ def _remove_foreign(path: Path) -> None:
     except PermissionError:
         argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
         process.run(argv, env=host.environment(), timeout_s=300)
-
-
-def sync(path: Path) -> None:
-    """Make a file or a directory's entries durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove(path: Path) -> None:

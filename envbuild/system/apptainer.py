@@ -15,6 +15,14 @@ OLDEST = (1, 3)
 _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
 
 
+class OldApptainerError(MachineError):
+    """An Apptainer is older than what images need; `version` is what it says of itself."""
+
+    def __init__(self, program: Path, version: str) -> None:
+        super().__init__(f"Apptainer {version} at `{program}` is too old: 1.3 or newer is needed", hint=_HINT)
+        self.version = version
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
     """A host path that an image sees; the target should exist in the image."""
@@ -96,6 +104,11 @@ class Apptainer:
             words += ["--pwd", cwd]
         return [*words, str(image), *argv]
 
+    def buildcfg(self) -> str:
+        """Return what it says of how it was built; empty where it does not tell."""
+        done = process.run([self.program, "buildcfg"], env=host.environment(), timeout_s=30)
+        return done.stdout if done.ok else ""
+
 
 def find(path: Path | None = None) -> Apptainer:
     """Return the Apptainer to use: the one named, else ENVBUILD_APPTAINER, else the one on PATH.
@@ -103,7 +116,7 @@ def find(path: Path | None = None) -> Apptainer:
     Raises
     ------
     MachineError
-        There is none, or it is older than 1.3.
+        There is none, or (an `OldApptainerError`) it is older than 1.3.
     """
     named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
     program = named or host.find_program("apptainer", hint=_HINT)
@@ -114,7 +127,5 @@ def find(path: Path | None = None) -> Apptainer:
     if not finished.ok or found is None or "apptainer" not in finished.stdout:
         raise MachineError(f"`{program}` is not an Apptainer", hint=_HINT)
     if (int(found[1]), int(found[2])) < OLDEST:
-        raise MachineError(
-            f"Apptainer {found[0]} at `{program}` is too old: 1.3 or newer is needed", hint=_HINT
-        )
+        raise OldApptainerError(program, found[0])
     return Apptainer(program=program, version=found[0])

@@ -150,7 +150,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(descriptor)
         temporary.replace(target)
-        _sync_directory(target.parent)
+        sync(target.parent)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise RequestError(f"`{path}` cannot be written: {_reason(error)}") from None
     except OSError as error:
@@ -158,6 +158,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Make a file or a directory's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -239,14 +248,6 @@ def _neighbour_hint(path: Path) -> str | None:
     with contextlib.suppress(OSError, ValueError):
         return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
     return None
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: OSError | ValueError) -> str:

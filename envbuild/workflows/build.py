@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.design import design, manifest_with
+from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import hold, keep_image
@@ -129,7 +129,7 @@ def build_image(
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
     records = {} if missing else {layer.name: _finished(layer, settings) for layer in plan.parts()}
     held = None
-    if missing or not is_image(path, manifest_with(state, _parts(plan, records), flat=flat)):
+    if missing or not is_image(path, manifest_with(state, parts_of(plan, records), flat=flat)):
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, settings.store)
         with spans.span("verify layers of the store"):
@@ -137,7 +137,7 @@ def build_image(
         missing = missing_layers(plan, settings.store, rebuild=rebuild)
     if missing:
         records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
-    parts = _parts(plan, records)
+    parts = parts_of(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
     if not unchanged:
@@ -235,19 +235,6 @@ def _preflight(path: Path, settings: Settings) -> Preflight:
     seconds = clock.seconds() - started
     settings.emit(TaskDone(task="check", seconds=seconds) if found.passed else TaskFailed(task="check"))
     return found
-
-
-def _parts(plan: BuildPlan, records: Mapping[str, LayerRecord]) -> list[Part]:
-    return [
-        Part(
-            role="root" if layer.name == plan.root else "overlay",
-            # Sorted where one holds all, so that a flat image is the same however it came about.
-            layers=plan.members[layer.name] if plan.overlays else tuple(sorted(plan.members[layer.name])),
-            digest=records[layer.name].blob,
-            size_bytes=records[layer.name].size_bytes,
-        )
-        for layer in plan.parts()
-    ]
 
 
 def plan_record(state: Locked, settings: Settings) -> Path:

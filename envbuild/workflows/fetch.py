@@ -34,16 +34,8 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
 def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
     """Return everything that a lock pins to a file, each file once."""
     pins: dict[str, DebPin | PythonPin | RootPin] = {}
-    for table in (
-        lock.base_root,
-        lock.base_debs,
-        lock.system_debs,
-        lock.python,
-        lock.build_debs,
-        lock.build_python,
-    ):
-        for pin in table:
-            pins.setdefault(pin.sha256, pin)
+    for pin in lock.pins:
+        pins.setdefault(pin.sha256, pin)
     return tuple(pins.values())
 
 

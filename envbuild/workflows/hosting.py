@@ -18,13 +18,14 @@ from envbuild.check.preflight.rules import MPI_ABI, SYMBOLS, Problem
 from envbuild.check.preflight.run import look
 from envbuild.check.run import Subject
 from envbuild.compat.from_site import is_closed, undone_settings
+from envbuild.compat.telling import tell_verdicts
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.site.fabric import fabric_names, plan_fabric
 from envbuild.site.files import HostTree
 from envbuild.site.inject import Injection, lent_names, plan_mpi, read_host_mpi
 from envbuild.site.lent import ImageSide
-from envbuild.site.swap import judge_fabric, judge_swap, tell_swap
+from envbuild.site.swap import judge_fabric, judge_swap
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import read_site
@@ -65,14 +66,14 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
     looked = look(subject.image, settings.store)
     if wanted.mpi and not (site.mpi and site.mpi.libraries):
         # What the site says of its MPI may refuse the image whatever its libraries are.
-        tell_swap(judge_swap(looked.facts(looked.preflight()), site), settings.emit)
+        tell_verdicts(judge_swap(looked.facts(looked.preflight()), site), settings.emit)
     own = looked.preflight(names=names_lent(site, wanted, tree))
     # What files tell of this host comes first; the rules then judge what is known of both besides.
     injection = planned(site, image_side(looked.manifest, own), wanted, tree)
     image = looked.facts(own)
     told = judge_swap(image, site, read=read_host_mpi(site, tree=tree)) if wanted.mpi else ()
     told += judge_fabric(image, site, on_host_mpi=wanted.mpi) if wanted.fabric else ()
-    tell_swap(told, settings.emit)
+    tell_verdicts(told, settings.emit)
     if wanted.fabric:
         _tell_open(site, settings.emit)
     if wanted.mpi:

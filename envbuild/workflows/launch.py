@@ -14,13 +14,14 @@ from envbuild.check.launching import launcher_for, pmi_doubt, visible_variables
 from envbuild.check.run import Subject
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_lock import facts_of_lock
+from envbuild.compat.telling import tell_verdicts
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load
 from envbuild.site.inject import Injection
-from envbuild.site.swap import judge_start, tell_swap
+from envbuild.site.swap import judge_start
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
@@ -61,7 +62,7 @@ def launch_line(
     _refuse_foreign(manifest, site, by_scheduler=known.by_scheduler)
     _tell_other_runtimes(site, settings.emit)
     start = judge_start(_facts(image, manifest), site, lent_fabric=lend.fabric, on_host_mpi=lend.mpi)
-    tell_swap(start, settings.emit)
+    tell_verdicts(start, settings.emit)
     injection = lent(subject, settings, lend)[1] if lend else None
     # Asked last: what refuses an image does not depend on whether srun is here.
     known = with_offer(known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,11 +97,12 @@ def check_recipe(
     RequestError, ManyErrors
         All rules that it breaks, or the image holds another state of it.
     """
-    directories = settings.recipes
-    source = read_recipe(name, recipes=directories)
-    controls, mistakes = _controls_of(source, directories)
+    source = read_recipe(name, recipes=settings.recipes)
+    catalog = find_catalog(settings.recipes)
+    places = {each: at for each in catalog.recipe_names() if (at := catalog.recipe(each)) is not None}
+    controls, mistakes = _controls_of(source, places)
     mistakes += [*rule_mistakes(source), *unproven_checks(source, controls)]
-    mistakes += requirement_mistakes(source, _known_recipes(source, directories))
+    mistakes += requirement_mistakes(source, _known_recipes(source, places, settings.recipes))
     raise_all(sorted(mistakes, key=lambda mistake: mistake.at or Location(path=source.loaded.path)))
     recipe = source.loaded.value
     own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
@@ -134,11 +135,13 @@ def read_controls(directory: Path) -> Loaded[Controls] | None:
     return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
 
 
-def _known_recipes(source: RecipeSource, directories: Sequence[Path]) -> dict[str, Recipe | None]:
+def _known_recipes(
+    source: RecipeSource, names: Iterable[str], directories: Sequence[Path]
+) -> dict[str, Recipe | None]:
     """Return the names of all recipes, and of those that this one requires what they are."""
     recipe = source.loaded.value
     required = {*(choice.name for choice in recipe.requires), *recipe.requires_one_of}
-    found: dict[str, Recipe | None] = dict.fromkeys(find_catalog(directories).recipe_names())
+    found: dict[str, Recipe | None] = dict.fromkeys(names)
     for name in sorted(required & found.keys()):
         try:
             found[name] = read_recipe(name, recipes=directories).loaded.value
@@ -148,18 +151,21 @@ def _known_recipes(source: RecipeSource, directories: Sequence[Path]) -> dict[st
 
 
 def _controls_of(
-    source: RecipeSource, directories: Sequence[Path]
+    source: RecipeSource, places: Mapping[str, Path]
 ) -> tuple[list[Spoiled], list[EnvbuildError]]:
-    """Return the controls of a recipe's jobs, those of jobs that it shares with another among them."""
-    catalog = find_catalog(directories)
+    """Return the controls of a recipe's jobs, those of jobs that it shares with another among them.
+
+    Parameters
+    ----------
+    places : mapping of str to Path
+        Recipe → its directory, of all that there are.
+    """
     name = source.loaded.value.name
     left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
     found: list[Spoiled] = []
     mistakes: list[EnvbuildError] = []
-    for each in (name, *(other for other in catalog.recipe_names() if other != name)):
-        directory = catalog.recipe(each)
-        if directory is None:
-            raise AssertionError("a name of the catalog has a directory")
+    # Its own come first: a job that it shares is then not another's.
+    for each, directory in sorted(places.items(), key=lambda place: (place[0] != name, place[0])):
         own = each == name
         try:
             loaded = read_controls(directory)

@@ -14,7 +14,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Note, TaskDone, TaskStarted, Warned
 from envbuild.image.compare import Difference, compare_images
 from envbuild.image.compose import bill_of, compose
-from envbuild.image.model import Manifest, Part
+from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest, verify_parts
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.satisfy import tool_differences
@@ -28,6 +28,7 @@ from envbuild.spec.model import Choice, EnvSpec
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system import clock, host, tools
 from envbuild.system.files import is_directory, sha256
+from envbuild.workflows.design import parts_of
 from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.reproduced import LayerDifference, Reproduced
@@ -245,16 +246,7 @@ def _asked(story: _Story, settings: Settings) -> Asked:
 
 
 def _compose(path: Path, story: _Story, records: Mapping[str, LayerRecord], store: Store) -> None:
-    plan = story.plan
-    parts = [
-        Part(
-            role="root" if layer.name == plan.root else "overlay",
-            layers=plan.members[layer.name] if plan.overlays else tuple(sorted(plan.members[layer.name])),
-            digest=records[layer.name].blob,
-            size_bytes=records[layer.name].size_bytes,
-        )
-        for layer in plan.parts()
-    ]
+    parts = parts_of(story.plan, records)
     blobs = [(part, store.blob_path(part.digest)) for part in parts]
     compose(
         path,

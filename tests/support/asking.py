@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import Choice, EnvSpec, Packages
@@ -111,17 +112,29 @@ def asked(
     )
 
 
-def deb(name: str, version: str = "1.0-1", *, sha256: str = "d" * 64, size_bytes: int = 10) -> DebPin:
+def deb(
+    name: str,
+    version: str = "1.0-1",
+    *,
+    origin: str = "debian:bookworm",
+    sha256: str = "d" * 64,
+    size_bytes: int = 10,
+) -> DebPin:
     """Return a Debian pin."""
     return DebPin(
         name=name,
         version=version,
         architecture="amd64",
-        origin="debian:bookworm",
+        origin=origin,
         file=f"pool/main/{name[0]}/{name}/{name}_{version.rpartition(':')[2]}_amd64.deb",
         size_bytes=size_bytes,
         sha256=sha256,
     )
+
+
+def build_deb(pin: DebPin, layer: str) -> BuildDebPin:
+    """Return a Debian pin as one of the toolchain that builds a layer."""
+    return BuildDebPin(**asdict(pin), layer=layer)
 
 
 def wheel(
@@ -131,20 +144,55 @@ def wheel(
     requires: Sequence[str] = (),
     layer: str = "python",
     origin: str = "pypi",
+    file: str | None = None,
     sha256: str = "e" * 64,
     size_bytes: int = 10,
 ) -> PythonPin:
-    """Return a Python pin."""
+    """Return a Python pin, of a wheel where no file is named."""
     return PythonPin(
         name=name,
         version=version,
         origin=origin,
-        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        file=file or f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
         size_bytes=size_bytes,
         sha256=sha256,
         layer=layer,
         requires=tuple(requires),
     )
+
+
+def recipe_pin(
+    name: str,
+    version: str,
+    *,
+    kind: str = "framework",
+    variant: str = "cpu",
+    digest: str = "sha256:" + "3" * 64,
+) -> RecipePin:
+    """Return a recipe's pin."""
+    return RecipePin(name=name, kind=kind, version=version, variant=variant, digest=digest)
+
+
+def base_pin(
+    image: BaseImage | None = None, *, digest: str = BASE_DIGEST, architecture: str = "amd64"
+) -> BasePin:
+    """Return the pin of a base image: Debian 12, where none is named."""
+    base = image or base_image()
+    return BasePin(
+        name=base.name,
+        digest=digest,
+        architecture=architecture,
+        python=base.python.version,
+        abi=base.python.abi,
+        glibc=base.glibc,
+    )
+
+
+def bare_lock(**changes: Any) -> Lock:
+    """Return a lock of a base and nothing else, but for some of its fields."""
+    tables = ("recipes", "requests", "system_requests", "base_debs", "system_debs", "python", "tools")
+    fields: dict[str, Any] = {"name": "demo", "version": "1", "accelerator": "cpu", "base": base_pin()}
+    return Lock(**(fields | dict.fromkeys(tables, ()) | changes))
 
 
 def lock_of(
@@ -156,23 +204,16 @@ def lock_of(
 ) -> Lock:
     """Return a lock that says of itself that it was made for what is asked."""
     base = what.base
-    return Lock(
+    return bare_lock(
         name=what.spec.name,
         version=what.spec.version,
         accelerator=str(what.spec.accelerator),
-        base=BasePin(
-            name=base.name,
-            digest=what.base_digest,
-            architecture=what.architecture,
-            python=base.python.version,
-            abi=base.python.abi,
-            glibc=base.glibc,
-        ),
+        base=base_pin(base, digest=what.base_digest, architecture=what.architecture),
         recipes=tuple(
-            RecipePin(
-                name=entry.recipe.name,
+            recipe_pin(
+                entry.recipe.name,
+                entry.version,
                 kind=entry.recipe.kind,
-                version=entry.version,
                 variant=entry.variant_name,
                 digest=entry.digest,
             )
@@ -183,5 +224,4 @@ def lock_of(
         base_debs=tuple(base_debs) if base_debs is not None else tuple(deb(name) for name in base.packages),
         system_debs=tuple(system_debs),
         python=tuple(python),
-        tools=(),
     )

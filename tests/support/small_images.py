@@ -9,11 +9,12 @@ from pathlib import Path
 
 from envbuild.image import sif
 from envbuild.image.model import Manifest, Part
-from envbuild.lock.model import BasePin, Lock, PythonPin, RecipePin
+from envbuild.lock.model import Lock, PythonPin
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from envbuild.system.files import sha256
 from tests.support import trees
+from tests.support.asking import bare_lock, base_pin, recipe_pin
 from tests.support.elves import Elf
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -94,34 +95,19 @@ def _manifest(parts: Sequence[Part], changes: Mapping[str, object]) -> Manifest:
 
 def _lock(manifest: Manifest) -> Lock:
     """Return a lock of the manifest's recipes and nothing else."""
-    return Lock(
+    return bare_lock(
         name=manifest.name,
         version=manifest.version,
-        accelerator="cpu",
-        base=BasePin(
+        base=replace(
+            base_pin(architecture=manifest.architecture),
             name=manifest.base,
-            digest="sha256:" + "0" * 64,
-            architecture=manifest.architecture,
             python=manifest.python,
-            abi="cp311",
             glibc=manifest.glibc,
         ),
         recipes=tuple(
-            RecipePin(
-                name=name,
-                kind="mpi" if name == manifest.mpi else "framework",
-                version=version,
-                variant="cpu",
-                digest="sha256:" + "0" * 64,
-            )
+            recipe_pin(name, version, kind="mpi" if name == manifest.mpi else "framework")
             for name, version in sorted(manifest.recipes.items())
         ),
-        requests=(),
-        system_requests=(),
-        base_debs=(),
-        system_debs=(),
-        python=(),
-        tools=(),
     )
 
 

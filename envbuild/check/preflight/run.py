@@ -27,10 +27,11 @@ from envbuild.check.preflight.tree import ImageTree
 from envbuild.check.run import CHANGED
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
-from envbuild.errors import CheckError, EnvbuildError, Location, RequestError
+from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.image.contents import unreadable
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
+from envbuild.image.sif import LOCK, digest_of, read_data, read_manifest, read_sif
 from envbuild.image.sifformat import Descriptor
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES
@@ -40,7 +41,6 @@ from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import read_input
 
-_READ_BYTES = 1 << 20
 _MAX_SCAN_BYTES = 512 << 20
 # As a part of an image, in words.
 THE_LOCK = "the lock"
@@ -208,14 +208,8 @@ def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | Non
             largest = sorted(range(len(parts)), key=lambda index: -parts[index].descriptor.size)
             futures = {index: pool.submit(_scan, file, parts[index], store, intact) for index in largest}
             return [futures[index].result() for index in range(len(parts))]
-    except OSError as error:
-        raise RequestError(f"`{image}` cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(
-            f"a file system of `{image.name}` cannot be read: {error}",
-            at=Location(path=image),
-            hint="build the image again, or copy it again from where it came",
-        ) from error
+    except (OSError, ValueError) as error:
+        raise unreadable(image, error) from error
 
 
 def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Read:
@@ -276,23 +270,10 @@ def _same(file: BinaryIO, part: _Part, store: Store) -> bool:
             return True
     except OSError:
         pass
-    same = _is(file, part)
+    same = bool(part.digest) and digest_of(file.fileno(), part.descriptor) == part.digest
     if same:
         _write(store, mark, "")
     return same
-
-
-def _is(file: BinaryIO, part: _Part) -> bool:
-    if not part.digest:
-        return False
-    digest, at, end = hashlib.sha256(), part.descriptor.offset, part.descriptor.end
-    while at < end:
-        chunk = os.pread(file.fileno(), min(_READ_BYTES, end - at), at)
-        if not chunk:
-            return False
-        digest.update(chunk)
-        at += len(chunk)
-    return f"sha256:{digest.hexdigest()}" == part.digest
 
 
 def _digest(content: bytes) -> str:

@@ -19,21 +19,14 @@ from envbuild.compat.from_site import (
     plugin_file,
     undone_settings,
 )
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.lock.model import DebPin, Lock, PythonPin
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
+from tests.support import asking
+from tests.support.asking import bare_lock, base_pin, recipe_pin
 
 
 def wheel(name: str, version: str, *requires: str) -> PythonPin:
-    return PythonPin(
-        name=name,
-        version=version,
-        origin="pypi",
-        file=f"{name}.whl",
-        size_bytes=1,
-        sha256="0" * 64,
-        layer="python",
-        requires=requires,
-    )
+    return asking.wheel(name, version, requires=requires)
 
 
 def lock(
@@ -43,28 +36,12 @@ def lock(
     architecture: str = "amd64",
     debs: tuple[DebPin, ...] = (),
 ) -> Lock:
-    return Lock(
-        name="x",
-        version="1",
+    return bare_lock(
         accelerator=accelerator,
-        base=BasePin(
-            name="debian-12",
-            digest="sha256:0",
-            architecture=architecture,
-            python="3.11",
-            abi="cp311",
-            glibc="2.36",
-        ),
-        recipes=tuple(
-            RecipePin(name=name, kind=kind, version=version, variant="cpu", digest="sha256:0")
-            for name, kind, version in recipes
-        ),
-        requests=(),
-        system_requests=(),
-        base_debs=(),
+        base=base_pin(architecture=architecture),
+        recipes=tuple(recipe_pin(name, version, kind=kind) for name, kind, version in recipes),
         system_debs=debs,
         python=python,
-        tools=(),
     )
 
 
@@ -153,15 +130,7 @@ def test_the_mpi_of_a_lock() -> None:
     facts = facts_of_lock(lock(recipes=(("mpich", "mpi", "5.0.2"),)))
     assert (facts.mpi.abis, facts.mpi.source) == (("mpich", "standard"), "image")
     assert facts.pmi.spoken == ("pmi2",)
-    deb = DebPin(
-        name="libopenmpi3",
-        version="4.1.4-3+b1",
-        architecture="amd64",
-        origin="debian:bookworm",
-        file="pool/x.deb",
-        size_bytes=1,
-        sha256="0" * 64,
-    )
+    deb = asking.deb("libopenmpi3", "4.1.4-3+b1")
     debian = facts_of_lock(lock(recipes=(("openmpi-debian", "mpi", "4.1"),), debs=(deb,)))
     assert (debian.mpi.family, debian.mpi.version, debian.mpi.abis) == ("openmpi", "4.1.4", ("openmpi-40",))
 

@@ -15,7 +15,7 @@ from envbuild.doctor.look import directory, look
 from envbuild.doctor.model import Machine
 from envbuild.system.survey import Survey
 
-BUILDCFG = "LIBEXECDIR={root}/libexec\nAPPTAINER_CONF_FILE=/etc/apptainer/apptainer.conf\n"
+BUILDCFG = "LIBEXECDIR=/libexec\nAPPTAINER_CONF_FILE=/etc/apptainer/apptainer.conf\n"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
         "proc/self/status": "Name:\tx\nUmask:\t0027\n",
     }.items():
         write(tmp_path / name, text)
-    program(tmp_path / "usr/bin/apptainer", version="1.4.5", root=tmp_path)
+    program(tmp_path / "usr/bin/apptainer", version="1.4.5")
     return tmp_path
 
 
@@ -39,9 +39,10 @@ def write(path: Path, text: str, *, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def program(path: Path, *, version: str, root: Path) -> None:
-    said = BUILDCFG.format(root=root)
-    text = f"#!/bin/sh\ncase $1 in --version) echo apptainer version {version};; *) echo '{said}';; esac\n"
+def program(path: Path, *, version: str) -> None:
+    text = (
+        f"#!/bin/sh\ncase $1 in --version) echo apptainer version {version};; *) echo '{BUILDCFG}';; esac\n"
+    )
     write(path, text, mode=0o755)
 
 
@@ -83,7 +84,7 @@ def test_a_starter_counts_with_its_bit_alone(root: Path) -> None:
 
 
 def test_an_old_apptainer_and_none(root: Path) -> None:
-    program(root / "usr/bin/apptainer", version="1.1.9", root=root)
+    program(root / "usr/bin/apptainer", version="1.1.9")
     assert (seen(root).runtime.version, seen(root).runtime.too_old) == ("1.1.9", True)
     write(root / "usr/bin/apptainer", "#!/bin/sh\nexit 1\n", mode=0o755)
     assert seen(root).runtime.version == ""

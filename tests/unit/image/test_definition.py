@@ -15,64 +15,24 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.image.definition import definition_file
 from envbuild.image.environment import default_environment
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RootPin
+from envbuild.lock.model import RootPin
+from tests.support.asking import bare_lock, build_deb, deb, wheel
 from tests.support.trees import manifest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "export"
 
 
-def deb(name: str, version: str) -> DebPin:
-    return DebPin(
-        name=name,
-        version=version,
-        architecture="amd64",
-        origin="debian:bookworm",
-        file=f"pool/{name}.deb",
-        size_bytes=1,
-        sha256="1" * 64,
-    )
-
-
-def pin(name: str, version: str, layer: str, *, file: str = "x.whl", origin: str = "pypi") -> PythonPin:
-    digest = (name[0] * 64).replace(name[0], f"{ord(name[0]) % 16:x}")
-    return PythonPin(
-        name=name, version=version, origin=origin, file=file, size_bytes=1, sha256=digest, layer=layer
-    )
-
-
-LOCK = Lock(
-    name="demo",
+LOCK = bare_lock(
     version="2026.11",
-    accelerator="cpu",
-    base=BasePin(
-        name="debian-12",
-        digest="sha256:" + "0" * 64,
-        architecture="amd64",
-        python="3.11",
-        abi="cp311",
-        glibc="2.36",
-    ),
-    recipes=(),
-    requests=(),
-    system_requests=(),
     base_debs=(deb("libc6", "2.36-9+deb12u14"), deb("python3", "3.11.2-1+b1")),
     system_debs=(deb("less", "590-2.1~deb12u2"),),
     python=(
-        pin("horovod", "0.28.1", "framework:horovod", file="horovod-0.28.1.tar.gz"),
-        pin("mpich", "5.0.2", "mpi"),
-        pin("torch", "2.13.0+cpu", "framework:pytorch", origin="pytorch-cpu"),
+        wheel("horovod", "0.28.1", layer="framework:horovod", file="horovod-0.28.1.tar.gz", sha256="8" * 64),
+        wheel("mpich", "5.0.2", layer="mpi", sha256="d" * 64),
+        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", origin="pytorch-cpu", sha256="4" * 64),
     ),
-    tools=(),
-    build_debs=(
-        BuildDebPin(
-            **{
-                name: getattr(deb("cmake", "3.25"), name)
-                for name in ("name", "version", "architecture", "origin", "file", "size_bytes", "sha256")
-            },
-            layer="framework:horovod",
-        ),
-    ),
-    build_python=(pin("setuptools", "80.1", "framework:horovod"),),
+    build_debs=(build_deb(deb("cmake", "3.25"), "framework:horovod"),),
+    build_python=(wheel("setuptools", "80.1", layer="framework:horovod", sha256="3" * 64),),
 )
 
 

@@ -29,8 +29,9 @@ from envbuild.image.sbom import deb_purl, python_purl, sbom
 from envbuild.image.sif import SBOM, read_sif
 from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.image.squashfs import Squashfs
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.system import squashfs
+from tests.support.asking import bare_lock, build_deb, deb, recipe_pin, wheel
 from tests.support.small_images import BASE, Layer, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"
@@ -55,56 +56,15 @@ Version: 1
 """
 
 
-def deb(name: str, version: str, *, letter: str = "a", origin: str = "debian:bookworm") -> DebPin:
-    return DebPin(
-        name=name,
-        version=version,
-        architecture="amd64",
-        origin=origin,
-        file=f"pool/{name}_{version}.deb",
-        size_bytes=1,
-        sha256=letter * 64,
-    )
-
-
-def wheel(name: str, version: str, *, letter: str = "b", **changes: Any) -> PythonPin:
-    pin = PythonPin(
-        name=name,
-        version=version,
-        origin="pypi",
-        file=f"{name}-{version}-py3-none-any.whl",
-        size_bytes=1,
-        sha256=letter * 64,
-        layer="python",
-    )
-    return replace(pin, **changes)
-
-
-LOCK = Lock(
+LOCK = bare_lock(
     name="small",
-    version="1",
-    accelerator="cpu",
-    base=BasePin(
-        name="debian-12",
-        digest="sha256:" + "0" * 64,
-        architecture="amd64",
-        python="3.11",
-        abi="cp311",
-        glibc="2.36",
-    ),
-    recipes=(
-        RecipePin(
-            name="pytorch", kind="framework", version="2.13", variant="cpu", digest="sha256:" + "1" * 64
-        ),
-    ),
+    recipes=(recipe_pin("pytorch", "2.13"),),
     requests=("torch",),
-    system_requests=(),
-    base_debs=(deb("libc6", "2.36-9"), deb("libgcc-s1", "12.2.0", letter="c")),
-    system_debs=(),
+    base_debs=(deb("libc6", "2.36-9", sha256="a" * 64), deb("libgcc-s1", "12.2.0", sha256="c" * 64)),
     python=(
-        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", requires=("six",)),
-        wheel("six", "1.17.0", letter="d"),
-        wheel("horovod", "0.28", letter="e", file="horovod-0.28.tar.gz"),
+        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", requires=("six",), sha256="b" * 64),
+        wheel("six", "1.17.0", sha256="d" * 64),
+        wheel("horovod", "0.28", file="horovod-0.28.tar.gz"),
     ),
     tools=(ToolPin(name="uv", version="uv 0.13", digest="sha256:" + "2" * 64),),
 )
@@ -183,9 +143,9 @@ class TestDocument:
         assert {ref for each in found["dependencies"] for ref in each["dependsOn"]} <= refs
 
     def test_what_a_build_used_is_told_apart(self) -> None:
-        tool = BuildDebPin(**{name: getattr(LOCK.base_debs[0], name) for name in DebPin.__slots__}, layer="x")
+        tool = build_deb(LOCK.base_debs[0], "x")
         cmake = replace(tool, name="cmake", sha256="8" * 64)
-        older = wheel("six", "1.17.0", letter="9", layer="framework:horovod")
+        older = wheel("six", "1.17.0", sha256="9" * 64, layer="framework:horovod")
         lock = replace(LOCK, build_debs=(tool, cmake, replace(cmake, layer="y")), build_python=(older,))
         found = document(lock)
         assert row(found, "deb:cmake@2.36-9")["scope"] == "excluded"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, RequestError, render
-from envbuild.lock.model import BuildDebPin, Lock, ToolPin
+from envbuild.lock.model import Lock, RootPin, ToolPin
 from envbuild.lock.text import canonical, digest, dump, load
-from tests.support.asking import asked, deb, lock_of, mpich, pytorch, wheel
+from tests.support.asking import asked, build_deb, deb, lock_of, mpich, pytorch, wheel
 
 PATH = Path("demo.lock.yaml")
 
@@ -52,7 +52,7 @@ def test_a_lock_comes_back_as_it_was_written() -> None:
 
 def test_what_builds_need_is_written_only_where_something_is_built() -> None:
     assert "build_" not in dump(whole())
-    compiler = BuildDebPin(**asdict(deb("g++", "4:12.2.0-3")), layer="framework:horovod")
+    compiler = build_deb(deb("g++", "4:12.2.0-3"), "framework:horovod")
     tools = [
         wheel("setuptools", "81.0.0", layer="framework:horovod"),
         wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
@@ -61,6 +61,17 @@ def test_what_builds_need_is_written_only_where_something_is_built() -> None:
     lock = replace(whole(), build_debs=(compiler,), build_python=tuple(tools))
     assert load(dump(lock).encode(), PATH) == canonical(lock)
     assert digest(lock) != digest(whole())
+
+
+def test_pins_are_those_of_every_table() -> None:
+    compiler = build_deb(deb("g++"), "framework:horovod")
+    root = RootPin(kind="tar", file="rocky.tar", size_bytes=1, sha256="0" * 64)
+    tools = (wheel("setuptools", layer="framework:horovod"), wheel("setuptools", layer="framework:other"))
+    lock = replace(whole(), base_root=(root,), build_debs=(compiler,), build_python=tools)
+    assert [pin.name for pin in lock.pins] == [
+        *("rocky.tar", "python3", "libc6", "git", "scipy", "numpy", "mpich", "mpi4py", "torch", "g++"),
+        *("setuptools", "setuptools"),
+    ]
 
 
 @pytest.mark.parametrize(

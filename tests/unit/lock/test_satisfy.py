@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
-from envbuild.lock.model import BuildDebPin, Lock, ToolPin
+from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
-from tests.support.asking import asked, base_image, chosen, deb, lock_of, mpich, pytorch, wheel
+from tests.support.asking import asked, base_image, build_deb, chosen, deb, lock_of, mpich, pytorch, wheel
 
 PINS = (
     wheel("scipy", "1.17.1", requires=["numpy"]),
@@ -184,9 +184,7 @@ class TestBuilds:
     ARCHIVE = replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz")
     LOCK = replace(
         lock_of(WHAT, python=[ARCHIVE]),
-        build_debs=tuple(
-            BuildDebPin(**asdict(deb(name)), layer="framework:horovod") for name in ("g++", "patch")
-        ),
+        build_debs=tuple(build_deb(deb(name), "framework:horovod") for name in ("g++", "patch")),
         build_python=(wheel("setuptools", "81.0", layer=LAYER),),
     )
 

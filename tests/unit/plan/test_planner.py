@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.lock.model import DebPin, PythonPin, RootPin, ToolPin
 from envbuild.plan.grouping import HEAVY_BYTES, MAX_OVERLAYS, accelerator_layers, overlay_groups
 from envbuild.plan.model import (
     BaseStep,
@@ -33,6 +33,8 @@ from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, SourceBuild, Variant
+from tests.support import asking
+from tests.support.asking import bare_lock, base_pin, build_deb, recipe_pin
 
 TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
 STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
@@ -43,16 +45,7 @@ def sha(text: str) -> str:
 
 
 def deb(name: str, version: str = "1.0") -> DebPin:
-    file = f"pool/main/{name}_{version}_amd64.deb"
-    return DebPin(
-        name=name,
-        version=version,
-        architecture="amd64",
-        origin="debian:bookworm",
-        file=file,
-        size_bytes=1,
-        sha256=sha(f"{version}{name}"),
-    )
+    return asking.deb(name, version, sha256=sha(f"{version}{name}"))
 
 
 # What decides which layers are merged.
@@ -66,15 +59,8 @@ SIZES = {
 
 
 def wheel(name: str, version: str, layer: str) -> PythonPin:
-    return PythonPin(
-        name=name,
-        version=version,
-        origin="pypi",
-        file=f"{name}-{version}-py3-none-any.whl",
-        size_bytes=SIZES.get(name, 1),
-        sha256=sha(f"{version}{name}"),
-        layer=layer,
-    )
+    digest = sha(f"{version}{name}")
+    return asking.wheel(name, version, layer=layer, sha256=digest, size_bytes=SIZES.get(name, 1))
 
 
 def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
@@ -130,23 +116,10 @@ def asked(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> A
     )
 
 
-LOCK = Lock(
+LOCK = bare_lock(
     name="x",
-    version="1",
-    accelerator="cpu",
-    base=BasePin(
-        name="debian-12",
-        digest="sha256:" + sha("base"),
-        architecture="amd64",
-        python="3.11",
-        abi="cp311",
-        glibc="2.36",
-    ),
-    recipes=(
-        RecipePin(name="mpich", kind="mpi", version="5.0.1", variant="cpu", digest="sha256:" + sha("r")),
-    ),
-    requests=(),
-    system_requests=(),
+    base=base_pin(BASE, digest="sha256:" + sha("base")),
+    recipes=(recipe_pin("mpich", "5.0.1", kind="mpi"),),
     base_debs=(deb("openssl"), deb("python3.11")),
     system_debs=(deb("git"),),
     python=(
@@ -423,7 +396,7 @@ class TestSource:
 
     def plan(self, chosen: ChosenRecipe | None = None, **changes: Any) -> BuildPlan:
         archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
-        compiler = BuildDebPin(**dataclasses.asdict(deb("g++")), layer="framework:hvd")
+        compiler = build_deb(deb("g++"), "framework:hvd")
         settings: dict[str, Any] = {
             "python": (*LOCK.python, archive),
             "build_debs": (compiler,),
@@ -474,7 +447,7 @@ class TestSource:
         assert self.built(self.plan(self.chosen(**chosen))) == {"framework:hvd"}
 
     def test_another_compiler_or_mpi_builds_it_anew(self) -> None:
-        compiler = BuildDebPin(**dataclasses.asdict(deb("g++", "2.0")), layer="framework:hvd")
+        compiler = build_deb(deb("g++", "2.0"), "framework:hvd")
         assert self.built(self.plan(build_debs=(compiler,))) == {"toolchain:hvd", "framework:hvd"}
         pins = replaced(self.plan_python(), "mpich", sha256=sha("other"))
         assert self.built(self.plan(python=pins)) == {"mpi", "framework:hvd"}

@@ -9,10 +9,11 @@ import pytest
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.events import Event, Warned
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of, tell
 from envbuild.spec.asked import Asked
 from envbuild.workflows.inputs import read_asked
+from tests.support.asking import deb, lock_of, wheel
 
 SPEC = """\
 name: x
@@ -37,48 +38,8 @@ def ask(extra: str = "", site: str = "") -> Asked:
     return read_asked(Path("spec.yaml"), site=Path("here.yaml") if site else None)
 
 
-def wheel(name: str, version: str) -> PythonPin:
-    return PythonPin(
-        name=name,
-        version=version,
-        origin="pypi",
-        file=f"{name}.whl",
-        size_bytes=1,
-        sha256="0" * 64,
-        layer="python",
-    )
-
-
 def locked(asked: Asked, *python: PythonPin) -> Lock:
-    return Lock(
-        name="x",
-        version="1",
-        accelerator=str(asked.spec.accelerator),
-        base=BasePin(
-            name="debian-12",
-            digest="sha256:0",
-            architecture="amd64",
-            python="3.11",
-            abi="cp311",
-            glibc="2.36",
-        ),
-        recipes=tuple(
-            RecipePin(
-                name=one.recipe.name,
-                kind=one.recipe.kind,
-                version=one.version,
-                variant=one.variant_name,
-                digest="sha256:0",
-            )
-            for one in asked.recipes
-        ),
-        requests=(),
-        system_requests=(),
-        base_debs=(),
-        system_debs=(),
-        python=python,
-        tools=(),
-    )
+    return lock_of(asked, python=python, base_debs=())
 
 
 def refusal(asked: Asked, lock: Lock) -> str:
@@ -194,13 +155,7 @@ def caffe(python: str) -> Asked:
 
 def with_debian(lock: Lock) -> Lock:
     debs = (("python3-numpy", "1:1.19.5-1"), ("python3-caffe", "1.0.0+git"), ("libhdf5-103", "1.10"))
-    pins = (
-        DebPin(
-            name=name, version=version, architecture="amd64", origin="d", file="f", size_bytes=1, sha256="0"
-        )
-        for name, version in debs
-    )
-    return replace(lock, system_debs=tuple(pins))
+    return replace(lock, system_debs=tuple(deb(name, version) for name, version in debs))
 
 
 def test_a_package_that_would_hide_debians_own_is_refused_where_it_is_asked_for() -> None:

@@ -6,46 +6,23 @@ import pytest
 
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import ReadFacts, facts_of_image
+from envbuild.compat.telling import tell_verdicts
 from envbuild.errors import RequestError
 from envbuild.events import Event, Warned
-from envbuild.lock.model import BasePin, Lock, RecipePin
-from envbuild.site.swap import judge_swap, tell_swap
+from envbuild.site.swap import judge_swap
 from envbuild.spec.site import MpiAbi, Site, SiteMpi, SiteScheduler
+from tests.support.asking import bare_lock, recipe_pin
 
 MPICH = (("mpich", "5.0.2"), ("pytorch", "2.13.0"))
 
 
 def image(*recipes: tuple[str, str], read: ReadFacts) -> Facts:
     """Return the facts of an image whose first recipe is its MPI."""
-    lock = Lock(
-        name="x",
-        version="1",
-        accelerator="cpu",
-        base=BasePin(
-            name="debian-12",
-            digest="sha256:0",
-            architecture="amd64",
-            python="3.11",
-            abi="cp311",
-            glibc="2.36",
-        ),
-        recipes=tuple(
-            RecipePin(
-                name=name,
-                kind="framework" if index else "mpi",
-                version=version,
-                variant="cpu",
-                digest="sha256:0",
-            )
-            for index, (name, version) in enumerate(recipes)
-        ),
-        requests=(),
-        system_requests=(),
-        base_debs=(),
-        system_debs=(),
-        python=(),
-        tools=(),
+    pins = (
+        recipe_pin(name, version, kind="framework" if index else "mpi")
+        for index, (name, version) in enumerate(recipes)
     )
+    lock = bare_lock(recipes=tuple(pins))
     return facts_of_image(lock, read, layered=True)
 
 
@@ -58,7 +35,7 @@ def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = No
 
 def told(facts: Facts, host: Site) -> list[Event]:
     events: list[Event] = []
-    tell_swap(judge_swap(facts, host), events.append)
+    tell_verdicts(judge_swap(facts, host), events.append)
     return events
 
 
@@ -85,6 +62,7 @@ def test_one_family_in_the_place_of_another() -> None:
         " and the host's intel-mpi offers: mpich, standard"
     )
     assert "  host_mpi.abis = mpich, standard (site:here)" in caught.value.problem.splitlines()
+    assert caught.value.hint == "use the image's own MPI, or build the image on an MPI of the host's ABI"
 
 
 def test_an_older_host_is_warned_of() -> None:
@@ -95,6 +73,7 @@ def test_an_older_host_is_warned_of() -> None:
         "MPI.swap-direction: the image's MPICH is 5.0.2, and the host's cray-mpich is made from the older"
         " 3.4: it may lack symbols"
     )
+    assert str(event.hint).startswith("`--mpi host` compares what programs call with the host's library,")
 
 
 def test_what_a_site_leaves_out_refuses_nothing() -> None:

@@ -112,6 +112,17 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_sync_takes_files_and_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    (tmp_path / "x").touch()
+    files.sync(tmp_path)
+    files.sync(tmp_path / "x")
+    assert synced == [tmp_path.stat().st_ino, (tmp_path / "x").stat().st_ino]
+    with pytest.raises(FileNotFoundError):
+        files.sync(tmp_path / "y")
+
+
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot be written: No such file"):
         write_atomically(tmp_path / "nowhere" / "a", b"")

@@ -16,7 +16,7 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store, default_root, remove, sealed, sync
+from envbuild.store.store import LayerRecord, Store, default_root, remove, sealed
 from envbuild.store.tree import Tree
 from envbuild.system import host
 
@@ -372,11 +372,3 @@ class TestDefaultRoot:
         assert default_root() == Path("/c/envbuild")
         monkeypatch.delenv("XDG_CACHE_HOME")
         assert default_root() == Path("/h/.cache/envbuild")
-
-
-def test_sync_takes_files_and_directories(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
-    sync(tmp_path)
-    sync(tmp_path / "x")
-    with pytest.raises(FileNotFoundError):
-        sync(tmp_path / "y")

@@ -8,7 +8,7 @@ import pytest
 
 from envbuild.errors import MachineError
 from envbuild.system import host
-from envbuild.system.apptainer import Apptainer, Bind, find
+from envbuild.system.apptainer import Apptainer, Bind, OldApptainerError, find
 
 
 def program(path: Path, script: str) -> Path:
@@ -53,6 +53,11 @@ class TestFind:
         assert caught.value.hint is not None
         assert "ENVBUILD_APPTAINER" in caught.value.hint
 
+    def test_an_old_one_tells_its_version(self, tmp_path: Path) -> None:
+        with pytest.raises(OldApptainerError) as caught:
+            find(program(tmp_path / "mine", "echo 'apptainer version 1.2.5-1.el9'"))
+        assert caught.value.version == "1.2.5-1.el9"
+
     def test_a_name_that_is_nowhere(self, tmp_path: Path) -> None:
         with pytest.raises(MachineError, match="there is no Apptainer at"):
             find(tmp_path / "nowhere")
@@ -74,6 +79,13 @@ class TestFind:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(MachineError, match="`apptainer` is not on this machine"):
             find()
+
+
+class TestBuildcfg:
+    @pytest.mark.parametrize(("ending", "told"), [("", "PREFIX=/usr\n"), ("; exit 1", "")])
+    def test_what_it_says_counts_where_it_ends_well(self, tmp_path: Path, ending: str, told: str) -> None:
+        script = f'test "$*" = buildcfg && echo PREFIX=/usr; echo no >&2{ending}'
+        assert Apptainer(program=program(tmp_path / "mine", script), version="1.4.5").buildcfg() == told
 
 
 class TestCommand:

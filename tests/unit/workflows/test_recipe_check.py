@@ -219,15 +219,28 @@ def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     assert len(told(recipes)) == 4
 
 
-def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> None:
+def sharing(recipes: Path) -> Path:
+    """Make a recipe `other` with the job of `thing`, and return its job."""
     new_recipe("other", "1", recipes)
     for file in ("README.md", "recipe.yaml"):
         text = (recipes / "thing" / file).read_text()
         (recipes / "other" / file).write_text(text.replace("name: thing", "name: other"))
-    (recipes / "other/controls.yaml").unlink()
     job = recipes / "other/verify/sums.py"
     job.unlink()
     job.symlink_to("../../thing/verify/sums.py")
+    return job
+
+
+def test_its_own_controls_of_a_job_come_before_another_s(recipes: Path) -> None:
+    sharing(recipes)
+    text = (recipes / "thing/controls.yaml").read_text()
+    (recipes / "other/controls.yaml").write_text(text.rpartition("  - name:")[0])
+    assert [check(recipes, name).controls for name in ("thing", "other")] == [2, 1]
+
+
+def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> None:
+    job = sharing(recipes)
+    (recipes / "other/controls.yaml").unlink()
     assert check(recipes, "other").controls == 2
     # A copy that is changed is another job.
     job.unlink()

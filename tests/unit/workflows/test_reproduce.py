@@ -31,6 +31,7 @@ from envbuild.plan.model import (
 )
 from envbuild.store.store import Store
 from envbuild.system import apptainer, tools
+from envbuild.workflows.design import parts_of
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
@@ -75,17 +76,8 @@ def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...
         store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
     )
     records = build_layers(plan, workshop)
-    parts = tuple(
-        Part(
-            role="root" if each.name == plan.root else "overlay",
-            layers=plan.members[each.name],
-            digest=records[each.name].blob,
-            size_bytes=records[each.name].size_bytes,
-        )
-        for each in plan.parts()
-    )
     lock = replace(lock_of(asked(), base_debs=()), tools=pins)
-    return write(place / "image.sif", lock, told, parts, store)
+    return write(place / "image.sif", lock, told, tuple(parts_of(plan, records)), store)
 
 
 def write(path: Path, lock: Lock, plan: BuildPlan, parts: tuple[Part, ...], store: Store) -> Path:

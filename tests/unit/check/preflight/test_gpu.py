@@ -17,6 +17,7 @@ from envbuild.compat.from_image import FrameworkCode
 from envbuild.elf.gpu import GpuCode
 from envbuild.lock.model import PythonPin
 from envbuild.store.store import Store
+from tests.support.asking import wheel
 from tests.support.elves import Elf
 from tests.support.fatbins import CUBIN, PTX, cubins, fat_binary, with_sections
 from tests.support.small_images import BASE, Layer, small_image
@@ -35,16 +36,7 @@ def library(*binaries: bytes) -> bytes:
 
 
 def pin(name: str, version: str, *requires: str) -> PythonPin:
-    return PythonPin(
-        name=name,
-        version=version,
-        origin="pypi",
-        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
-        size_bytes=1,
-        sha256="0" * 64,
-        layer="python",
-        requires=requires,
-    )
+    return wheel(name, version, requires=requires)
 
 
 TORCH = (
