@@ -14,7 +14,7 @@ from tests.integration.slurm.conftest import ranks_told
 
 Images = Callable[[str], Path]
 Words = list[str | Path]
-TYPES = [("mpich", "pmi2"), ("openmpi", "pmix")]
+TYPES = [("mpich", "pmi2"), ("openmpi", "pmix"), ("intel-mpi", "pmi2")]
 FOUR = [["0", "4", "10", "n1"], ["1", "4", "10", "n1"], ["2", "4", "10", "n2"], ["3", "4", "10", "n2"]]
 
 
