@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
 from envbuild.workflows.recipe_rules import (
     CONTROLS,
+    check_id_mistakes,
+    may_share_checks,
     requirement_mistakes,
     rule_mistakes,
     spoiled_jobs,
@@ -99,9 +101,10 @@ def check_recipe(
     """
     directories = settings.recipes
     source = read_recipe(name, recipes=directories)
-    controls, mistakes = _controls_of(source, directories)
+    known = _known_recipes(directories)
+    controls, mistakes = _controls_of(source, directories, known)
     mistakes += [*rule_mistakes(source), *unproven_checks(source, controls)]
-    mistakes += requirement_mistakes(source, _known_recipes(source, directories))
+    mistakes += [*requirement_mistakes(source, known), *check_id_mistakes(source, known)]
     raise_all(sorted(mistakes, key=lambda mistake: mistake.at or Location(path=source.loaded.path)))
     recipe = source.loaded.value
     own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
@@ -134,12 +137,10 @@ def read_controls(directory: Path) -> Loaded[Controls] | None:
     return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
 
 
-def _known_recipes(source: RecipeSource, directories: Sequence[Path]) -> dict[str, Recipe | None]:
-    """Return the names of all recipes, and of those that this one requires what they are."""
-    recipe = source.loaded.value
-    required = {*(choice.name for choice in recipe.requires), *recipe.requires_one_of}
+def _known_recipes(directories: Sequence[Path]) -> dict[str, Recipe | None]:
+    """Return all recipes by their names; None for one that cannot be read."""
     found: dict[str, Recipe | None] = dict.fromkeys(find_catalog(directories).recipe_names())
-    for name in sorted(required & found.keys()):
+    for name in found:
         try:
             found[name] = read_recipe(name, recipes=directories).loaded.value
         except EnvbuildError:
@@ -148,19 +149,20 @@ def _known_recipes(source: RecipeSource, directories: Sequence[Path]) -> dict[st
 
 
 def _controls_of(
-    source: RecipeSource, directories: Sequence[Path]
+    source: RecipeSource, directories: Sequence[Path], known: Mapping[str, Recipe | None]
 ) -> tuple[list[Spoiled], list[EnvbuildError]]:
     """Return the controls of a recipe's jobs, those of jobs that it shares with another among them."""
     catalog = find_catalog(directories)
-    name = source.loaded.value.name
+    recipe = source.loaded.value
+    sharing = [name for name, other in known.items() if other and may_share_checks(recipe, other)]
     left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
     found: list[Spoiled] = []
     mistakes: list[EnvbuildError] = []
-    for each in (name, *(other for other in catalog.recipe_names() if other != name)):
+    for each in (recipe.name, *sharing):
         directory = catalog.recipe(each)
         if directory is None:
             raise AssertionError("a name of the catalog has a directory")
-        own = each == name
+        own = each == recipe.name
         try:
             loaded = read_controls(directory)
             # A job is shared where it is the same file: a link, or a copy in what is installed.

@@ -138,6 +138,31 @@ def requirement_mistakes(
             yield RequestError(problem, at=at, hint=f"proven: {', '.join(other.versions)}")
 
 
+def may_share_checks(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes may prove the same by the same checks: MPIs, of which an image has one."""
+    return recipe.name != other.name and recipe.kind == other.kind == "mpi"
+
+
+def check_id_mistakes(source: RecipeSource, others: Mapping[str, Recipe | None]) -> Iterator[EnvbuildError]:
+    """Tell checks that another recipe has, with which this one could then not be in an image.
+
+    Parameters
+    ----------
+    others : mapping
+        Name of every recipe that is known → the recipe; None for one that cannot be read.
+    """
+    loaded, recipe = source.loaded, source.loaded.value
+    for other in others.values():
+        if other is None or other.name == recipe.name or may_share_checks(recipe, other):
+            continue
+        theirs = {job.id for job in other.verify}
+        for index, job in enumerate(recipe.verify):
+            if job.id in theirs:
+                problem = f"the recipe `{other.name}` has the check `{job.id}`, too"
+                hint = "choose another id: an image holds each check once, and only MPIs share theirs"
+                yield RequestError(problem, at=loaded.at("verify", index, "id"), hint=hint)
+
+
 def _variant_mistakes(loaded: Loaded[Recipe]) -> Iterator[EnvbuildError]:
     """Tell variants that no `accelerator` of a spec means."""
     for name in loaded.value.variants:

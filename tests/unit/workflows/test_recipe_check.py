@@ -219,21 +219,48 @@ def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     assert len(told(recipes)) == 4
 
 
-def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> None:
-    new_recipe("other", "1", recipes)
+def copied(recipes: Path, name: str, **changes: str) -> Path:
+    """Copy `thing` under another name, without its controls; its job becomes a link."""
+    new_recipe(name, "1", recipes)
     for file in ("README.md", "recipe.yaml"):
         text = (recipes / "thing" / file).read_text()
-        (recipes / "other" / file).write_text(text.replace("name: thing", "name: other"))
-    (recipes / "other/controls.yaml").unlink()
-    job = recipes / "other/verify/sums.py"
+        (recipes / name / file).write_text(text.replace("name: thing", f"name: {name}"))
+    (recipes / name / "controls.yaml").unlink()
+    job = recipes / name / "verify/sums.py"
     job.unlink()
     job.symlink_to("../../thing/verify/sums.py")
+    return job
+
+
+def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
+    job = copied(recipes, "other")
+    for name in ("thing", "other"):
+        replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
     assert check(recipes, "other").controls == 2
     # A copy that is changed is another job.
     job.unlink()
     job.write_text((recipes / "thing/verify/sums.py").read_text() + "# changed\n")
     with pytest.raises(EnvbuildError, match="nothing shows"):
         check(recipes, "other")
+
+
+def test_a_copied_recipe_needs_checks_and_controls_of_its_own(recipes: Path) -> None:
+    copied(recipes, "other")
+    assert told(recipes) == ["the recipe `other` has the check `X1.thing`, too [thing/recipe.yaml:19:9]"]
+    with pytest.raises(EnvbuildError) as caught:
+        check(recipes, "other")
+    assert [error.problem for error in caught.value.each()] == [
+        "nothing shows that `D0/X1.thing` can fail",
+        "nothing shows that `X1.thing/sum` can fail",
+        "the recipe `thing` has the check `X1.thing`, too",
+    ]
+
+
+def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
+    for file in ("recipe.yaml", "controls.yaml"):
+        path = recipes / "thing" / file
+        path.write_text(path.read_text().replace("X1.thing", "D2.ddp"))
+    assert told(recipes) == ["the recipe `pytorch` has the check `D2.ddp`, too [thing/recipe.yaml:19:9]"]
 
 
 @pytest.mark.parametrize(
