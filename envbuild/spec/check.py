@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import (
@@ -31,6 +31,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
+from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.spec.variants import (
     accelerator_mistakes,
     admitted,
@@ -81,6 +82,8 @@ class Parts:
         The recipes that it names, as far as they were found.
     known_recipes, known_bases : tuple of str
         The names of all that could be chosen.
+    passed_over : tuple of EnvbuildError
+        What is wrong with base images that were looked at and that it does not name.
     faulty : frozenset of str
         Names of recipes and base images that are there with mistakes, told already.
     required_kinds : dict of str to str
@@ -94,6 +97,7 @@ class Parts:
     spec: Loaded[EnvSpec]
     base: Loaded[BaseImage] | None
     bases: tuple[Loaded[BaseImage], ...]
+    passed_over: tuple[EnvbuildError, ...]
     recipes: Mapping[str, RecipeSource]
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
@@ -158,6 +162,8 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     located = [(choice, wish.loc) for wish, choice in chosen]
     base, found = _settle_base(parts, located)
     mistakes += found
+    # One of them may be what was looked for.
+    mistakes += parts.passed_over if base is None else ()
     mistakes += _missing_recipes(parts, demands)
     mistakes += _repeated(parts.spec, "frameworks", "framework")
     mistakes += _repeated(parts.spec, "fabric", "fabric's library")
@@ -177,6 +183,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         path=parts.spec.path,
         base=base.value,
         base_path=base.path,
+        passed_over=parts.passed_over,
         base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
         site=parts.site.value if parts.site is not None else None,
@@ -241,21 +248,6 @@ def _choose(
         files=source.files,
         digest=source.digest,
     )
-
-
-def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
-    """Return the error for a name that nothing has, with the nearest and all that could be named."""
-    return _not_known(what, name, known, at, f"known: {', '.join(known)}")
-
-
-def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
-    """Return the error for a recipe that is not there; there are too many to name them all."""
-    return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
-
-
-def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:
-    words = [did_you_mean(name, known), listed if known else "none is known here"]
-    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))
 
 
 def _base_mistakes(parts: Parts) -> Mistakes:

@@ -12,12 +12,13 @@ from packaging.utils import canonicalize_name
 from envbuild.check.controls import Spoiled
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.spec.asked import owned_by_vendor
-from envbuild.spec.check import RecipeSource, recipe_not_known
+from envbuild.spec.check import RecipeSource
 from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe, VerifyJob
+from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.variants import KNOWN_VARIANT, admitted
 from envbuild.system.files import exists, read_input
 
