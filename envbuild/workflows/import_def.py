@@ -79,7 +79,7 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
         raise RequestError(f"`{output}` is there already", hint="name another file with -o SPEC.yaml")
     content = read_input(source, limit_bytes=_LIMIT_BYTES)
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source)) from error
     proposal = propose(read(text, source), _known(source.parent, recipes), name=_name(source))
@@ -136,7 +136,7 @@ def _read(directory: Path, name: str) -> str | None:
     if _look(directory, name) not in ("file", "executable"):
         return None
     try:
-        return read_input(directory / name, limit_bytes=_LIMIT_BYTES).decode()
+        return read_input(directory / name, limit_bytes=_LIMIT_BYTES).decode("utf-8-sig")
     except (EnvbuildError, UnicodeDecodeError):
         return None
 
