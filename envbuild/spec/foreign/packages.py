@@ -179,7 +179,7 @@ def debian_names(words: Sequence[str]) -> DebianNames | None:
             found.release = value
     for text in rest[1:]:
         package = re.split(r"[=/:]", text)[0] if not text.startswith(("/", ".")) else text
-        if text.endswith("-") and re.fullmatch(DEBIAN_NAME, text):
+        if text.endswith("-") and re.fullmatch(DEBIAN_NAME, text[:-1]):
             found.removed.append(text)
             continue
         if package in _MPIS:
