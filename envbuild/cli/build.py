@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import typer
 
+from envbuild.cli import values
 from envbuild.cli.options import (
     ApptainerOption,
     FromOption,
@@ -52,6 +53,7 @@ def command(
             help="The image to write [STEM.sif beside the spec]; with a format of `export`, that form"
             " as well (repeatable).",
             show_default=False,
+            autocompletion=values.outputs,
         ),
     ] = None,
     locked: Annotated[

@@ -45,7 +45,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=True,
+    # `envbuild completion` prints what typer's own options would write into people's files.
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("init")(init.command)
@@ -110,7 +111,7 @@ def _is_spec(word: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
-    completion.lighten()
+    completion.prepare()
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
