@@ -51,7 +51,7 @@ def command(
             "--output",
             metavar="[FORMAT:]PATH",
             help="The image to write [STEM.sif beside the spec]; with a format of `export`, that form"
-            " as well (repeatable).",
+            " as well (repeatable); `sif:` names the image itself.",
             show_default=False,
             autocompletion=values.outputs,
         ),

@@ -130,10 +130,12 @@ def check_outputs(outputs: Sequence[Output], *, keep: Sequence[Path]) -> None:
     """
     errors: list[EnvbuildError] = []
     taken = {os.path.realpath(path): f"`{path}`" for path in keep}
+    kept = frozenset(taken)
     for output in outputs:
-        errors += _mistakes(output, keep)
+        found = list(_mistakes(output, keep))
+        errors += found
         place = os.path.realpath(output.path)
-        if place in taken:
+        if place in taken and not (found and place in kept):
             errors.append(RequestError(f"`{output.path}` is named twice", hint=f"once for {taken[place]}"))
         taken[place] = f"the format {output.format}"
     raise_all(errors)

@@ -84,6 +84,8 @@ class Parts:
         The names of all that could be chosen.
     passed_over : tuple of EnvbuildError
         What is wrong with base images that were looked at and that it does not name.
+    known_variants : tuple of str
+        Those of all recipes, where none that it names can judge the accelerator's release.
     faulty : frozenset of str
         Names of recipes and base images that are there with mistakes, told already.
     required_kinds : dict of str to str
@@ -101,6 +103,7 @@ class Parts:
     recipes: Mapping[str, RecipeSource]
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
+    known_variants: tuple[str, ...]
     faulty: frozenset[str]
     required_kinds: Mapping[str, str]
     site: Loaded[Site] | None
@@ -174,7 +177,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     mistakes += variable_mistakes(parts.spec, located)
     mistakes += against_mistakes(parts.spec, located)
     mistakes += mixed_accelerators(parts.spec, located)
-    mistakes += unknown_accelerator(parts.spec, mistakes)
+    mistakes += unknown_accelerator(parts.spec, parts.known_variants, mistakes)
     raise_all(mistakes)
     if base is None:
         raise AssertionError("a base image that is not there is a mistake")
@@ -295,7 +298,10 @@ def _settle_base(
 
 
 def _unknown_recipe(parts: Parts, wish: _Wish) -> Mistakes:
-    if wish.choice.name not in parts.faulty:
+    if wish.kind == "mpi" and wish.choice.name == "none":
+        hint = "leave the line out for an image without an MPI"
+        yield RequestError("`none` is no MPI", at=parts.spec.at("mpi"), hint=hint)
+    elif wish.choice.name not in parts.faulty:
         yield recipe_not_known(wish.choice.name, parts.known_recipes, parts.spec.at(*wish.loc))
 
 

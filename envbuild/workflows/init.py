@@ -217,8 +217,12 @@ def place_of(given: Path) -> Path:
     Raises
     ------
     RequestError
-        There is one already.
+        There is one already, or it is a file of another kind.
     """
+    is_other = given.suffix not in (".yaml", ".yml") and not is_directory(given)
+    if is_other and (exists(given) or re.fullmatch(r"\.[A-Za-z]+", given.suffix)):
+        hint = f"name a file such as {given.with_suffix('.yaml')}, or a directory"
+        raise RequestError(f"`{given}` is no name of a spec", hint=hint)
     is_file = given.suffix in (".yaml", ".yml") and not is_directory(given)
     path = given if is_file else given / SPEC_FILE
     if exists(path):

@@ -290,6 +290,7 @@ def read_asked(
         recipes={name: source for name, source in sources.items() if source is not None},
         known_recipes=reader.catalog.recipe_names(),
         known_bases=reader.catalog.base_names(),
+        known_variants=_known_variants(reader.catalog, spec.value.accelerator, sources.values()),
         faulty=frozenset(reader.faulty),
         required_kinds=_kinds(reader.catalog, _unnamed(sources)),
         site=settings,
@@ -376,6 +377,17 @@ def _kinds(catalog: Catalog, names: Iterable[str]) -> dict[str, str]:
     reader = _Reader(catalog)
     found = {name: reader.recipe(name) for name in set(names)}
     return {name: source.loaded.value.kind for name, source in found.items() if source is not None}
+
+
+def _known_variants(
+    catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource | None]
+) -> tuple[str, ...]:
+    """Return the variants of all recipes, where none of a spec's has one that could judge a release."""
+    own = {name for source in sources if source for name in source.loaded.value.variants}
+    if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
+        return ()
+    found = map(_Reader(catalog).recipe, catalog.recipe_names())
+    return tuple(name for source in found if source for name in source.loaded.value.variants)
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from envbuild.check.judge import Job
 from envbuild.check.trial import Trial
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.spec.control import Control
+from envbuild.spec.load import load_recipe
 from envbuild.workflows.recipe_check import Checked, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -268,10 +269,8 @@ def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
     [
         (("Bad/Name", "1"), "`Bad/Name` is no name of a recipe"),
         (("..", "1"), "`..` is no name of a recipe"),
-        (
-            ("fine", "==2"),
-            "`versions`: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`",
-        ),
+        (("a" * 200, "1"), "is no name of a recipe"),
+        (("fine", "==2"), "VERSION: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`"),
         (("thing", "1"), "is there already"),
     ],
 )
@@ -283,6 +282,23 @@ def test_a_new_one_that_cannot_be_is_refused_and_nothing_written(
         new_recipe(*words, recipes)
     assert problem in caught.value.problem
     assert sorted(recipes.rglob("*")) == before
+
+
+def test_words_that_no_recipe_may_hold_are_told_once_each(tmp_path: Path) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        new_recipe("fine", "==2", tmp_path / "recipes", distribution="a b", module="c-d")
+    told = [(error.problem.partition(" is not ")[0], error.at) for error in caught.value.each()]
+    assert told == [("VERSION: `==2`", None), ("--distribution: `a b`", None), ("--import: `c-d`", None)]
+    assert all(error.hint for error in caught.value.each())
+    assert not (tmp_path / "recipes").exists()
+
+
+@pytest.mark.parametrize("name", ["123", "true", "1e3"])
+def test_a_name_that_yaml_would_read_otherwise(tmp_path: Path, name: str) -> None:
+    new_recipe(name, "1", tmp_path, module="thing")
+    path = tmp_path / name / "recipe.yaml"
+    recipe = load_recipe(path.read_bytes(), path)
+    assert (recipe.name, recipe.owns) == (name, (name,))
 
 
 def test_a_new_one_where_nothing_can_be_written(tmp_path: Path) -> None:
