@@ -159,6 +159,8 @@ def _mistakes(output: Output, keep: Sequence[Path]) -> Iterator[EnvbuildError]:
 
 def _check_directory(path: Path) -> None:
     hint = "name a directory for Shifter's two files"
+    if str(path) == "-":
+        raise RequestError("an image is not written to standard output", hint=hint)
     if path.is_dir():
         if not os.access(path, os.W_OK | os.X_OK):
             raise RequestError(f"nothing can be written in `{path}`", hint=hint)
