@@ -59,6 +59,15 @@ def make_imported_root(
     """
     bounds = limits or Limits()
     tree.mkdir(mode=0o755)
+    try:
+        _unpack(archives, kind, tree, bounds)
+        _make_fit(tree, python, texts)
+    except BuildError:
+        remove(tree)  # a stranger's: nothing is to be repeated on it
+        raise
+
+
+def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: Limits) -> None:
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix=".unpack-") as name:
         writer = Writer(tree, bounds)
         try:
@@ -73,6 +82,9 @@ def make_imported_root(
                     raise refused(archive.name, error) from None
         finally:
             writer.close()
+
+
+def _make_fit(tree: Path, python: str, texts: Mapping[str, str]) -> None:
     for story in _STORIES:
         remove(tree / story)
     _check_directories(tree, texts)

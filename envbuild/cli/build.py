@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import typer
 
+from envbuild.cli import values
 from envbuild.cli.options import (
     ApptainerOption,
     FromOption,
@@ -41,19 +42,23 @@ class Options(TypedDict):
     sources: tuple[Path, ...]
 
 
+OutputOption = Annotated[
+    Optional[list[str]],  # noqa: UP045  # typer reads it at run time
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="[FORMAT:]PATH",
+        help="The image to write [STEM.sif beside the spec]; with a format of `export`, that form"
+        " as well (repeatable); `sif:` names the image itself.",
+        show_default=False,
+        autocompletion=values.outputs,
+    ),
+]
+
+
 def command(
     spec: SpecArgument,
-    output: Annotated[
-        Optional[list[str]],  # noqa: UP045  # typer reads it at run time
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="[FORMAT:]PATH",
-            help="The image to write [STEM.sif beside the spec]; with a format of `export`, that form"
-            " as well (repeatable).",
-            show_default=False,
-        ),
-    ] = None,
+    output: OutputOption = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse a lock that does not satisfy the spec.")
     ] = False,

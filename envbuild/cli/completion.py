@@ -41,7 +41,10 @@ def command(
     put(get_completion_script(**wanted))
 
 
-def lighten() -> None:
-    """Keep what only draws from being imported while a shell waits for words."""
+def prepare() -> None:
+    """Where a shell waits for words, let typer know the shells, and import nothing that only draws."""
     if VARIABLE in os.environ:
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python's way to say: not there
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        completion_init()

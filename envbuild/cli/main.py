@@ -45,7 +45,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=True,
+    # `envbuild completion` prints what typer's own options would write into people's files.
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("init")(init.command)
@@ -108,9 +109,13 @@ def _is_spec(word: str) -> bool:
     return word.endswith((".yaml", ".yml")) or Path(word).is_file()
 
 
+# What these finish is kept, and found by the next run.
+_RESUMED = ("build", "lock", "fetch")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
-    completion.lighten()
+    completion.prepare()
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -132,7 +137,9 @@ def _run(words: Sequence[str]) -> int:
     except EnvbuildError as error:
         return _tell(error)
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted: what is finished is kept, the next run goes on from there\n")
+        resumed = next((word for word in words if not word.startswith("-")), "") in _RESUMED
+        kept = "what is finished is kept, the next run goes on from there"
+        sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
         return 130
     except Exception as error:
         if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from envbuild.cli import values
 from envbuild.cli.options import (
     ApptainerOption,
     FabricOption,
@@ -105,7 +106,10 @@ def uninstall(
     module: Annotated[
         str,
         typer.Argument(
-            metavar="NAME[/VERSION]", help="The module, as `module load` takes it.", show_default=False
+            metavar="NAME[/VERSION]",
+            help="The module, as `module load` takes it.",
+            show_default=False,
+            autocompletion=values.modules,
         ),
     ],
     root: RootOption,

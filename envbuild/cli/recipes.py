@@ -46,7 +46,12 @@ def show(
 
 @app.command("check")
 def check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=values.recipes
+        ),
+    ],
     image: Annotated[
         Optional[Path],  # noqa: UP045  # typer reads it at run time
         typer.Option(

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 
-def recipes(incomplete: str) -> list[str]:
+import typer
+
+
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return recipes that begin so."""
-    from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
-
-    return _beginning(incomplete, recipe_names())
+    return _beginning(incomplete, _recipes(ctx))
 
 
-def frameworks(incomplete: str) -> list[str]:
+def frameworks(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return frameworks that begin so."""
-    from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
-
-    return _beginning(incomplete, recipe_names("framework"))
+    return _beginning(incomplete, _recipes(ctx, "framework"))
 
 
-def mpis(incomplete: str) -> list[str]:
+def mpis(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return MPIs that begin so, and the word for none."""
-    from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
-
-    return _beginning(incomplete, [*recipe_names("mpi"), "none"])
+    return _beginning(incomplete, [*_recipes(ctx, "mpi"), "none"])
 
 
-def fabrics(incomplete: str) -> list[str]:
+def fabrics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return libraries of the interconnect that begin so."""
-    from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
-
-    return _beginning(incomplete, recipe_names("fabric"))
+    return _beginning(incomplete, _recipes(ctx, "fabric"))
 
 
 def bases(incomplete: str) -> list[str]:
@@ -45,5 +42,26 @@ def sites(incomplete: str) -> list[str]:
     return _beginning(incomplete, site_names())
 
 
-def _beginning(incomplete: str, names: list[str]) -> list[str]:
+def modules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return modules of the root on the line that begin so: with their versions."""
+    from envbuild.workflows.names import module_names  # noqa: PLC0415  # start-up time
+
+    root = ctx.params.get("root")
+    return _beginning(incomplete, module_names(Path(root))) if root else []
+
+
+def outputs(incomplete: str) -> list[str]:
+    """Return formats that begin so; where there are none, the shell completes files."""
+    from envbuild.cli.export import Format  # noqa: PLC0415  # it imports the options, and they this
+
+    return _beginning(incomplete, [*(f"{form.value}:" for form in Format), "sif:"])
+
+
+def _recipes(ctx: typer.Context, kind: str = "") -> list[str]:
+    from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
+
+    return recipe_names(kind, [Path(given) for given in ctx.params.get("recipes") or ()])
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]

@@ -110,6 +110,8 @@ def check_target(
     """
     hint = "name another file with -o " + ("IMAGE.sif" if what == "image" else "PATH")
     directory = path.parent
+    if str(path) == "-":
+        raise RequestError("an image is not written to standard output", hint=hint)
     if path.is_dir() or not path.name:
         raise RequestError(f"`{path}` is a directory, not a file", hint=hint)
     if not directory.is_dir():

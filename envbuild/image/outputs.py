@@ -130,10 +130,12 @@ def check_outputs(outputs: Sequence[Output], *, keep: Sequence[Path]) -> None:
     """
     errors: list[EnvbuildError] = []
     taken = {os.path.realpath(path): f"`{path}`" for path in keep}
+    kept = frozenset(taken)
     for output in outputs:
-        errors += _mistakes(output, keep)
+        found = list(_mistakes(output, keep))
+        errors += found
         place = os.path.realpath(output.path)
-        if place in taken:
+        if place in taken and not (found and place in kept):
             errors.append(RequestError(f"`{output.path}` is named twice", hint=f"once for {taken[place]}"))
         taken[place] = f"the format {output.format}"
     raise_all(errors)
@@ -157,6 +159,8 @@ def _mistakes(output: Output, keep: Sequence[Path]) -> Iterator[EnvbuildError]:
 
 def _check_directory(path: Path) -> None:
     hint = "name a directory for Shifter's two files"
+    if str(path) == "-":
+        raise RequestError("an image is not written to standard output", hint=hint)
     if path.is_dir():
         if not os.access(path, os.W_OK | os.X_OK):
             raise RequestError(f"nothing can be written in `{path}`", hint=hint)

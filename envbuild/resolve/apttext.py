@@ -189,6 +189,21 @@ def providers(output: str) -> list[str]:
     return sorted({line.split()[0] for line in after.splitlines() if line.strip()})
 
 
+def no_package(name: str, output: str) -> tuple[str, str]:
+    """Return what is wrong with a name that apt met with other packages, and what to write.
+
+    Parameters
+    ----------
+    output : str
+        What ``apt-cache showpkg`` says of it.
+    """
+    names = providers(output)
+    if names:
+        return f"`{name}` is not a package but a name that another provides", f"name it: {', '.join(names)}"
+    hint = "apt takes `.` and `+` for more than letters where no package is called so"
+    return f"no package is called `{name}`", hint
+
+
 def conflict(output: str) -> str:
     """Return apt's account of unmet dependencies in one line; empty where there is none."""
     _, found, after = output.partition("The following packages have unmet dependencies:\n")

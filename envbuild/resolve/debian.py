@@ -285,11 +285,8 @@ class _Apt:
         errors: list[EnvbuildError] = []
         for name in wanted:
             if name not in found:
-                names = ", ".join(apttext.providers(self._cache("showpkg", name).stdout))
-                problem = f"`{name}` is not a package but a name that another provides"
-                errors.append(
-                    RequestError(problem, at=self._asked.system_place(name), hint=f"name it: {names}")
-                )
+                problem, hint = apttext.no_package(name, self._cache("showpkg", name).stdout)
+                errors.append(RequestError(problem, at=self._asked.system_place(name), hint=hint))
         raise_all(errors)
 
     def _suites(self, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.errors import Location
+from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, Variant
@@ -83,6 +83,8 @@ class Asked:
         The file of the base image definition; a finished root is relative to its directory.
     base_digest : str
         ``sha256:…`` over the canonical JSON of the base image definition.
+    passed_over : tuple of EnvbuildError
+        What is wrong with base images that were looked at in the search for this one.
     recipes : tuple of ChosenRecipe
         The MPI first if there is one, then frameworks in the spec's order.
     site : Site or None
@@ -109,6 +111,7 @@ class Asked:
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     system_places: Mapping[str, Location] = field(default_factory=dict)
     base_path: Path = Path("base.yaml")
+    passed_over: tuple[EnvbuildError, ...] = ()
 
     @property
     def mpi(self) -> ChosenRecipe | None:
@@ -141,7 +144,7 @@ class Asked:
         return {chosen.recipe.source.distribution: chosen for chosen in self.recipes if chosen.recipe.source}
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what to know before one builds it: what nobody mends any more, or has proven yet."""
+        """Return what to know before one builds it: what was passed over, nobody mends or has proven yet."""
         frozen = [(self.base.name, self.base.frozen)]
         frozen += [(chosen.recipe.name, chosen.recipe.frozen) for chosen in self.recipes]
         untried = [(self.base.name, self.base.untried)]
@@ -149,7 +152,9 @@ class Asked:
             (f"{chosen.recipe.name} for {chosen.variant_name}", chosen.variant.untried)
             for chosen in self.recipes
         ]
+        unread = {error.at.path: error for error in reversed(self.passed_over) if error.at}
         return (
+            *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
             *(f"{name} is frozen: {why}" for name, why in frozen if why),
             *(f"{name} is untried: {why}" for name, why in untried if why),
         )

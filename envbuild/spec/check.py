@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import (
@@ -31,6 +31,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
+from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.spec.variants import (
     accelerator_mistakes,
     admitted,
@@ -81,6 +82,10 @@ class Parts:
         The recipes that it names, as far as they were found.
     known_recipes, known_bases : tuple of str
         The names of all that could be chosen.
+    passed_over : tuple of EnvbuildError
+        What is wrong with base images that were looked at and that it does not name.
+    known_variants : tuple of str
+        Those of all recipes, where none that it names can judge the accelerator's release.
     faulty : frozenset of str
         Names of recipes and base images that are there with mistakes, told already.
     required_kinds : dict of str to str
@@ -94,9 +99,11 @@ class Parts:
     spec: Loaded[EnvSpec]
     base: Loaded[BaseImage] | None
     bases: tuple[Loaded[BaseImage], ...]
+    passed_over: tuple[EnvbuildError, ...]
     recipes: Mapping[str, RecipeSource]
     known_recipes: tuple[str, ...]
     known_bases: tuple[str, ...]
+    known_variants: tuple[str, ...]
     faulty: frozenset[str]
     required_kinds: Mapping[str, str]
     site: Loaded[Site] | None
@@ -158,6 +165,8 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     located = [(choice, wish.loc) for wish, choice in chosen]
     base, found = _settle_base(parts, located)
     mistakes += found
+    # One of them may be what was looked for.
+    mistakes += parts.passed_over if base is None else ()
     mistakes += _missing_recipes(parts, demands)
     mistakes += _repeated(parts.spec, "frameworks", "framework")
     mistakes += _repeated(parts.spec, "fabric", "fabric's library")
@@ -168,7 +177,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     mistakes += variable_mistakes(parts.spec, located)
     mistakes += against_mistakes(parts.spec, located)
     mistakes += mixed_accelerators(parts.spec, located)
-    mistakes += unknown_accelerator(parts.spec, mistakes)
+    mistakes += unknown_accelerator(parts.spec, parts.known_variants, mistakes)
     raise_all(mistakes)
     if base is None:
         raise AssertionError("a base image that is not there is a mistake")
@@ -177,6 +186,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
         path=parts.spec.path,
         base=base.value,
         base_path=base.path,
+        passed_over=parts.passed_over,
         base_digest=_digest(base.value.model_dump(mode="json", by_alias=True)),
         recipes=tuple(choice for _, choice in chosen),
         site=parts.site.value if parts.site is not None else None,
@@ -243,21 +253,6 @@ def _choose(
     )
 
 
-def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
-    """Return the error for a name that nothing has, with the nearest and all that could be named."""
-    return _not_known(what, name, known, at, f"known: {', '.join(known)}")
-
-
-def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
-    """Return the error for a recipe that is not there; there are too many to name them all."""
-    return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
-
-
-def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:
-    words = [did_you_mean(name, known), listed if known else "none is known here"]
-    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))
-
-
 def _base_mistakes(parts: Parts) -> Mistakes:
     spec = parts.spec
     if "base" in spec.left_out:
@@ -303,7 +298,10 @@ def _settle_base(
 
 
 def _unknown_recipe(parts: Parts, wish: _Wish) -> Mistakes:
-    if wish.choice.name not in parts.faulty:
+    if wish.kind == "mpi" and wish.choice.name == "none":
+        hint = "leave the line out for an image without an MPI"
+        yield RequestError("`none` is no MPI", at=parts.spec.at("mpi"), hint=hint)
+    elif wish.choice.name not in parts.faulty:
         yield recipe_not_known(wish.choice.name, parts.known_recipes, parts.spec.at(*wish.loc))
 
 

@@ -22,7 +22,7 @@ Mistakes = Iterator[EnvbuildError]
 _OWNED = "another layer owns it"
 _HIDDEN = "the runtime mounts its own there"
 _LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
-_RESERVED: Mapping[str, str] = {
+RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), _OWNED),
     **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch"), "the image keeps its own story there"),
     **dict.fromkeys(("/environment", "/singularity"), "the image keeps its own story there"),
@@ -82,16 +82,26 @@ def _shown(setting: str | Prepend) -> str:
 
 def search_path_mistakes(loaded: Loaded[Any], environment: Mapping[str, str | Prepend]) -> Mistakes:
     """Tell where a file's ``environment`` replaces a search path, or adds a relative directory to it."""
-    for name in _SEARCH_PATHS:
-        setting = environment.get(name)
-        if isinstance(setting, str):
-            problem = f"`{name}` may not be set as a whole: the image's own programs would be lost"
-        elif setting is not None and not all(part.startswith("/") for part in setting.prepend.split(":")):
-            problem = f"`{name}`: `{setting.prepend}` is not a list of absolute directories"
-        else:
-            continue
-        hint = f"write `{name}: {{prepend: /a/directory}}`"
-        yield RequestError(problem, at=loaded.at("environment", name), hint=hint)
+    for name, setting in environment.items():
+        if problem := search_path_problem(name, setting):
+            hint = f"write `{name}: {{prepend: /a/directory}}`"
+            yield RequestError(problem, at=loaded.at("environment", name), hint=hint)
+
+
+def search_path_problem(name: str, setting: str | Prepend) -> str:
+    """Return why a variable cannot be set so; empty for one that is no search path, or is set well."""
+    if name not in _SEARCH_PATHS:
+        return ""
+    if isinstance(setting, str):
+        return f"`{name}` may not be set as a whole: the image's own programs would be lost"
+    if not all(part.startswith("/") for part in setting.prepend.split(":")):
+        return f"`{name}`: `{setting.prepend}` is not a list of absolute directories"
+    return ""
+
+
+def reserved_tree(path: str) -> str | None:
+    """Return the one of `RESERVED` in which a path is; None for any other."""
+    return next((tree for tree in RESERVED if path == tree or path.startswith(tree + "/")), None)
 
 
 def link_mistakes(recipe: Loaded[Recipe]) -> Mistakes:
@@ -103,11 +113,11 @@ def link_mistakes(recipe: Loaded[Recipe]) -> Mistakes:
         if above is not None:
             problem = f"`{name}` cannot lie below `{above}`, which is a link"
             yield RequestError(problem, at=at, hint="let the one lead where the other should")
-        tree = next((tree for tree in _RESERVED if name == tree or name.startswith(tree + "/")), None)
+        tree = reserved_tree(name)
         # A layer of the recipe's own may hold links beside its files.
-        if tree is not None and (_RESERVED[tree] != _OWNED or name == tree):
+        if tree is not None and (RESERVED[tree] != _OWNED or name == tree):
             problem = f"a link may not be at `{name}`: {tree} is reserved"
-            yield RequestError(problem, at=at, hint=_RESERVED[tree])
+            yield RequestError(problem, at=at, hint=RESERVED[tree])
 
 
 def _python_mistakes(spec: Loaded[EnvSpec], chosen: Sequence[ChosenRecipe]) -> Mistakes:
@@ -152,10 +162,10 @@ def _target_mistakes(spec: Loaded[EnvSpec]) -> Mistakes:
     directories: dict[str, int] = {}
     for index, entry in enumerate(spec.value.files):
         target, at = entry.target, spec.at("files", index, "target")
-        tree = next((tree for tree in _RESERVED if target == tree or target.startswith(tree + "/")), None)
+        tree = reserved_tree(target)
         if tree is not None:
             problem = f"a file may not go to `{target}`: {tree} is reserved"
-            yield RequestError(problem, at=at, hint=_RESERVED[tree])
+            yield RequestError(problem, at=at, hint=RESERVED[tree])
         above = [str(parent) for parent in PurePosixPath(target).parents]
         if target in files:
             hint = f"the first is at {spec.at('files', files[target], 'target')}"

@@ -17,7 +17,8 @@ from envbuild.spec.fields import Checked, Format, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
-DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]+"
+# One that ends in `-` apt would take away.
+DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 MODULE = rf"{VARIABLE}(?:\.{VARIABLE})*"
 _RELEASE = r"[0-9]+(\.[0-9]+)*"

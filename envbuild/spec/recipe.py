@@ -57,6 +57,7 @@ VariantRequirement = Annotated[
         "a Python requirement (PEP 508), such as `jax=={version}`",
     ),
 ]
+ModuleName = Annotated[str, full_match(MODULE, "a module name")]
 RecipeKind = Literal["mpi", "framework", "fabric"]
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
@@ -279,7 +280,7 @@ class Recipe(Model):
     links: dict[ImagePath, Text] = {}
     lacks: tuple[Soname, ...] = ()
     frozen: Text = ""
-    imports: tuple[Annotated[str, full_match(MODULE, "a module name")], ...] = ()
+    imports: tuple[ModuleName, ...] = ()
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False
     environment: dict[VariableName, Text | Prepend] = {}

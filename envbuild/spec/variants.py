@@ -175,19 +175,32 @@ def accelerator_mistakes(
         yield RequestError(problem, at=at, hint=f"write `accelerator: {accelerator.name}`")
 
 
-def unknown_accelerator(spec: Loaded[EnvSpec], mistakes: Sequence[EnvbuildError]) -> Iterator[EnvbuildError]:
+def unknown_accelerator(
+    spec: Loaded[EnvSpec], known_variants: Sequence[str], mistakes: Sequence[EnvbuildError]
+) -> Iterator[EnvbuildError]:
     """Tell an accelerator that is none, where no recipe missed a variant for it.
 
     Parameters
     ----------
+    known_variants : sequence of str
+        Those of all recipes; empty where the recipes of the spec have judged its release.
     mistakes : sequence of EnvbuildError
         What was found so far.
     """
-    name = spec.value.accelerator.name
-    if name in _ACCELERATORS or ("accelerator",) not in spec.places:
-        return
+    accelerator = spec.value.accelerator
+    name = accelerator.name
     at = spec.at("accelerator")
-    if not any(mistake.at == at for mistake in mistakes):
+    if ("accelerator",) not in spec.places or any(mistake.at == at for mistake in mistakes):
+        return
+    if name in _ACCELERATORS:
+        releases = sorted({each for each in known_variants if each.startswith(f"{name}-")})
+        if known_variants and not any(accelerator.admits(each.partition("-")[2]) for each in releases):
+            problem = f"no recipe is for `{name}` {accelerator.constraint}"
+            ways = ", ".join(each.replace("-", "@", 1) for each in releases)
+            yield RequestError(
+                problem, at=at, hint=f"there are: {ways}" if ways else f"write `accelerator: {name}`"
+            )
+    else:
         known = ", ".join(f"`{each}`" for each in _ACCELERATORS)
         yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
 

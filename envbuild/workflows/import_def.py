@@ -15,14 +15,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.spec.base import BaseImage
 from envbuild.spec.foreign.model import Known, Proposal
 from envbuild.spec.foreign.proposal import propose
 from envbuild.spec.foreign.statements import read
-from envbuild.spec.load import load, load_spec
+from envbuild.spec.load import load_spec
 from envbuild.spec.recipe import Recipe
 from envbuild.system.files import is_below, read_input, write_atomically
-from envbuild.workflows.inputs import find_catalog
+from envbuild.workflows.inputs import read_bases
 from envbuild.workflows.recipes import list_recipes
 
 _LIMIT_BYTES = 1 << 20
@@ -80,7 +79,7 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
         raise RequestError(f"`{output}` is there already", hint="name another file with -o SPEC.yaml")
     content = read_input(source, limit_bytes=_LIMIT_BYTES)
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source)) from error
     proposal = propose(read(text, source), _known(source.parent, recipes), name=_name(source))
@@ -101,17 +100,10 @@ def _name(source: Path) -> str:
 
 def _known(directory: Path, searched: Sequence[Path]) -> Known:
     recipes = list_recipes(searched).recipes
-    catalog = find_catalog(searched)
-    bases = {}
-    for name in catalog.base_names():
-        path = catalog.base(name)
-        if path is not None:
-            base = load(BaseImage, read_input(path, limit_bytes=_LIMIT_BYTES), path).value
-            bases[name] = base.python.version
     return Known(
         recipes={recipe.name: (recipe.kind, recipe.versions) for recipe in recipes},
         owners={owned: recipe.name for recipe in reversed(recipes) for owned in _owned(recipe)},
-        bases=bases,
+        bases={base.name: base.python.version for base in read_bases()},
         look=lambda name: _look(directory, name),
         read=lambda name: _read(directory, name),
     )
@@ -144,7 +136,7 @@ def _read(directory: Path, name: str) -> str | None:
     if _look(directory, name) not in ("file", "executable"):
         return None
     try:
-        return read_input(directory / name, limit_bytes=_LIMIT_BYTES).decode()
+        return read_input(directory / name, limit_bytes=_LIMIT_BYTES).decode("utf-8-sig")
     except (EnvbuildError, UnicodeDecodeError):
         return None
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
-from envbuild.spec.check import recipe_not_known
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.nodes import scalar_is_text
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.variants import variant_for
 from envbuild.system.files import exists, is_directory, write_new
 from envbuild.workflows.inputs import read_asked, read_bases
@@ -217,8 +217,12 @@ def place_of(given: Path) -> Path:
     Raises
     ------
     RequestError
-        There is one already.
+        There is one already, or it is a file of another kind.
     """
+    is_other = given.suffix not in (".yaml", ".yml") and not is_directory(given)
+    if is_other and (exists(given) or re.fullmatch(r"\.[A-Za-z]+", given.suffix)):
+        hint = f"name a file such as {given.with_suffix('.yaml')}, or a directory"
+        raise RequestError(f"`{given}` is no name of a spec", hint=hint)
     is_file = given.suffix in (".yaml", ".yml") and not is_directory(given)
     path = given if is_file else given / SPEC_FILE
     if exists(path):

@@ -17,16 +17,15 @@ from envbuild.spec.bases import newest_of_distribution
 from envbuild.spec.check import (
     Parts,
     RecipeSource,
-    not_known,
     put_together,
     recipe_mistakes,
-    recipe_not_known,
 )
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
+from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.system.files import (
     configuration_homes,
     environment_paths,
@@ -92,10 +91,11 @@ class Catalog:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads what a spec names and collects what is wrong with it."""
+    """Reads what a spec names and collects what is wrong with it, apart from what it only comes across."""
 
     catalog: Catalog
     mistakes: list[EnvbuildError] = field(default_factory=list)
+    passed_over: list[EnvbuildError] = field(default_factory=list)
     faulty: set[str] = field(default_factory=set)
 
     def model(self, model: type[M], path: Path, *, at: Location | None = None) -> Loaded[M] | None:
@@ -141,7 +141,7 @@ class _Reader:
         path = self.catalog.base(choice.name)
         if path is None:
             return self.base_of_distribution(choice) if choice.constraint else None
-        loaded = self.model(BaseImage, path)
+        loaded = self.model(BaseImage, path, at=Location(path=path))
         if loaded is None:
             self.faulty.add(choice.name)
             return None
@@ -153,9 +153,15 @@ class _Reader:
         return newest_of_distribution(choice, self.bases())
 
     def bases(self) -> tuple[Loaded[BaseImage], ...]:
-        """Read all base images."""
-        found = (self.base(Choice(name=name)) for name in self.catalog.base_names())
-        return tuple(base for base in found if base is not None)
+        """Read all base images; one with mistakes is passed over."""
+        found = []
+        for name in self.catalog.base_names():
+            alone = _Reader(self.catalog)
+            base = alone.base(Choice(name=name))
+            self.passed_over += alone.mistakes
+            if base is not None and not alone.mistakes:
+                found.append(base)
+        return tuple(found)
 
     def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
         own = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
@@ -280,9 +286,11 @@ def read_asked(
         spec=spec,
         base=base,
         bases=() if named is not None or wrong_base else reader.bases(),
+        passed_over=tuple(reader.passed_over),
         recipes={name: source for name, source in sources.items() if source is not None},
         known_recipes=reader.catalog.recipe_names(),
         known_bases=reader.catalog.base_names(),
+        known_variants=_known_variants(reader.catalog, spec.value.accelerator, sources.values()),
         faulty=frozenset(reader.faulty),
         required_kinds=_kinds(reader.catalog, _unnamed(sources)),
         site=settings,
@@ -307,17 +315,8 @@ def read_site(given: Path | None) -> Loaded[Site] | None:
 
 
 def read_bases() -> tuple[BaseImage, ...]:
-    """Read all base images that a spec could name, by name.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All mistakes of their files.
-    """
-    reader = _Reader(find_catalog())
-    found = reader.bases()
-    raise_all(reader.mistakes)
-    return tuple(base.value for base in found)
+    """Read all base images that a spec could name, by name; those with mistakes are left out."""
+    return tuple(base.value for base in _Reader(find_catalog()).bases())
 
 
 def read_base(name: str) -> Loaded[BaseImage]:
@@ -378,6 +377,17 @@ def _kinds(catalog: Catalog, names: Iterable[str]) -> dict[str, str]:
     reader = _Reader(catalog)
     found = {name: reader.recipe(name) for name in set(names)}
     return {name: source.loaded.value.kind for name, source in found.items() if source is not None}
+
+
+def _known_variants(
+    catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource | None]
+) -> tuple[str, ...]:
+    """Return the variants of all recipes, where none of a spec's has one that could judge a release."""
+    own = {name for source in sources if source for name in source.loaded.value.variants}
+    if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
+        return ()
+    found = map(_Reader(catalog).recipe, catalog.recipe_names())
+    return tuple(name for source in found if source for name in source.loaded.value.variants)
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

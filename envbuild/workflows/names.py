@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
@@ -17,9 +18,16 @@ from envbuild.system.files import (
 _LIMIT_BYTES = 1 << 20
 
 
-def recipe_names(kind: str = "") -> list[str]:
-    """Return the names of all recipes, or of those of a kind (``mpi``, ``framework``, ``fabric``), sorted."""
+def recipe_names(kind: str = "", given: Sequence[Path] = ()) -> list[str]:
+    """Return the names of all recipes, or of those of a kind (``mpi``, ``framework``, ``fabric``), sorted.
+
+    Parameters
+    ----------
+    given : sequence of Path
+        Directories to look in before all others.
+    """
     directories = [
+        *given,
         *environment_paths("ENVBUILD_RECIPES"),
         *(home / "recipes" for home in configuration_homes()),
     ]
@@ -42,6 +50,17 @@ def base_names() -> list[str]:
 def site_names() -> list[str]:
     """Return the names of all sites, sorted."""
     return _stems("sites")
+
+
+def module_names(root: Path) -> list[str]:
+    """Return what is installed below a root, as ``NAME/VERSION``, sorted."""
+    shelf = root / "envs"
+    return sorted(
+        f"{name}/{version}"
+        for name in list_directory(shelf)
+        for version in list_directory(shelf / name)
+        if exists(root / "modulefiles" / name / version)
+    )
 
 
 def _stems(shelf: str) -> list[str]:

@@ -24,6 +24,8 @@ from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
 from envbuild.workflows.recipe_rules import (
     CONTROLS,
+    check_id_mistakes,
+    may_share_checks,
     requirement_mistakes,
     rule_mistakes,
     spoiled_jobs,
@@ -100,9 +102,10 @@ def check_recipe(
     source = read_recipe(name, recipes=settings.recipes)
     catalog = find_catalog(settings.recipes)
     places = {each: at for each in catalog.recipe_names() if (at := catalog.recipe(each)) is not None}
-    controls, mistakes = _controls_of(source, places)
+    known = _known_recipes(places, settings.recipes)
+    controls, mistakes = _controls_of(source, places, known)
     mistakes += [*rule_mistakes(source), *unproven_checks(source, controls)]
-    mistakes += requirement_mistakes(source, _known_recipes(source, places, settings.recipes))
+    mistakes += [*requirement_mistakes(source, known), *check_id_mistakes(source, known)]
     raise_all(sorted(mistakes, key=lambda mistake: mistake.at or Location(path=source.loaded.path)))
     recipe = source.loaded.value
     own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
@@ -135,14 +138,10 @@ def read_controls(directory: Path) -> Loaded[Controls] | None:
     return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
 
 
-def _known_recipes(
-    source: RecipeSource, names: Iterable[str], directories: Sequence[Path]
-) -> dict[str, Recipe | None]:
-    """Return the names of all recipes, and of those that this one requires what they are."""
-    recipe = source.loaded.value
-    required = {*(choice.name for choice in recipe.requires), *recipe.requires_one_of}
+def _known_recipes(names: Iterable[str], directories: Sequence[Path]) -> dict[str, Recipe | None]:
+    """Return all recipes by their names; None for one that cannot be read."""
     found: dict[str, Recipe | None] = dict.fromkeys(names)
-    for name in sorted(required & found.keys()):
+    for name in found:
         try:
             found[name] = read_recipe(name, recipes=directories).loaded.value
         except EnvbuildError:
@@ -151,7 +150,7 @@ def _known_recipes(
 
 
 def _controls_of(
-    source: RecipeSource, places: Mapping[str, Path]
+    source: RecipeSource, places: Mapping[str, Path], known: Mapping[str, Recipe | None]
 ) -> tuple[list[Spoiled], list[EnvbuildError]]:
     """Return the controls of a recipe's jobs, those of jobs that it shares with another among them.
 
@@ -159,14 +158,17 @@ def _controls_of(
     ----------
     places : mapping of str to Path
         Recipe → its directory, of all that there are.
+    known : mapping of str to Recipe or None
+        The same recipes; None for one that cannot be read.
     """
-    name = source.loaded.value.name
+    recipe = source.loaded.value
+    sharing = [name for name, other in known.items() if other and may_share_checks(recipe, other)]
     left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
     found: list[Spoiled] = []
     mistakes: list[EnvbuildError] = []
     # Its own come first: a job that it shares is then not another's.
-    for each, directory in sorted(places.items(), key=lambda place: (place[0] != name, place[0])):
-        own = each == name
+    for each in (recipe.name, *sharing):
+        directory, own = places[each], each == recipe.name
         try:
             loaded = read_controls(directory)
             # A job is shared where it is the same file: a link, or a copy in what is installed.

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
 import jinja2
+from pydantic import TypeAdapter, ValidationError
 
-from envbuild.errors import MachineError, RequestError
-from envbuild.spec.load import load_recipe
-from envbuild.spec.model import NAME
+from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.spec.fields import Distribution, ProvenVersion
+from envbuild.spec.model import MAX_NAME, NAME
+from envbuild.spec.nodes import scalar_is_text
+from envbuild.spec.recipe import ModuleName
 from envbuild.system.files import exists
 from envbuild.workflows.recipe_rules import BLANK, CONTROLS, README
 
 _FILES = {
     "recipe.yaml": """\
 schema: 1
-name: {{ name }}
+name: {{ name | word }}
 kind: framework
 summary: {{ name }}, over MPI
 # Those for which its jobs were run, the preferred first.
@@ -28,12 +32,12 @@ variants:
     requirements: ["{{ distribution }}=={version}"]
     backends: [mpi]
 # Its own heavy distributions: they become the layer framework:{{ name }}. What others use too is `python`.
-owns: [{{ distribution }}]
+owns: [{{ distribution | word }}]
 python: [mpi4py]
 # Debian packages that it needs; S1.imports and S3.libraries of `envbuild test` say what is missing.
 system: []
 needs_mpi: true
-imports: [{{ module }}]
+imports: [{{ module | word }}]
 verify:
   - id: {{ check }}
     job: sums.py
@@ -93,10 +97,10 @@ controls:
 """,
     "example.yaml": """\
 # {{ name }} on MPICH
-name: {{ name }}
+name: {{ name | word }}
 version: "1"
 mpi: mpich
-frameworks: [{{ name }}]
+frameworks: [{{ name | word }}]
 """,
 }
 
@@ -122,18 +126,20 @@ def new_recipe(
     MachineError
         It cannot be written.
     """
-    if not re.fullmatch(NAME, name):
+    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
         hint = "lower-case letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
         raise RequestError(f"`{name}` is no name of a recipe", hint=hint)
     target = directory / name
     if exists(target):
         raise RequestError(f"`{target}` is there already", hint="nothing was written; take another name")
     wheel = distribution or name
+    imported = module or re.sub(r"[-.]+", "_", wheel.lower())
+    _check(version, wheel, imported)
     words = {
         "name": name,
         "version": version,
         "distribution": wheel,
-        "module": module or re.sub(r"[-.]+", "_", wheel.lower()),
+        "module": imported,
         "check": "X1." + re.sub(r"[^a-z0-9]+", "-", name),
         "blank": BLANK,
     }
@@ -142,11 +148,33 @@ def new_recipe(
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  # no HTML
     )
+    # What YAML would read as a number or a truth is quoted.
+    environment.filters["word"] = lambda text: text if scalar_is_text(text) else json.dumps(text)
     texts = {path: environment.from_string(text).render(words) for path, text in _FILES.items()}
-    # What is wrong with the words is told before anything is written, and in the recipe's own terms.
-    load_recipe(texts["recipe.yaml"].encode(), target / "recipe.yaml")
     _write(texts, target)
     return _next_steps(target, name)
+
+
+def _check(version: str, distribution: str, module: str) -> None:
+    """Refuse words that no recipe may hold, each by the name that the command line has for it."""
+    given = (
+        ("VERSION", TypeAdapter[str](ProvenVersion), version, "name a release that the package index has"),
+        (
+            "--distribution",
+            TypeAdapter[str](Distribution),
+            distribution,
+            "without it that is the recipe's name",
+        ),
+        ("--import", TypeAdapter[str](ModuleName), module, "without it that is the distribution's name"),
+    )
+    mistakes: list[EnvbuildError] = []
+    for name, kind, text, hint in given:
+        try:
+            kind.validate_python(text)
+        except ValidationError as error:
+            why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            mistakes.append(RequestError(f"{name}: {why}", hint=hint))
+    raise_all(mistakes)
 
 
 def _write(texts: dict[str, str], target: Path) -> None:

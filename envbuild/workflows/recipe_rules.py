@@ -12,12 +12,13 @@ from packaging.utils import canonicalize_name
 from envbuild.check.controls import Spoiled
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.spec.asked import owned_by_vendor
-from envbuild.spec.check import RecipeSource, recipe_not_known
+from envbuild.spec.check import RecipeSource
 from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe, VerifyJob
+from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.variants import KNOWN_VARIANT, admitted
 from envbuild.system.files import exists, read_input
 
@@ -136,6 +137,31 @@ def requirement_mistakes(
         elif other is not None and not admitted(other.versions, choice):
             problem = f"no proven version of `{choice.name}` meets `{choice.constraint}`"
             yield RequestError(problem, at=at, hint=f"proven: {', '.join(other.versions)}")
+
+
+def may_share_checks(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes may prove the same by the same checks: MPIs, of which an image has one."""
+    return recipe.name != other.name and recipe.kind == other.kind == "mpi"
+
+
+def check_id_mistakes(source: RecipeSource, others: Mapping[str, Recipe | None]) -> Iterator[EnvbuildError]:
+    """Tell checks that another recipe has, with which this one could then not be in an image.
+
+    Parameters
+    ----------
+    others : mapping
+        Name of every recipe that is known → the recipe; None for one that cannot be read.
+    """
+    loaded, recipe = source.loaded, source.loaded.value
+    for other in others.values():
+        if other is None or other.name == recipe.name or may_share_checks(recipe, other):
+            continue
+        theirs = {job.id for job in other.verify}
+        for index, job in enumerate(recipe.verify):
+            if job.id in theirs:
+                problem = f"the recipe `{other.name}` has the check `{job.id}`, too"
+                hint = "choose another id: an image holds each check once, and only MPIs share theirs"
+                yield RequestError(problem, at=loaded.at("verify", index, "id"), hint=hint)
 
 
 def _variant_mistakes(loaded: Loaded[Recipe]) -> Iterator[EnvbuildError]:

@@ -6,7 +6,6 @@ Nothing is carried out or expanded but variables whose values the file itself gi
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +31,11 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 # Variables made of variables grow tenfold with each line; no honest value comes near this.
 _ROOM = 32 << 10
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+# What a shell reads in one way: between quotes of one kind, behind a backslash, or bare.
+_PIECE = re.compile(
+    r"""'(?P<plain>[^']*)'|"(?P<quoted>(?:\\.|[^"\\])*)"|\\(?P<escaped>.)|[^'"\\]+|.""", re.DOTALL
+)
+_INNER = re.compile(r"""\\([$`"\\])|(?:[^\\]|\\(?![$`"\\]))+""")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -151,22 +155,64 @@ def _command(text: str, line: int, words: list[str], why: str, variables: Mappin
     if not words or words[0] in _KEYWORDS:
         return Command(line=line, text=shown, why=_MORE)
     try:
-        plain = [_unquoted(word, variables) for word in words]
+        plain = [part for word in words for part in _expanded(word, variables)]
     except ValueError as error:
         return Command(line=line, text=shown, why=str(error))
     while plain and _ASSIGNMENT.fullmatch(plain[0]) and len(plain) > 1:
         plain = plain[1:]
-    return Command(line=line, text=shown, words=tuple(plain))
+    return Command(line=line, text=shown, words=tuple(plain), why="" if plain else _MORE)
 
 
-def _unquoted(word: str, variables: Mapping[str, str]) -> str:
-    if "`" in word or "$(" in word:
+def _expanded(word: str, variables: Mapping[str, str]) -> list[str]:
+    """Return the words that a shell makes of one: what a bare variable holds may be several."""
+    whole = _ASSIGNMENT.fullmatch(word) is not None
+    found: list[str] = []
+    open_word = False
+    for value, bare in _pieces(word, variables):
+        first, *more = re.split(r"\s+", value) if bare and not whole else [value]
+        if open_word:
+            found[-1] += first
+        elif first or not bare:
+            found.append(first)
+        found += [part for part in more if part]
+        open_word = bool(more[-1]) if more else open_word or bool(first) or not bare
+    return found
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return a value without its quotes, known variables put in.
+
+    Raises
+    ------
+    ValueError
+        It depends on what the file does not say; the text says on what.
+    """
+    return "".join(value for value, _ in _pieces(text, variables))
+
+
+def _pieces(text: str, variables: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield the pieces of a text between its quotes, and whether each stands bare."""
+    for found in _PIECE.finditer(text):
+        if found["plain"] is not None:
+            yield found["plain"], False
+        elif found["quoted"] is not None:
+            for inner in _INNER.finditer(found["quoted"]):
+                yield inner[1] or _known(inner[0], variables), False
+            if not found["quoted"]:
+                yield "", False
+        elif found["escaped"]:
+            yield found["escaped"], False
+        else:
+            yield _known(found[0], variables), True
+
+
+def _known(text: str, variables: Mapping[str, str]) -> str:
+    if "`" in text or "$(" in text:
         raise ValueError("it depends on what another command says")
-    if not word.startswith("'"):
-        word = substitute(word, variables)
-        if "$" in word:
-            raise ValueError("it depends on a variable whose value is not in the file")
-    return "".join(shlex.split(word)) if word else ""
+    value = substitute(text, variables)
+    if "$" in value:
+        raise ValueError("it depends on a variable whose value is not in the file")
+    return value
 
 
 def substitute(text: str, variables: Mapping[str, str]) -> str:

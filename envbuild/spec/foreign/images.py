@@ -18,6 +18,8 @@ _FRAMEWORKS = (
     (r"(?:quay\.io/)?jupyter/.*", "jupyterlab"),
     (rf"(?:apache/)?spark(?::{_RELEASE}.*|:.*)?", "spark"),
 )
+# Distribution → the one whose recipe stands for it, and for what it was built.
+BUILDS = {"tensorflow-gpu": ("tensorflow", "cuda"), "onnxruntime-gpu": ("onnxruntime", "cuda")}
 _VENDOR = r"nvcr\.io/nvidia/(pytorch|tensorflow):.*"
 _NO_DEBIAN = "bases are Debian: without `base`, the first is taken that the recipes admit"
 
@@ -88,6 +90,22 @@ def _python(plain: str, tag: str, bases: Mapping[str, str]) -> Meaning:
         return Meaning(base=fitting[0], python=version)
     held = ", ".join(f"{base} has {bases[base]}" for base in sorted(bases))
     return Meaning(base=suite if suite in bases else "", why=f"no base has the Python of `{plain}`: {held}")
+
+
+def accelerator(mark: str) -> str:
+    """Return the accelerator that a mark of a build means (``cu126``, ``cuda12``); empty for any other."""
+    short = re.fullmatch(r"cu(\d+)(\d)", mark)
+    if short:
+        return f"cuda@{short[1]}.{short[2]}"
+    if re.fullmatch(r"(?:and-)?cuda|gpu", mark):
+        return "cuda"
+    long = re.fullmatch(r"(cuda|rocm)(\d+(?:\.\d+)*)(?:[-_](?:local|pip))?", mark)
+    return f"{long[1]}@{long[2]}" if long else ""
+
+
+def accelerator_of_index(address: str) -> str:
+    """Return the accelerator whose builds alone an index has; empty where its address does not say."""
+    return accelerator(re.split(r"[?#]", address)[0].rstrip("/").rpartition("/")[2])
 
 
 def choice(recipe: str, constraint: str, versions: Sequence[str]) -> tuple[str, str]:

@@ -7,6 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.spec.nodes import scalar_is_text
+from envbuild.spec.satisfiable import can_be_met
 
 Outcome = Literal["taken", "needless", "left"]
 Look = Callable[[str], Literal["file", "executable", "directory", "absent"]]
@@ -84,6 +89,50 @@ class Proposal:
     labels: dict[str, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
+    def add_python(self, wanted: str) -> str:
+        """Add a requirement, to that of the same package where there is one.
+
+        Returns
+        -------
+        str
+            What the spec asks for now; empty where no version can meet both.
+        """
+        requirement = Requirement(wanted)
+        for index, text in enumerate(self.python_packages):
+            if text == wanted:
+                return text
+            both = Requirement(text)
+            same = canonicalize_name(both.name) == canonicalize_name(requirement.name)
+            if not same or both.marker != requirement.marker:
+                continue
+            both.extras |= requirement.extras
+            both.specifier &= requirement.specifier
+            if not can_be_met(both.specifier):
+                return ""
+            self.python_packages[index] = str(both)
+            return str(both)
+        self.python_packages.append(wanted)
+        return wanted
+
+    def add_framework(self, choice: str) -> str:
+        """Take a framework once, with its one constraint; return it, or nothing where there are two."""
+        name, _, constraint = choice.partition("@")
+        for index, held in enumerate(self.frameworks):
+            if held.partition("@")[0] == name:
+                if constraint and held not in (name, choice):
+                    return ""
+                self.frameworks[index] = choice if constraint else held
+                return self.frameworks[index]
+        self.frameworks.append(choice)
+        return choice
+
+    def add_accelerator(self, wanted: str) -> bool:
+        """Take an accelerator, the narrower of two that agree; return whether they do."""
+        has = self.accelerator
+        if not has or f"{wanted}.".startswith((f"{has}.", f"{has}@")):
+            self.accelerator = wanted
+        return f"{self.accelerator}.".startswith((f"{wanted}.", f"{wanted}@"))
+
     def spec(self) -> dict[str, object]:
         """Return the spec as data, without what nothing was said of."""
         packages = {"python": self.python_packages, "system": self.system_packages}
@@ -105,7 +154,7 @@ class Proposal:
 
     def to_yaml(self, source: str) -> str:
         """Return the text of the spec, with what was left out as remarks at its end."""
-        text = yaml.safe_dump(self.spec(), sort_keys=False, allow_unicode=True, width=100)
+        text = yaml.dump(self.spec(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
         left = [note for note in self.notes if note.outcome == "left"]
         lines = [
             f"# Proposed from {source}: look it over, then `envbuild lock` tells what cannot be.\n",
@@ -119,6 +168,18 @@ class Proposal:
     def to_data(self) -> dict[str, object]:
         """Return spec and notes as JSON data."""
         return {"spec": self.spec(), "notes": [asdict(note) for note in self.notes]}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML 1.1, and quotes what our reader would take for a number, too (``1e3``)."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = None if scalar_is_text(text) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _short(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from envbuild.spec.model import DEBIAN_NAME
 
@@ -48,10 +49,31 @@ _WITH_WORD = frozenset(
             "--prefix",
             "--root",
         ),
-        *("--timeout", "--retries", "--progress-bar", "--no-binary", "--only-binary"),
+        *("--timeout", "--retries", "--progress-bar", "--no-binary", "--only-binary", "--python", "-p"),
+        *("--cache-dir", "--root-user-action", "--upgrade-strategy", "--proxy", "--cert", "--log"),
     )
 )
-_MAX_DEPTH = 5
+# Of the others the ones that decide nothing of what is in an image, and what the others would.
+_OF_NO_MATTER = frozenset(
+    (
+        *("--no-cache-dir", "--no-cache", "--upgrade", "--force-reinstall", "--ignore-installed", "--quiet"),
+        *("--verbose", "--yes", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
+        *("--break-system-packages", "--system", "--compile", "--compile-bytecode", "--prefer-binary"),
+        *("--timeout", "--retries", "--progress-bar", "--python", "-p", "--cache-dir", "--root-user-action"),
+        *("--upgrade-strategy", "--proxy", "--cert", "--log", "--no-color", "--require-hashes", "-y"),
+        "--only-binary",
+    )
+)
+_MAX_DEPTH = 20
+_OF_THE_SITE = "addresses are settings of the site, not of a spec"
+_ELSEWHERE = "an image's Python packages lie in /opt/env"
+_OPTIONS = {
+    **dict.fromkeys(("-t", "--target", "--prefix", "--root", "--user"), _ELSEWHERE),
+    "--no-index": _OF_THE_SITE,
+    "--pre": "a lock takes releases: a constraint that names one (`==2.0rc1`) admits it",
+    "--no-deps": "what a package requires comes along",
+    "--no-binary": "wheels are installed: what is to be built is a recipe with `source`",
+}
 
 
 @dataclass(slots=True)
@@ -62,21 +84,47 @@ class DebianNames:
     ----------
     packages : list of str
         For the spec.
-    mpi : str
-        The MPI recipe that stands for some of them.
+    mpis : dict of str to list of str
+        MPI recipe → which of them it stands for.
     ours : list of str
         Which the base or envbuild brings.
     pinned : list of str
         Which were asked for in a version or from a release (``NAME=VERSION``, ``NAME/RELEASE``).
+    release : str
+        From which they are all to come; empty where nothing says so.
+    removed : list of str
+        Which apt is to take away (``NAME-``).
     odd : list of str
         Which are no names.
     """
 
     packages: list[str] = field(default_factory=list)
-    mpi: str = ""
+    mpis: dict[str, list[str]] = field(default_factory=dict)
     ours: list[str] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
+    release: str = ""
+    removed: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One word of a ``pip install``, or a line of a file that it names.
+
+    Attributes
+    ----------
+    place : str
+        File and line where it stands; empty for the command itself.
+    why : str
+        Why a spec cannot say it.
+    """
+
+    text: str
+    place: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}" if self.place else self.text
 
 
 @dataclass(slots=True)
@@ -85,12 +133,15 @@ class Installed:
 
     Attributes
     ----------
-    odd : list of (str, str)
-        What a spec cannot say, and why.
+    indexes : list of Piece
+        Addresses of further packages, which may name an accelerator.
+    odd : list of Piece
+        What a spec cannot say.
     """
 
-    requirements: list[str] = field(default_factory=list)
-    odd: list[tuple[str, str]] = field(default_factory=list)
+    requirements: list[Piece] = field(default_factory=list)
+    indexes: list[Piece] = field(default_factory=list)
+    odd: list[Piece] = field(default_factory=list)
 
 
 def needless(words: Sequence[str]) -> str:
@@ -119,14 +170,20 @@ def needless(words: Sequence[str]) -> str:
 def debian_names(words: Sequence[str]) -> DebianNames | None:
     """Return what an ``apt-get install`` asks for; None for any other command."""
     name = words[0].rpartition("/")[2]
-    rest = _without_options(words[1:], ("-t", "-o", "-c", "--target-release", "--option"))
+    rest, options = _apart(words[1:], ("-t", "-o", "-c", "--target-release", "--default-release", "--option"))
     if name not in ("apt-get", "apt", "aptitude") or rest[:1] != ["install"]:
         return None
     found = DebianNames()
+    for option, value in options:
+        if option in ("-t", "--target-release", "--default-release"):
+            found.release = value
     for text in rest[1:]:
         package = re.split(r"[=/:]", text)[0] if not text.startswith(("/", ".")) else text
+        if text.endswith("-") and re.fullmatch(DEBIAN_NAME, text[:-1]):
+            found.removed.append(text)
+            continue
         if package in _MPIS:
-            found.mpi = found.mpi or _MPIS[package]
+            found.mpis.setdefault(_MPIS[package], []).append(package)
         elif package in _OURS:
             found.ours.append(package)
         elif re.fullmatch(DEBIAN_NAME, package):
@@ -140,7 +197,7 @@ def debian_names(words: Sequence[str]) -> DebianNames | None:
 
 
 def python_requirements(
-    words: Sequence[str], read: Callable[[str], str | None], depth: int = 0
+    words: Sequence[str], read: Callable[[str], str | None], copied: Mapping[str, str] | None = None
 ) -> Installed | None:
     """Return what a ``pip install`` asks for; None for any other command.
 
@@ -148,28 +205,14 @@ def python_requirements(
     ----------
     read : callable
         The text of a file beside the one that is read; None where there is none.
+    copied : mapping of str to str, optional
+        Path in the image → that of the file beside the one that is read.
     """
     rest = _after_install(words)
     if rest is None:
         return None
     found = Installed()
-    at = 0
-    while at < len(rest):
-        option, _, value = rest[at].partition("=") if rest[at].startswith("--") else (rest[at], "", "")
-        at += 1
-        if option in _WITH_WORD and not value and at < len(rest):
-            value = rest[at]
-            at += 1
-        if option in ("-c", "--constraint"):
-            found.odd.append((f"{option} {value}", "constraints on what others ask for are the lock's"))
-        elif option in ("-r", "--requirement"):
-            _from_file(found, value, read, depth)
-        elif option in _ADDRESSES:
-            found.odd.append((f"{option} {value}", "addresses are settings of the site, not of a spec"))
-        elif option in ("-e", "--editable"):
-            found.odd.append((value, "a checkout is no locked package: make a recipe with `source` of it"))
-        elif not option.startswith("-"):
-            _one(found, option)
+    _Words(found, read, copied or {}).take(rest)
     return found
 
 
@@ -189,40 +232,119 @@ def _after_install(words: Sequence[str]) -> list[str] | None:
     return rest[1:] if rest[:1] == ["install"] else None
 
 
-def _one(found: Installed, text: str) -> None:
-    if re.match(r"(git|hg|svn|bzr)\+|https?:|file:|[./]", text) or text.endswith((".whl", ".tar.gz", ".zip")):
-        found.odd.append(
-            (text, "a spec names distributions, not addresses and files: a site's index has them")
-        )
-    else:
-        found.requirements.append(text)
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Words that pip is given, by a command or by a line of a file.
 
+    Attributes
+    ----------
+    files : tuple of str
+        The files around them, the outermost first.
+    place : str
+        File and line; empty for a command.
+    done : set of str
+        Files that were read: what a second look finds was told by the first.
+    """
 
-def _from_file(found: Installed, name: str, read: Callable[[str], str | None], depth: int) -> None:
-    text = read(name) if depth < _MAX_DEPTH else None
-    if text is None:
-        found.odd.append((f"-r {name}", "the file cannot be read beside this one"))
-        return
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        plain = re.sub(r"(^|\s)#.*", "", line).strip()
-        plain = re.sub(r"\s--hash=\S+", "", plain).strip()
-        if not plain:
-            continue
-        if plain.startswith("-"):
-            more = python_requirements(["pip", "install", *plain.split()], read, depth + 1)
-            if more is not None:
-                found.requirements += more.requirements
-                found.odd += more.odd
+    found: Installed
+    read: Callable[[str], str | None]
+    copied: Mapping[str, str]
+    files: tuple[str, ...] = ()
+    place: str = ""
+    done: set[str] = field(default_factory=set)
+
+    def take(self, words: Sequence[str]) -> None:
+        at = 0
+        while at < len(words):
+            option, _, value = words[at].partition("=") if words[at].startswith("--") else (words[at], "", "")
+            at += 1
+            if option in _WITH_WORD and not value and at < len(words):
+                value = words[at]
+                at += 1
+            if option in ("-r", "--requirement"):
+                self._file(value)
+            elif option.startswith("-"):
+                self._option(option, value)
+            else:
+                self.one(option)
+
+    def one(self, text: str) -> None:
+        if re.match(r"(git|hg|svn|bzr)\+|https?:|file:|[./]", text) or text.endswith(
+            (".whl", ".tar.gz", ".zip")
+        ):
+            self._odd(text, "a spec names distributions, not addresses and files: a site's index has them")
         else:
-            _one(found, plain)
+            self.found.requirements.append(Piece(text=text, place=self.place))
+
+    def _option(self, option: str, value: str) -> None:
+        text = f"{option} {value}".rstrip()
+        if option in ("-c", "--constraint"):
+            self._odd(text, "constraints on what others ask for are the lock's")
+        elif option in _ADDRESSES:
+            self.found.indexes.append(Piece(text=text, place=self.place))
+            self._odd(text, _OF_THE_SITE)
+        elif option in ("-e", "--editable"):
+            self._odd(value, "a checkout is no locked package: make a recipe with `source` of it")
+        elif option not in _OF_NO_MATTER and not re.fullmatch("-[UIqv]+", option):
+            self._odd(text, _OPTIONS.get(option, "nothing in a spec says this to pip"))
+
+    def _odd(self, text: str, why: str) -> None:
+        self.found.odd.append(Piece(text=text, place=self.place, why=why))
+
+    def _file(self, named: str) -> None:
+        # pip looks beside the file that names another.
+        around = posixpath.dirname(self.files[-1]) if self.files else ""
+        name = posixpath.normpath(posixpath.join(around, named))
+        name = self.copied.get(name, name)
+        if name in self.files:
+            self._odd(f"-r {named}", "the file is being read already: it names itself")
+            return
+        if name in self.done:
+            return
+        self.done.add(name)
+        text = self.read(name) if len(self.files) < _MAX_DEPTH else None
+        if text is None:
+            self._odd(f"-r {named}", "the file cannot be read beside this one")
+            return
+        for number, line in _requirement_lines(text):
+            inner = replace(self, files=(*self.files, name), place=f"{name}:{number}")
+            if line.startswith("-"):
+                inner.take(line.split())
+            else:
+                inner.one(line)
 
 
-def _without_options(words: Sequence[str], with_word: Sequence[str]) -> list[str]:
-    rest: list[str] = []
-    skip = False
-    for word in words:
-        if skip or word.startswith("-"):
-            skip = not skip and word in with_word
+def _requirement_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file, without remarks and digests, and where each begins."""
+    begun, parts = 0, list[str]()
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        begun = begun if parts else number
+        if line.endswith("\\"):
+            parts.append(line[:-1])
             continue
-        rest.append(word)
-    return rest
+        plain = re.sub(r"(^|\s)#.*", "", " ".join([*parts, line])).strip()
+        plain = re.sub(r"\s--hash[= ]\S+", "", plain).strip()
+        parts = []
+        if plain:
+            yield begun, plain
+
+
+def _apart(words: Sequence[str], with_word: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the plain words, and the options each with its own word."""
+    rest: list[str] = []
+    options: list[tuple[str, str]] = []
+    awaiting = ""
+    for word in words:
+        if awaiting:
+            options.append((awaiting, word))
+            awaiting = ""
+        elif not word.startswith("-"):
+            rest.append(word)
+        elif word in with_word:
+            awaiting = word
+        elif word.startswith("--"):
+            name, _, value = word.partition("=")
+            options.append((name, value))
+        else:
+            options.append((word[:2], word[2:]))
+    return rest, options

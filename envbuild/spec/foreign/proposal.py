@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from posixpath import normpath
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import ValidationError
 
 from envbuild.spec.foreign import images
 from envbuild.spec.foreign.commands import Command, assignment, fill_in, split, substitute
+from envbuild.spec.foreign.entries import (
+    file_refusal,
+    labels,
+    more_than_copied,
+    refusal,
+    setting_of,
+    variable_refusal,
+    words,
+)
 from envbuild.spec.foreign.hidden import is_hidden, masked
 from envbuild.spec.foreign.model import Known, Note, Outcome, Proposal
-from envbuild.spec.foreign.packages import DebianNames, Installed, debian_names, needless, python_requirements
+from envbuild.spec.foreign.packages import (
+    DebianNames,
+    Installed,
+    Piece,
+    debian_names,
+    needless,
+    python_requirements,
+)
 from envbuild.spec.foreign.statements import Statement
-from envbuild.spec.model import MAX_NAME, EnvSpec
+from envbuild.spec.model import MAX_NAME
 
 _TITLES = ("org.opencontainers.image.version", "version")
 _ABOUT_FILES = ("--chown=", "--chmod=", "--link")
@@ -56,12 +71,21 @@ def propose(statements: Iterable[Statement], known: Known, *, name: str) -> Prop
 
 @dataclass(slots=True)
 class _Reading:
-    """Where a file is being read."""
+    """Where a file is being read.
+
+    Attributes
+    ----------
+    copied : dict of str to str
+        Path in the image → that of the file beside the one that is read.
+    mpi_is_guess : bool
+        Whether the file asked for an MPI and said of none that it be that.
+    """
 
     known: Known
     proposal: Proposal
     variables: dict[str, str] = field(default_factory=dict)
     copied: dict[str, str] = field(default_factory=dict)
+    mpi_is_guess: bool = False
 
     def read(self, statement: Statement) -> None:
         readers: dict[str, Callable[[Statement], None]] = {
@@ -148,7 +172,7 @@ class _Reading:
             return
         why = needless(words)
         names = debian_names(words)
-        requirements = python_requirements(words, self._text_of)
+        requirements = python_requirements(words, self.known.read, self.copied)
         if why:
             self.tell(command.line, "needless", command.text, why)
         elif names is not None:
@@ -159,44 +183,69 @@ class _Reading:
             self.tell(command.line, "left", command.text, images.other_command(words))
 
     def _debian(self, command: Command, names: DebianNames) -> None:
-        fit = [name for name in names.packages if not _refusal(packages={"system": (name,)})]
+        fit = [name for name in names.packages if not refusal(packages={"system": (name,)})]
         for name in fit:
             self._once(self.proposal.system_packages, name)
         if fit:
             self.tell(command.line, "taken", command.text, f"packages.system: {', '.join(fit)}")
-        if names.mpi and not self.proposal.mpi:
-            self.proposal.mpi = names.mpi
-            self.tell(command.line, "taken", command.text, f"mpi: {names.mpi}")
+        for mpi, packages in names.mpis.items():
+            self._mpi(command.line, command.text if not self.proposal.mpi else ", ".join(packages), mpi)
         for text in names.pinned:
             self.tell(command.line, "left", text, "which version of a Debian package there is, the lock says")
+        if names.release:
+            why = "packages come from the base's own suites, all of a lock together"
+            self.tell(command.line, "left", f"-t {names.release}", why)
+        for name in names.removed:
+            self.tell(command.line, "left", name, "apt takes it away, and a spec only adds packages")
         if names.ours:
             self.tell(command.line, "needless", ", ".join(names.ours), "the base or envbuild brings it")
         for name in (*names.odd, *(name for name in names.packages if name not in fit)):
             self.tell(command.line, "left", name, "no name of a Debian package")
 
     def _python(self, command: Command, installed: Installed) -> None:
-        for text in installed.requirements:
-            self._requirement(command, text)
-        for text, why in installed.odd:
-            self.tell(command.line, "left", text, why)
+        for piece in installed.requirements:
+            self._requirement(command, piece)
+        for piece in installed.indexes:
+            self._accelerator(command.line, str(piece), images.accelerator_of_index(piece.text))
+        for piece in installed.odd:
+            self.tell(command.line, "left", str(piece), piece.why)
 
-    def _requirement(self, command: Command, text: str) -> None:
-        why = _refusal(packages={"python": (text,)})
+    def _requirement(self, command: Command, piece: Piece) -> None:
+        line, text = command.line, str(piece)
+        why = refusal(packages={"python": (piece.text,)})
         if why:
-            self.tell(command.line, "left", text, why)
+            self.tell(line, "left", text, why)
             return
-        requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
+        requirement = Requirement(piece.text)
+        name, accelerator = images.BUILDS.get(
+            canonicalize_name(requirement.name), (canonicalize_name(requirement.name), "")
+        )
         if name in ("pip", "setuptools", "wheel"):
-            self.tell(command.line, "needless", text, "envbuild installs Python packages itself")
+            self.tell(line, "needless", text, "envbuild installs Python packages itself")
         elif name == "mpi4py":
+            self.mpi_is_guess = self.mpi_is_guess or not self.proposal.mpi
             self.proposal.mpi = self.proposal.mpi or "mpich"
-            self.tell(command.line, "taken", text, f"mpi: {self.proposal.mpi}, whose recipe brings it")
+            self.tell(line, "taken", text, f"mpi: {self.proposal.mpi}, whose recipe brings it")
         elif name in self.known.owners:
-            self._framework(command.line, text, self.known.owners[name], str(requirement.specifier))
+            self._framework(line, text, self.known.owners[name], str(requirement.specifier))
+            self._accelerator(line, text, accelerator)
+            for mark in sorted(requirement.extras):
+                meant = images.accelerator(mark)
+                self._accelerator(line, text, meant)
+                if not meant and mark != "cpu":
+                    self.tell(line, "left", f"{text}: [{mark}]", "what comes along, its recipe says")
+        elif merged := self.proposal.add_python(piece.text):
+            what = "packages.python" if merged == piece.text else f"packages.python: {merged}"
+            self.tell(line, "taken", text, what)
         else:
-            self._once(self.proposal.python_packages, text)
-            self.tell(command.line, "taken", text, "packages.python")
+            self.tell(line, "left", text, "no version can meet this and what was asked for before")
+
+    def _accelerator(self, line: int, text: str, accelerator: str) -> None:
+        if accelerator and self.proposal.add_accelerator(accelerator):
+            self.tell(line, "taken", text, f"accelerator: {self.proposal.accelerator}")
+        elif accelerator:
+            why = f"an image is for one accelerator, and `{self.proposal.accelerator}` is taken"
+            self.tell(line, "left", text, f"{why}: {accelerator}")
 
     def _framework(self, line: int, text: str, recipe: str, constraint: str) -> None:
         kind, versions = self.known.recipes.get(recipe, ("", ()))
@@ -205,24 +254,41 @@ class _Reading:
             return
         wanted = re.sub(r"\+[a-z0-9.]+", "", constraint).replace("===", "==")
         choice, remark = images.choice(recipe, wanted, versions)
-        if _refusal(frameworks=(choice,)):
+        if refusal(frameworks=(choice,)):
             choice, remark = recipe, "its version is no constraint: any is proposed"
         if kind == "mpi":
-            self.proposal.mpi = choice
-        elif not any(re.split("@", one)[0] == recipe for one in self.proposal.frameworks):
-            self.proposal.frameworks.append(choice)
-        self.tell(line, "taken", text, f"{'mpi' if kind == 'mpi' else 'frameworks'}: {choice}")
+            self._mpi(line, text, choice)
+        elif held := self.proposal.add_framework(choice):
+            self.tell(line, "taken", text, f"frameworks: {held}")
+        else:
+            self.tell(line, "left", text, f"`{recipe}` is taken already, with another constraint")
+        for mark in re.findall(r"\+([a-z0-9.]+)", constraint):
+            self._accelerator(line, text, images.accelerator(mark))
         if remark:
             self.tell(line, "left", f"{recipe} {wanted}", remark)
 
+    def _mpi(self, line: int, text: str, choice: str) -> None:
+        """Take an MPI, in the place of one that was only guessed."""
+        has, guess = self.proposal.mpi, self.mpi_is_guess
+        name, _, constraint = choice.partition("@")
+        held, _, bound = has.partition("@")
+        if has and not guess and (name != held or (constraint and bound and choice != has)):
+            self.tell(line, "left", text, f"an image has one MPI, and `{has}` is taken: {choice}")
+            return
+        self.mpi_is_guess = False
+        self.proposal.mpi = choice if constraint or name != held else has
+        self.tell(line, "taken", text, f"mpi: {self.proposal.mpi}")
+
     def _environment(self, statement: Statement) -> None:
+        # What a line sets, the same line does not see yet.
+        before = dict(self.variables)
         for value in statement.values:
             given = assignment(value.strip())
             if given is None:
                 self.note(statement, "left", "it is no NAME=VALUE")
                 continue
-            name, written = given[0], _unquoted(given[1])
-            setting = self._setting(name, written)
+            name = given[0]
+            setting = setting_of(name, given[1], before)
             if setting is None:
                 why = "it depends on another variable in a way that a spec cannot say"
                 self.tell(statement.line, "left", value, why)
@@ -233,25 +299,14 @@ class _Reading:
             if isinstance(setting, str):
                 self._remember(name, setting)
 
-    def _setting(self, name: str, written: str) -> str | dict[str, str] | None:
-        front = re.fullmatch(rf"(.+?):\$(?:\{{{name}\}}|{name}|\{{{name}:-[^}}]*\}})", written)
-        if front and "$" not in substitute(front[1], self.variables):
-            return {"prepend": substitute(front[1], self.variables)}
-        value = substitute(written, self.variables)
-        return None if "$" in value else value
-
     def _remember(self, name: str, value: str) -> None:
         """Keep a variable's value for where the file uses it; a secret's would come out there."""
         if not is_hidden(name, value):
             self.variables[name] = value
 
-    def _text_of(self, name: str) -> str | None:
-        """Return the text of a file beside the one that is read, under its own name or that in the image."""
-        return self.known.read(self.copied.get(name, name))
-
     def _try(self, line: int, text: str, key: str, name: str, value: str | dict[str, str]) -> None:
         """Take an entry that a spec may hold; tell why of another."""
-        why = _refusal(**{key: {name: value}})
+        why = variable_refusal(name, value) if key == "environment" else refusal(**{key: {name: value}})
         if not why and is_hidden(name, value if isinstance(value, str) else " ".join(value.values())):
             why = "a secret has no place in an image: set it where a process starts"
         if why:
@@ -263,24 +318,30 @@ class _Reading:
 
     def _file(self, statement: Statement) -> None:
         for value in statement.values:
-            words = [substitute(word, self.variables) for word in _words(value)]
-            for word in [word for word in words if word.startswith(_ABOUT_FILES)]:
-                words.remove(word)
+            parts = [substitute(word, self.variables) for word in words(value)]
+            for word in [word for word in parts if word.startswith(_ABOUT_FILES)]:
+                parts.remove(word)
                 self.tell(
                     statement.line, "left", word, "files of an image are root's, with mode 0644 or 0755"
                 )
-            if any(word.startswith("--") for word in words) or len(words) < 2:
+            if any(word.startswith("--") for word in parts):
                 self.tell(statement.line, "left", value, "files come from beside the spec, one by one")
                 continue
-            *sources, target = words
+            if len(parts) < 2:
+                self.tell(statement.line, "left", value, "a spec's file has a target: none is named here")
+                continue
+            *sources, target = parts
             for source in sources:
-                self._one_file(statement.line, source, target, many=len(sources) > 1)
+                if statement.name == "ADD" and (why := more_than_copied(source)):
+                    self.tell(statement.line, "left", f"{source} {target}", why)
+                else:
+                    self._one_file(statement.line, source, target, many=len(sources) > 1)
 
     def _one_file(self, line: int, source: str, target: str, *, many: bool) -> None:
         text = f"{source} {target}"
         kind = self.known.look(source)
         name = PurePosixPath(source).name
-        self.copied |= {target: source, f"{target.rstrip('/')}/{name}": source}
+        self.copied |= {normpath(target): source, normpath(f"{target}/{name}"): source}
         if kind == "directory" or any(mark in source for mark in "*?["):
             self.tell(line, "left", text, "name the files of a directory one by one")
             return
@@ -291,22 +352,26 @@ class _Reading:
         entry: dict[str, str | bool] = {"source": str(PurePosixPath(source)), "target": whole}
         if kind == "executable":
             entry["executable"] = True
-        why = _refusal(files=(entry,))
+        beside = [one for one in self.proposal.files if one["target"] != whole]
+        why = refusal(files=(entry,)) or file_refusal(whole, [str(one["target"]) for one in beside])
         if why:
             self.tell(line, "left", text, why)
             return
-        self.proposal.files.append(entry)
+        for one in self.proposal.files:
+            if one["target"] == whole and one["source"] != entry["source"]:
+                self.tell(line, "left", f"{one['source']} {whole}", "this line puts another file there")
+        self.proposal.files = [*beside, entry]
         self.tell(line, "taken", text, "files")
 
     def _label(self, statement: Statement) -> None:
         for value in statement.values:
-            for name, text in _labels(value):
+            for name, text in labels(value):
                 written = substitute(text, self.variables)
                 if re.search(r"\$\{?\w", written):
                     self.tell(
                         statement.line, "left", f"{name} {text}", "it depends on what is not in the file"
                     )
-                elif name.lower() in _TITLES and not _refusal(version=written):
+                elif name.lower() in _TITLES and not refusal(version=written):
                     self.proposal.version = written
                     self.tell(statement.line, "taken", f"{name} {text}", "version")
                 else:
@@ -314,14 +379,15 @@ class _Reading:
 
     def _argument(self, statement: Statement) -> None:
         given = assignment(statement.values[0].strip())
-        if given is None:
+        value = setting_of("", given[1], self.variables) if given else None
+        if given is None or not isinstance(value, str):
             self.note(statement, "left", "its value is not in the file")
         else:
-            self._remember(given[0], _unquoted(given[1]))
+            self._remember(given[0], value)
             self.note(statement, "needless", "known while the file is read")
 
     def _summary(self, statement: Statement) -> None:
-        if self.proposal.summary or _refusal(summary=statement.text) or is_hidden("", statement.text):
+        if self.proposal.summary or refusal(summary=statement.text) or is_hidden("", statement.text):
             self.note(statement, "left", "a summary is one line")
         else:
             self.proposal.summary = statement.text
@@ -330,36 +396,3 @@ class _Reading:
     def _once(self, table: list[str], text: str) -> None:
         if text not in table:
             table.append(text)
-
-
-def _refusal(**entries: object) -> str:
-    """Return why a spec may not hold entries; empty where it may."""
-    try:
-        EnvSpec.model_validate({"name": "x", "version": "1", **entries})
-    except ValidationError as error:
-        why: str = error.errors(include_url=False, include_input=False)[0]["msg"]
-        return why.removeprefix("Value error, ")
-    return ""
-
-
-def _labels(text: str) -> list[tuple[str, str]]:
-    """Return names and values of ``NAME=VALUE …`` or ``NAME VALUE``."""
-    words = _words(text)
-    if all("=" in word for word in words):
-        return [(name, value) for name, _, value in (word.partition("=") for word in words)]
-    name, _, value = text.strip().partition(" ")
-    return [(name, _unquoted(value.strip()))]
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quote that does not end
-        return text.split()
-
-
-def _unquoted(text: str) -> str:
-    stripped = text.strip()
-    if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
-        return stripped[1:-1]
-    return stripped

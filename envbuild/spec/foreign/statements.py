@@ -46,6 +46,7 @@ _INSTRUCTIONS = frozenset(
 )
 # Caches and networks of the one who builds; what follows is the command, on its own line.
 _ABOUT_BUILDING = re.compile(r"^(?:--(?:mount|network|security)=\S+(?:\s|\\\n)+)+")
+_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|['"\\])+""", re.DOTALL)
 _MAX_LINES = 20_000
 
 
@@ -143,14 +144,10 @@ def _instruction(line: int, taken: Sequence[str]) -> Statement:
         body = _ABOUT_BUILDING.sub(lambda option: re.sub(r"[^\n\\]", " ", option[0]), found[2])
         return Statement(line=line, text=text, name=name, kind=kind, values=(_shell(body),))
     body = re.sub(r"\\\s*\n", " ", found[2])
-    old = re.fullmatch(r"(\w+)\s+(.*)", body)
-    if name == "ENV" and old:
-        # The form of one variable without `=`, which ends with the line.
-        body = f'{old[1]}="{old[2]}"'
     recipe = _parsed("docker", [f"{name} {body}"])
     values: dict[str, list[str]] = {
         "base": [str(recipe.get("fromHeader", ""))],
-        "environment": [str(value) for value in recipe.get("environ", ())],
+        "environment": _variables(body),
         "argument": [body],
         "file": [body],
         "label": [str(value) for values in recipe.get("labels", ()) for value in values],
@@ -160,6 +157,13 @@ def _instruction(line: int, taken: Sequence[str]) -> Statement:
     elif kind == "file" and "files" in recipe and not body.startswith("--"):
         values["file"] = [" ".join(pair) for pair in recipe["files"]]
     return Statement(line=line, text=text, name=name, kind=kind, values=tuple(values[kind]))
+
+
+def _variables(body: str) -> list[str]:
+    """Return each ``NAME=VALUE`` of an ENV, with its quotes."""
+    # The form of one variable without `=` ends with the line.
+    old = re.fullmatch(r"(\w+)\s+(.*)", body)
+    return [f"{old[1]}={old[2]}"] if old else [found[0] for found in _WORD.finditer(body)]
 
 
 def _shell(body: str) -> str:

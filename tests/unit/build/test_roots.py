@@ -147,6 +147,7 @@ def test_a_hostile_archive_is_refused(what: str, tmp_path: Path, outside: Path) 
         unpack(outside, archive)
     assert caught.value.exit_code == 3
     assert "`a.tar` is not used" in str(caught.value)
+    assert not list(outside.parent.iterdir()), "what was unpacked of it is gone"
 
 
 def test_too_many_entries_are_refused(tmp_path: Path, outside: Path) -> None:

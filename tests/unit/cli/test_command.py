@@ -221,7 +221,17 @@ class TestBoundary:
         fail(KeyboardInterrupt())
         code, out, err = run(["inspect", "x.sif"], capsys)
         assert (code, out) == (130, "")
-        assert err.startswith("interrupted: ")
+        assert err == "interrupted: what was not finished was not written\n"
+
+    def test_an_interrupt_of_what_the_next_run_goes_on_with(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupted(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("envbuild.workflows.again.recall", interrupted)
+        code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
+        assert (code, err[: err.index(",")]) == (130, "interrupted: what is finished is kept")
 
     def test_a_bug_keeps_its_traceback(self, fail: Callable[[BaseException], None]) -> None:
         fail(ZeroDivisionError("ours"))

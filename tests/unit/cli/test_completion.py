@@ -28,6 +28,11 @@ WORDS = {
     "envbuild schema reci": "envbuild schema recipe ",
     "envbuild build --offl": "envbuild build --offline ",
     "envbuild build only-fi": "envbuild build only-file.yaml ",
+    "envbuild build -o squ": "envbuild build -o squashfs: ",
+    "envbuild build -o only-fi": "envbuild build -o only-file.yaml ",
+    "envbuild recipes check horo": "envbuild recipes check horovod ",
+    "envbuild recipes check --recipes ours alo": "envbuild recipes check --recipes ours alone ",
+    "envbuild module uninstall --root modules sol": "envbuild module uninstall --root modules solo/1.2 ",
 }
 
 
@@ -38,7 +43,10 @@ def environment(home: Path) -> dict[str, str]:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home whose shells have completion as its help says."""
-    (tmp_path / "only-file.yaml").touch()
+    for file in ("only-file.yaml", "ours/alone/recipe.yaml", "modules/modulefiles/solo/1.2"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "modules/envs/solo/1.2").mkdir(parents=True)
     line = "unset PS1; PS1='$ '\neval \"$(envbuild completion {})\"\n"
     (tmp_path / ".bashrc").write_text(line.format("bash"))
     (tmp_path / ".zshrc").write_text("autoload -U compinit; compinit -u -D\n" + line.format("zsh"))
@@ -104,6 +112,18 @@ def test_what_is_printed_is_a_script_of_that_shell(shell: str, tmp_path: Path) -
     said = subprocess.run([COMMAND, "completion", shell], capture_output=True, text=True, check=True)
     checked = subprocess.run([shell, "-n"], input=said.stdout, capture_output=True, text=True, timeout=60)
     assert (checked.returncode, checked.stderr, said.stderr) == (0, "", "")
+
+
+def test_there_is_one_way_to_it(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [COMMAND, "--install-completion"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 2
+    assert "No such option" in said.stderr
 
 
 def test_another_shell_is_refused() -> None:

@@ -199,6 +199,16 @@ def test_a_file_is_told_from_a_directory(tmp_path: Path) -> None:
     assert place_of(Path("a.yml")) == Path("a.yml")
     assert place_of(Path("new")) == Path("new/spec.yaml")
     assert place_of(Path("odd.yaml")) == Path("odd.yaml/spec.yaml")
+    assert place_of(Path("pytorch-2.13")) == Path("pytorch-2.13/spec.yaml")
+
+
+@pytest.mark.parametrize("name", ["x.txt", "spec.yam", "file"])
+def test_a_name_that_is_no_specs_is_refused(name: str) -> None:
+    Path("file").touch()
+    with pytest.raises(RequestError, match=f"`{name}` is no name of a spec") as caught:
+        place_of(Path(name))
+    assert str(caught.value.hint).startswith(f"name a file such as {Path(name).stem}.yaml")
+    assert not Path(name).is_dir()
     with pytest.raises(SystemExit) as ended:
         main(["init", "/proc/nowhere/a.yaml", "-y"])
     assert ended.value.code in (2, 5)

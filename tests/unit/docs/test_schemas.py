@@ -33,6 +33,7 @@ SHIPPED = {
     "recipes/*/recipe.yaml": "recipe",
     "recipes/*/controls.yaml": "controls",
     "base-images/*.yaml": "base",
+    "examples/base-images/*.yaml": "base",
     "sites/*.yaml": "site",
     "docs/reference/examples/spec.yaml": "spec",
     "docs/reference/examples/recipe.yaml": "recipe",

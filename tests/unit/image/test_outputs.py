@@ -70,12 +70,21 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             f"`{tmp_path}/text` is there already and is no directory",
             f"`{tmp_path}/text` is named twice",
             f"`{tmp_path}/spec.yaml` is there already and is no def: it is left alone",
-            f"`{tmp_path}/spec.yaml` is named twice",
             f"`{tmp_path}/new` is named twice",
             f"`{tmp_path}/two.sif` is a second place for the image",
         ]
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.yaml", "text"]
+
+
+@pytest.mark.parametrize("text", ["-", "sif:-", "oci:-", "def:./-", "shifter:-"])
+def test_nothing_is_written_to_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvbuildError, match="is not written to standard output") as error:
+        places([text], default=tmp_path / "x.sif", keep=())
+    assert str(error.value.hint).startswith("name a")
 
 
 def test_the_image_itself_is_no_output(tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def test_unmet_dependencies_become_one_line() -> None:
     assert apttext.conflict(UNKNOWN) == ""
 
 
+def test_a_name_that_is_no_package() -> None:
+    said = "Package: editor\nDependencies: \nProvides: \nReverse Provides: \nvim 2:9 (= )\nnano 7.2 (= )\n"
+    problem, hint = apttext.no_package("editor", said)
+    assert problem == "`editor` is not a package but a name that another provides"
+    assert hint == "name it: nano, vim"
+    problem, hint = apttext.no_package("nano+", "Package: nano+\nReverse Provides: \n")
+    assert problem == "no package is called `nano+`"
+    assert hint.startswith("apt takes")
+
+
 def test_a_complaint_tells_no_credentials() -> None:
     output = "Err:1 x\nE: Failed to fetch http://me:secret@host/dists/x?token=1  404  Not Found\n"
     assert apttext.complaint(output) == "Failed to fetch http://host/dists/x 404 Not Found"

@@ -30,12 +30,19 @@ RECIPES = {
     "pytorch": ("framework", ("2.13.0", "2.12.1")),
     "tensorflow": ("framework", ("2.21.0",)),
 }
-OWNERS = {"torch": "pytorch", "horovod": "horovod", "tensorflow-cpu": "tensorflow", "mpich": "mpich"}
+OWNERS = {
+    "torch": "pytorch",
+    "horovod": "horovod",
+    "tensorflow": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "mpich": "mpich",
+}
 BESIDE = {
     "train.py": "executable",
     "data.csv": "file",
     "src": "directory",
     "requirements.txt": "file",
+    "data.tar.gz": "file",
 }
 TEXTS = {
     "requirements.txt": (
@@ -267,8 +274,9 @@ def test_debian_packages() -> None:
     asked = "less=590-2 git/stable libx:amd64 python3-pip libmpich-dev ./local.deb Wrong"
     found = debian_names(["apt-get", "install", "-y", "-t", "backports", *asked.split()])
     assert found is not None
-    assert (found.packages, found.mpi) == (["less", "git", "libx"], "mpich")
+    assert (found.packages, found.mpis) == (["less", "git", "libx"], {"mpich": ["libmpich-dev"]})
     assert (found.ours, found.odd) == (["python3-pip"], ["./local.deb", "Wrong"])
+    assert (found.release, found.removed) == ("backports", [])
     assert debian_names(["apt-get", "update"]) is None
 
 
@@ -278,25 +286,60 @@ def test_python_packages() -> None:
     command = ["python3", "-m", "pip", "--no-cache-dir", "install", "-U", *asked.split()]
     found = python_requirements(command, TEXTS.get)
     assert found is not None
-    assert found.requirements == ["a>1", "pandas==2.2.3", "mpi4py", "numpy", "b"]
-    assert [text for text, _ in found.odd] == [
+    assert [str(one) for one in found.requirements] == [
+        "a>1",
+        "requirements.txt:1: pandas==2.2.3",
+        "more.txt:3: mpi4py",
+        "requirements.txt:5: numpy",
+        "b",
+    ]
+    assert [str(one) for one in found.odd] == [
         "--index-url https://example.org",
-        "-c limits.txt",
-        "https://example.org/x.whl",
-        ".",
+        "more.txt:1: -c limits.txt",
+        "more.txt:2: https://example.org/x.whl",
+        "requirements.txt:7: .",
         "git+https://example.org/y",
         "./z",
         "-r none.txt",
+        "--target /x",
     ]
     assert python_requirements(["pip", "download", "x"], TEXTS.get) is None
     assert python_requirements(["uv", "pip", "install", "x"], TEXTS.get) is not None
 
 
 def test_files_that_name_each_other_end() -> None:
-    found = python_requirements(["pip", "install", "-r", "x"], lambda _: "a\n-r x\n")
+    texts = {"x": "a\n-r d/y\n", "d/y": "b\n-r z\n-r ../x\n", "d/z": "c\n"}
+    found = python_requirements(["pip", "install", "-r", "./x", "-r", "d/z"], texts.get)
     assert found is not None
-    assert set(found.requirements) == {"a"}
-    assert found.odd[-1][0] == "-r x"
+    assert [str(one) for one in found.requirements] == ["x:1: a", "d/y:1: b", "d/z:1: c"]
+    assert [(str(one), one.why) for one in found.odd] == [
+        ("d/y:3: -r ../x", "the file is being read already: it names itself")
+    ]
+
+
+def test_files_that_never_stop_naming_others_end() -> None:
+    found = python_requirements(["pip", "install", "-r", "x"], lambda name: f"-r d/{name[-1]}\n")
+    assert found is not None
+    assert len(found.odd) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--user", "an image's Python packages lie in /opt/env"),
+        ("--target=/x", "an image's Python packages lie in /opt/env"),
+        ("--pre", "a lock takes releases: a constraint that names one (`==2.0rc1`) admits it"),
+        ("--no-deps", "what a package requires comes along"),
+        ("--new-fangled", "nothing in a spec says this to pip"),
+    ],
+)
+def test_an_option_of_pip_that_decides_something_is_told(option: str, why: str) -> None:
+    assert left(f"FROM debian:12\nRUN pip install {option} less\n") == [(2, why)]
+
+
+def test_an_option_of_pip_that_decides_nothing_is_not_told() -> None:
+    options = "--no-cache-dir -U -qq --break-system-packages --timeout 60 --root-user-action=ignore"
+    assert left(f"FROM debian:12\nRUN pip install {options} less\n") == []
 
 
 @pytest.mark.parametrize(
@@ -338,8 +381,8 @@ def test_remarks_within_a_continued_line() -> None:
 
 def test_variables_of_an_image() -> None:
     text = (
-        "FROM debian:12\nENV A=1 B='two words' C=$A-x\n"
-        "ENV PATH=/x:$A:$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/y\n"
+        "FROM debian:12\nENV A=1 B='two words'\nENV C=$A-x\n"
+        "ENV PATH=/x:/$A:$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/y\n"
         "ENV HOME=/x\nENV D old style\nENV PIP_NO_CACHE_DIR=1\n"
     )
     proposal = proposed(text)
@@ -347,10 +390,45 @@ def test_variables_of_an_image() -> None:
         "A": "1",
         "B": "two words",
         "C": "1-x",
-        "PATH": {"prepend": "/x:1"},
+        "PATH": {"prepend": "/x:/1"},
         "D": "old style",
     }
-    assert [line for line, _ in left(text)] == [3, 4]
+    assert [line for line, _ in left(text)] == [4, 5]
+
+
+def test_a_line_does_not_see_the_variables_that_it_sets() -> None:
+    text = "FROM debian:12\nENV A=old\nENV A=new B=$A C=1 D=$C\nENV E=$A$B\n"
+    proposal = proposed(text)
+    assert proposal.environment == {"A": "new", "B": "old", "C": "1", "E": "newold"}
+    assert [(note.line, note.text) for note in proposal.notes if note.outcome == "left"] == [(3, "D=$C")]
+
+
+def test_what_stands_in_single_quotes_is_meant_so() -> None:
+    text = (
+        "FROM debian:12\nENV X=1\nENV A='$X' B=\"$X\" C=\\$X D='a'\"$X\"'$X' E=\"it's $X\"\nENV F $X '$X'\n"
+    )
+    found = proposed(text).environment
+    assert found == {"X": "1", "A": "$X", "B": "1", "C": "$X", "D": "a1$X", "E": "it's 1", "F": "1 $X"}
+
+
+@pytest.mark.parametrize(
+    "value", ["1e3", "0o17", "0x1F", ".5", "yes", "null", "~", "1_000", "- a", "a: b", " "]
+)
+def test_a_value_stays_text_in_the_yaml(value: str) -> None:
+    proposal = proposed("FROM debian:12\n")
+    proposal.environment["N"] = value
+    assert load_spec(proposal.to_yaml("x").encode(), Path("x")).environment == {"N": value}
+
+
+def test_a_search_path_is_not_replaced() -> None:
+    text = "FROM debian:12\nENV PATH=/usr/bin\nENV LD_LIBRARY_PATH=a:$LD_LIBRARY_PATH\n"
+    assert proposed(text).environment == {}
+    assert [line for line, _ in left(text)] == [2, 3]
+
+
+def test_a_variable_may_hold_several_words() -> None:
+    text = 'FROM debian:12\nENV P="less nano" V=2\nRUN apt-get install $P "lib$V" x$V$P\n'
+    assert proposed(text).system_packages == ["less", "nano", "lib2", "x2less"]
 
 
 def test_variables_of_a_definition_file() -> None:
@@ -376,6 +454,81 @@ def test_files_beside_it() -> None:
     assert [line for line, _ in left(text)] == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("ADD https://example.org/x /x", "it is downloaded: keep the file beside the spec"),
+        ("ADD data.tar.gz /x", "`ADD` unpacks it"),
+        ("COPY data.csv /opt/env/x", "/opt/env is reserved: another layer owns it"),
+        ("COPY data.csv /tmp/x", "/tmp is reserved: the runtime mounts its own there"),
+        ("COPY data.csv /a\nCOPY train.py /a/b", "`/a` is a file: one cannot lie in the other"),
+        ("COPY data.csv /a\nCOPY train.py /a", "this line puts another file there"),
+    ],
+)
+def test_files_that_a_spec_cannot_have(lines: str, why: str) -> None:
+    ((_, told),) = left(f"FROM debian:12\n{lines}\n")
+    assert told.startswith(why)
+    assert len(proposed(f"FROM debian:12\n{lines}\n").files) == lines.count("\n")
+
+
+def test_a_file_of_a_definition_file_without_a_target() -> None:
+    text = "Bootstrap: docker\nFrom: debian:12\n%files\n    data.csv\n"
+    assert left(text) == [(4, "a spec's file has a target: none is named here")]
+
+
+def test_the_same_package_twice() -> None:
+    text = "FROM debian:12\nRUN pip install 'numpy<2' less && pip install 'NumPy>=1.20' less\n"
+    proposal = proposed(text)
+    assert proposal.python_packages == ["numpy<2,>=1.20", "less"]
+    assert [note.what for note in proposal.notes][-2:] == [
+        "packages.python: numpy<2,>=1.20",
+        "packages.python",
+    ]
+    text += "RUN pip install 'numpy>=2' torch==2.13.0 torch 'torch>=2'\n"
+    assert proposed(text).frameworks == ["pytorch@2.13.0"]
+    assert left(text) == [
+        (3, "no version can meet this and what was asked for before"),
+        (3, "`pytorch` is taken already, with another constraint"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "accelerator"),
+    [
+        ("tensorflow[and-cuda]", "cuda"),
+        ("torch --index-url https://example.org/whl/cu126", "cuda@12.6"),
+        ("torch --extra-index-url https://example.org/whl/cu130/", "cuda@13.0"),
+        ("torch==2.13.0+cu126", "cuda@12.6"),
+        ("torch -f https://example.org/whl/rocm6.4", "rocm@6.4"),
+        ("tensorflow-gpu", "cuda"),
+        ("tensorflow-gpu torch==2.13.0+cu126 tensorflow[and-cuda]", "cuda@12.6"),
+        ("torch --index-url https://example.org/whl/cpu", ""),
+    ],
+)
+def test_an_accelerator_that_a_build_names(words: str, accelerator: str) -> None:
+    proposal = proposed(f"FROM debian:12\nRUN pip install {words}\n")
+    assert proposal.accelerator == accelerator
+    assert proposal.python_packages == []
+    assert load_spec(proposal.to_yaml("x").encode(), Path("x"))
+
+
+def test_what_a_recipe_cannot_take_of_a_requirement_is_told() -> None:
+    text = "FROM debian:12\nRUN pip install horovod[spark] torch==2.13.0+cu126 torch==2.13.0+cu130\n"
+    assert left(text) == [
+        (2, "what comes along, its recipe says"),
+        (2, "an image is for one accelerator, and `cuda@12.6` is taken: cuda@13.0"),
+    ]
+
+
+def test_what_apt_takes_away_or_has_from_elsewhere_is_told() -> None:
+    text = "FROM debian:12\nRUN apt-get install -y nano- -tbookworm-backports less\n"
+    assert proposed(text).system_packages == ["less"]
+    assert left(text) == [
+        (2, "packages come from the base's own suites, all of a lock together"),
+        (2, "apt takes it away, and a spec only adds packages"),
+    ]
+
+
 def test_a_version_that_the_recipe_lacks() -> None:
     text = "FROM debian:12\nRUN pip install torch==1.9.0 horovod==0.28.1 tensorflow-cpu~=2.21\n"
     assert proposed(text).frameworks == ["pytorch", "horovod@0.28.1", "tensorflow@~=2.21"]
@@ -387,6 +540,10 @@ def test_an_mpi() -> None:
     assert (
         proposed("FROM debian:12\nRUN apt-get install openmpi-bin\nRUN pip install mpi4py\n").mpi == "openmpi"
     )
+    # That mpi4py came first says nothing of which MPI is meant.
+    text = "FROM debian:12\nRUN pip install mpi4py\nRUN apt-get install openmpi-bin libopenmpi-dev mpich\n"
+    assert proposed(text).mpi == "openmpi"
+    assert left(text) == [(3, "an image has one MPI, and `openmpi` is taken: mpich")]
 
 
 def test_nothing_understood() -> None:

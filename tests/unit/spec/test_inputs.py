@@ -104,6 +104,55 @@ def test_a_base_can_be_named_by_its_distribution(tmp_path: Path) -> None:
         assert read_asked(write(tmp_path / "spec.yaml", text)).base.name == found
 
 
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Put a base image beside the good ones that somebody has not finished, and one that nobody may read."""
+    text = (CATALOG / "base-images" / "debian-12.yaml").read_text()
+    unfinished = text.replace("debian-12", "mine").replace('"12"', "12").replace('"2.36"', "2.36")
+    (tmp_path / "config/envbuild/base-images/closed.yaml").mkdir(parents=True)
+    return write(tmp_path / "config/envbuild/base-images/mine.yaml", unfinished)
+
+
+def searching(tmp_path: Path, base: str = "", extra: str = "") -> Asked:
+    text = SPEC.replace("base: debian-12\n", base) + extra
+    return read_asked(write(tmp_path / "spec.yaml", text))
+
+
+@pytest.mark.parametrize("base", ["", "base: debian@12\n"])
+def test_a_base_with_mistakes_is_passed_over_where_it_is_not_named(
+    tmp_path: Path, broken: Path, base: str
+) -> None:
+    result = searching(tmp_path, base)
+    assert result.base.name == "debian-12"
+    assert result.remarks() == (
+        f"`{broken.parent}/closed.yaml` is no base image:"
+        f" `{broken.parent}/closed.yaml` is a directory, not a file",
+        f"`{broken}` is no base image: `version`: expected text, found the number 12",
+    )
+    assert searching(tmp_path, "base: debian-12\n").remarks() == ()
+
+
+def test_a_base_that_is_called_otherwise_is_passed_over(tmp_path: Path) -> None:
+    text = (CATALOG / "base-images" / "debian-12.yaml").read_text()
+    write(tmp_path / "config/envbuild/base-images/a.yaml", text.replace("debian-12", "b"))
+    assert searching(tmp_path).base.name == "debian-12"
+
+
+@pytest.mark.parametrize(
+    ("base", "extra"), [("base: mine\n", ""), ("", "python: '3.9'\n"), ("base: debian@99\n", "")]
+)
+def test_the_mistakes_of_a_base_are_told_where_it_may_be_meant(
+    tmp_path: Path, broken: Path, base: str, extra: str
+) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        searching(tmp_path, base, extra)
+    assert f"{broken}:" in render(caught.value)
+
+
+def test_a_base_with_mistakes_is_not_offered(broken: Path) -> None:
+    assert "mine" not in {base.name for base in inputs.read_bases()}
+
+
 def test_python_is_judged_by_its_minor_release(tmp_path: Path) -> None:
     for constraint in ("3.11", ">=3.11.2", "<3.12", "~=3.11.1"):
         assert asked(tmp_path, f"python: '{constraint}'\n").spec.python

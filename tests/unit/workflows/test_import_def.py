@@ -43,6 +43,21 @@ def test_which_recipe_brings_a_distribution(tmp_path: Path) -> None:
     assert proposal.mpi == "mpich"
 
 
+def test_a_base_with_mistakes_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    bases = tmp_path / "envbuild/base-images"
+    bases.mkdir(parents=True)
+    (bases / "debian-12.yaml").write_text("name: debian-12\n")
+    assert imported(tmp_path, "FROM debian:12\n").base == ""
+    assert imported(tmp_path, "FROM debian:11\n").base == "debian-11"
+
+
+def test_a_mark_at_the_beginning_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("\ufeffless\n")
+    text = "\ufeffFROM debian:12\nRUN pip install -r requirements.txt\n"
+    assert imported(tmp_path, text).python_packages == ["less"]
+
+
 def test_nothing_outside_is_read(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret\n")
     below = tmp_path / "below"

@@ -13,6 +13,7 @@ from envbuild.check.judge import Job
 from envbuild.check.trial import Trial
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.spec.control import Control
+from envbuild.spec.load import load_recipe
 from envbuild.workflows.recipe_check import Checked, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -219,28 +220,32 @@ def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     assert len(told(recipes)) == 4
 
 
-def sharing(recipes: Path) -> Path:
-    """Make a recipe `other` with the job of `thing`, and return its job."""
-    new_recipe("other", "1", recipes)
+def copied(recipes: Path, name: str, **changes: str) -> Path:
+    """Copy `thing` under another name, without its controls; its job becomes a link."""
+    new_recipe(name, "1", recipes)
     for file in ("README.md", "recipe.yaml"):
         text = (recipes / "thing" / file).read_text()
-        (recipes / "other" / file).write_text(text.replace("name: thing", "name: other"))
-    job = recipes / "other/verify/sums.py"
+        (recipes / name / file).write_text(text.replace("name: thing", f"name: {name}"))
+    (recipes / name / "controls.yaml").unlink()
+    job = recipes / name / "verify/sums.py"
     job.unlink()
     job.symlink_to("../../thing/verify/sums.py")
     return job
 
 
 def test_its_own_controls_of_a_job_come_before_another_s(recipes: Path) -> None:
-    sharing(recipes)
+    copied(recipes, "other")
+    for name in ("thing", "other"):
+        replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
     text = (recipes / "thing/controls.yaml").read_text()
     (recipes / "other/controls.yaml").write_text(text.rpartition("  - name:")[0])
     assert [check(recipes, name).controls for name in ("thing", "other")] == [2, 1]
 
 
-def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> None:
-    job = sharing(recipes)
-    (recipes / "other/controls.yaml").unlink()
+def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
+    job = copied(recipes, "other")
+    for name in ("thing", "other"):
+        replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
     assert check(recipes, "other").controls == 2
     # A copy that is changed is another job.
     job.unlink()
@@ -249,15 +254,32 @@ def test_a_shared_job_has_its_controls_where_it_comes_from(recipes: Path) -> Non
         check(recipes, "other")
 
 
+def test_a_copied_recipe_needs_checks_and_controls_of_its_own(recipes: Path) -> None:
+    copied(recipes, "other")
+    assert told(recipes) == ["the recipe `other` has the check `X1.thing`, too [thing/recipe.yaml:19:9]"]
+    with pytest.raises(EnvbuildError) as caught:
+        check(recipes, "other")
+    assert [error.problem for error in caught.value.each()] == [
+        "nothing shows that `D0/X1.thing` can fail",
+        "nothing shows that `X1.thing/sum` can fail",
+        "the recipe `thing` has the check `X1.thing`, too",
+    ]
+
+
+def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
+    for file in ("recipe.yaml", "controls.yaml"):
+        path = recipes / "thing" / file
+        path.write_text(path.read_text().replace("X1.thing", "D2.ddp"))
+    assert told(recipes) == ["the recipe `pytorch` has the check `D2.ddp`, too [thing/recipe.yaml:19:9]"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (("Bad/Name", "1"), "`Bad/Name` is no name of a recipe"),
         (("..", "1"), "`..` is no name of a recipe"),
-        (
-            ("fine", "==2"),
-            "`versions`: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`",
-        ),
+        (("a" * 200, "1"), "is no name of a recipe"),
+        (("fine", "==2"), "VERSION: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`"),
         (("thing", "1"), "is there already"),
     ],
 )
@@ -269,6 +291,23 @@ def test_a_new_one_that_cannot_be_is_refused_and_nothing_written(
         new_recipe(*words, recipes)
     assert problem in caught.value.problem
     assert sorted(recipes.rglob("*")) == before
+
+
+def test_words_that_no_recipe_may_hold_are_told_once_each(tmp_path: Path) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        new_recipe("fine", "==2", tmp_path / "recipes", distribution="a b", module="c-d")
+    told = [(error.problem.partition(" is not ")[0], error.at) for error in caught.value.each()]
+    assert told == [("VERSION: `==2`", None), ("--distribution: `a b`", None), ("--import: `c-d`", None)]
+    assert all(error.hint for error in caught.value.each())
+    assert not (tmp_path / "recipes").exists()
+
+
+@pytest.mark.parametrize("name", ["123", "true", "1e3"])
+def test_a_name_that_yaml_would_read_otherwise(tmp_path: Path, name: str) -> None:
+    new_recipe(name, "1", tmp_path, module="thing")
+    path = tmp_path / name / "recipe.yaml"
+    recipe = load_recipe(path.read_bytes(), path)
+    assert (recipe.name, recipe.owns) == (name, (name,))
 
 
 def test_a_new_one_where_nothing_can_be_written(tmp_path: Path) -> None:
