@@ -29,8 +29,7 @@ def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path)
     own(place, desk.place)
     program = f'{LMOD}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
-    typed = place / "typed.sh"
-    typed.write_text(program)
+    typed = desk.write(f"{page.stem}.sh", program)
     done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None)
     assert wrong(page, done.stdout) == []
 
