@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +22,8 @@ NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
 def every_control() -> tuple[Spoiled, ...]:
     """Return all that lie beside the shipped recipes.
 
-    Of each job the first one after the singletons leaves the averaging out,
-    and the suite runs that one. The single run of a comparison is spoiled as
-    well; what differs with the number of ranks still shows.
+    The single run of a comparison is spoiled as well; what differs with the
+    number of ranks still shows.
     """
     found: list[Spoiled] = []
     for name in NAMES:
@@ -34,6 +34,18 @@ def every_control() -> tuple[Spoiled, ...]:
             found += spoiled_jobs(source, loaded, jobs)
             assert len(found) >= len(loaded.value.controls)
     return tuple(found)
+
+
+def one_of_each_job(controls: Iterable[Spoiled]) -> list[Spoiled]:
+    """Return the first control of each job after the singletons: it leaves the averaging out.
+
+    A representative part; `make toolkits` runs all.
+    """
+    first: dict[tuple[str, str], Spoiled] = {}
+    for control in controls:
+        if not control.name.endswith(": singletons"):
+            first.setdefault((control.recipe, control.control.job), control)
+    return list(first.values())
 
 
 def subject_of(image: Path) -> run.Subject:

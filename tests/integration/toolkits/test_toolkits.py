@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.controls import Spoiled, overlooked
+from envbuild.check.controls import overlooked
 from tests.integration.conftest import ROOT, Desk
-from tests.support.controls import controls_of, subject_of
+from tests.support.controls import controls_of, one_of_each_job, subject_of
 
 # Each stands for a kind: a large framework, one that is compiled from its source, one of Python 2.7 on an
 # old base, and a cluster of its own.
@@ -40,12 +40,7 @@ def test_it_passes(desk: Desk, toolkit: Path) -> None:
 
 def test_what_is_spoiled_fails(toolkit: Path) -> None:
     subject = subject_of(toolkit)
-    # Of each job the one that leaves the averaging out; the others run in `make toolkits`.
-    of_jobs: dict[tuple[str, str], Spoiled] = {}
-    for control in controls_of(subject):
-        if control.recipe not in SHARED and not control.name.endswith(": singletons"):
-            of_jobs.setdefault((control.recipe, control.control.job), control)
-    own = list(of_jobs.values())
+    own = one_of_each_job(each for each in controls_of(subject) if each.recipe not in SHARED)
     assert len(own) == len({(job.recipe, job.file) for job in subject.jobs() if job.recipe not in SHARED})
     found = {control.name: overlooked(subject, control) for control in own}
     assert {name: missed for name, missed in found.items() if missed} == {}
