@@ -34,6 +34,8 @@ def swept() -> Iterator[None]:
         mine = _made[before:]
         del _made[before:]
         if mine:
-            # What lies in directories that their owner may not write goes, too.
-            subprocess.run(["chmod", "-R", "u+rwX", "--", *mine], check=False, capture_output=True)
+            # What lies in directories that their owner may not write goes, too. Files stay as they are:
+            # they may be hard links to those of another store.
+            opened = ["-type", "d", "-exec", "chmod", "u+rwx", "{}", "+"]
+            subprocess.run(["find", *mine, *opened], check=False, capture_output=True)
             subprocess.run(["rm", "-rf", "--", *mine], check=True)
