@@ -25,7 +25,9 @@ def test_the_pages_that_people_follow_are_run() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path) -> None:
-    place = make_place(shared, page.stem)
+    # Its name counts: a proposed spec is called like the directory.
+    place = make_place(shared) / page.stem
+    place.mkdir()
     own(place, desk.place)
     program = f'{LMOD}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
