@@ -43,7 +43,8 @@ def test_a_job_meant_for_a_fabric_that_is_not_here_stops(
 ) -> None:
     """The site's file names the provider alone; each MPI would take another way without a word."""
     site = desk.write("slingshot.yaml", "name: here\nfabric: {name: slingshot-11, provider: cxi}\n")
-    text = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.allreduce(1), flush=True)"
+    # In one write: two ranks share a stream.
+    text = "from mpi4py import MPI; print(f'size {MPI.COMM_WORLD.allreduce(1)}\\n', end='', flush=True)"
     line: list[str | Path] = ["launch", image_on(mpi), "-n", "2", "--site", site]
     program = ["--", "python", "-c", text]
     assert desk.envbuild(*line, *program).stdout.split() == ["size", "2"] * 2
