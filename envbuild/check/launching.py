@@ -12,7 +12,7 @@ from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.srun import Srun
 from envbuild.compat.derive import pmi_of
 from envbuild.errors import RequestError
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteMpi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,11 @@ class Situation:
     root: bool = False
 
     @property
+    def host_mpi(self) -> SiteMpi | None:
+        """The site's MPI, where ranks run on it."""
+        return self.site.mpi if self.on_host_mpi and self.site is not None else None
+
+    @property
     def by_scheduler(self) -> bool:
         """Whether srun starts the ranks."""
         scheduler = self.site.scheduler if self.site else None
@@ -76,8 +81,8 @@ def launcher_for(situation: Situation) -> Launcher:
     """
     if situation.by_scheduler:
         return srun_for(situation)
-    mpi = situation.site.mpi if situation.site else None
-    if situation.on_host_mpi and mpi is not None and mpi.launcher is not None:
+    mpi = situation.host_mpi
+    if mpi is not None and mpi.launcher is not None:
         family = _words(mpi.implementation)
         return HostMpiexec(program=mpi.launcher, family=family, root=situation.root, crowded=False)
     if not situation.family:
@@ -143,15 +148,18 @@ def pmi_doubt(situation: Situation, mpi_type: str) -> str:
 
 def _spoken(situation: Situation) -> tuple[tuple[str, ...], tuple[str, ...]]:
     family, version = _running_mpi(situation)
-    on_host = situation.on_host_mpi and situation.site is not None and situation.site.mpi is not None
-    return pmi_of(family, version, host=on_host)
+    return pmi_of(family, version, host=situation.host_mpi is not None)
 
 
 def _running_mpi(situation: Situation) -> tuple[str, str]:
-    mpi = situation.site.mpi if situation.site else None
-    if situation.on_host_mpi and mpi is not None:
-        return mpi.implementation, mpi.version or mpi.base_version or ""
-    return situation.family, situation.version
+    return running_mpi(situation.family, situation.version, situation.host_mpi)
+
+
+def running_mpi(family: str, version: str, host_mpi: SiteMpi | None) -> tuple[str, str]:
+    """Return family and version of the MPI that ranks run on: the image's, or the host's in its place."""
+    if host_mpi is None:
+        return family, version
+    return host_mpi.implementation, host_mpi.version or host_mpi.base_version or ""
 
 
 def _words(implementation: str) -> str:

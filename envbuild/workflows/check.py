@@ -12,6 +12,7 @@ from pathlib import Path
 from envbuild.check.findings import Finding, counts
 from envbuild.check.fit import findings_of
 from envbuild.check.hosted import image_side
+from envbuild.check.launching import running_mpi
 from envbuild.check.pmi import judge_pmi
 from envbuild.check.preflight import gpu
 from envbuild.check.preflight.examine import Preflight
@@ -193,10 +194,8 @@ def pmi_findings(manifest: Manifest, site: Site | None) -> list[Finding]:
         There is no srun, or it does not answer.
     """
     offered, default = slurm_offers()
-    mpi = site.mpi if site is not None else None
-    family, version = manifest.mpi_family, manifest.recipes.get(manifest.mpi, "")
-    if mpi is not None:
-        family, version = mpi.implementation, mpi.version or mpi.base_version or ""
+    own = manifest.mpi_family, manifest.recipes.get(manifest.mpi, "")
+    family, version = running_mpi(*own, site.mpi if site is not None else None)
     return judge_pmi(family, version, offered=offered, default=default)
 
 
