@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envbuild.compat.carriers import said_by
 from envbuild.compat.facts import Facts, make_facts
 from envbuild.compat.facts import merge as put_together
 from envbuild.compat.from_lock import Locked, facts_of_lock
@@ -68,7 +69,9 @@ class ReadFacts:
     gpu_code: Mapping[str, FrameworkCode] = field(default_factory=dict)
 
 
-def facts_of_image(lock: Locked, read: ReadFacts, *, layered: bool) -> Facts:
+def facts_of_image(
+    lock: Locked, read: ReadFacts, *, layered: bool, variables: Mapping[str, str] | None = None
+) -> Facts:
     """Return what is known of an image whose programs run on its own MPI.
 
     Parameters
@@ -79,8 +82,11 @@ def facts_of_image(lock: Locked, read: ReadFacts, *, layered: bool) -> Facts:
         What its files tell; it comes before the lock.
     layered : bool
         Whether it needs overlays to start.
+    variables : mapping of str to str, optional
+        Its environment.
     """
     values: dict[str, Any] = {
+        **said_by(variables or {}, whole=False),
         "mpi.abis": read.mpi_abis,
         "mpi.needed_abis": read.needed_abis,
         "mpi.needed_sonames": read.needed_sonames,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from envbuild.compat.carriers import VARIABLES, said_by, takes_tcp
 from envbuild.compat.derive import derived, look_up, on_host_mpi
 from envbuild.compat.facts import Facts, make_facts
 from envbuild.compat.facts import merge as put_together
@@ -47,14 +48,6 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 SETTINGS = "settings-of-provider"
-# Fact → the variable that it is.
-_VARIABLES: Mapping[str, str] = {
-    "fabric.nccl_net": "NCCL_NET",
-    "fabric.nccl_net_plugin": "NCCL_NET_PLUGIN",
-    "fabric.ofi_provider": "FI_PROVIDER",
-    "fabric.ucx_tls": "UCX_TLS",
-    "fabric.ucx_takes_tcp": "UCX_TLS",
-}
 
 
 def fabric_settings(fabric: SiteFabric) -> dict[str, str]:
@@ -74,7 +67,7 @@ def undone_settings(fabric: SiteFabric) -> Iterator[str]:
         said = fabric.environment.get(name)
         if said is None or text in re.split(r"[,;]", said):
             continue
-        if name == "UCX_TLS" and not _takes_tcp(said):
+        if name == "UCX_TLS" and not takes_tcp(said):
             continue
         yield f"{name}={said} in the place of {text}"
 
@@ -113,7 +106,7 @@ def facts_of_site(site: Site, *, places: Mapping[str, str] | None = None, lent_f
     known = {path: value for path, value in values.items() if value is not None}
     origins = {path: told.get(path) or f"site:{site.name}" for path in known}
     if lent_fabric and site.fabric is not None:
-        unsaid = (path for path, name in _VARIABLES.items() if name not in site.fabric.environment)
+        unsaid = (path for path, name in VARIABLES.items() if name not in site.fabric.environment)
         origins.update({path: f"table:{SETTINGS}" for path in unsaid if known.get(path)})
     return make_facts(known, origins)
 
@@ -149,14 +142,17 @@ def on_site(
         told = facts_of_site(site, lent_fabric=host_fabric)
         if host_fabric and site.fabric is not None:
             told = put_together(told, _driven(site.name, site.fabric))
+        if not host_fabric:
+            # What is lent is set above an image's own variables; those of the site's shells are below.
+            told = put_together(told, _chosen_by(image))
         facts = merge(image, told if read is None else put_together(told, read))
     return on_host_mpi(facts) if host_mpi else facts
 
 
-def plugin_file(setting: str) -> str:
-    """Return the file that ``NCCL_NET_PLUGIN`` stands for: ``ofi`` is ``libnccl-net-ofi.so``."""
-    name = setting.rpartition("/")[2]
-    return name if not name or ".so" in name else f"libnccl-net-{name}.so"
+def _chosen_by(image: Facts) -> Facts:
+    """Return what an image's own variables say of what carries messages."""
+    values = {path: value for path in VARIABLES if (value := image.at(path)) is not None}
+    return make_facts(values, {path: image.origin(path) for path in values})
 
 
 def _of_mpi(mpi: SiteMpi | None) -> dict[str, Any]:
@@ -188,7 +184,7 @@ def _of_fabric(fabric: SiteFabric | None, *, lent: bool) -> dict[str, Any]:
     if fabric is None:
         return {}
     # A site that names no variable has not said that none is set: only with some is it the whole list.
-    told = (fabric_settings(fabric) if lent else fabric.environment) or None
+    told = fabric_settings(fabric) if lent else fabric.environment
     plugin = fabric.nccl_plugin
     return {
         "fabric.name": fabric.name,
@@ -196,18 +192,8 @@ def _of_fabric(fabric: SiteFabric | None, *, lent: bool) -> dict[str, Any]:
         "fabric.libfabric": fabric.libfabric,
         "fabric.plugin_version": fabric.nccl_plugin_version,
         "fabric.plugin_files": None if plugin is None else (plugin.rpartition("/")[2],),
-        "fabric.nccl_net": told and told.get("NCCL_NET", ""),
-        "fabric.nccl_net_plugin": told and plugin_file(told.get("NCCL_NET_PLUGIN", "")),
-        "fabric.ofi_provider": told and told.get("FI_PROVIDER", ""),
-        "fabric.ucx_tls": told and told.get("UCX_TLS", ""),
-        "fabric.ucx_takes_tcp": None if told is None else _takes_tcp(told.get("UCX_TLS", "")),
+        **(said_by(told, whole=True) if told else {}),
     }
-
-
-def _takes_tcp(transports: str) -> bool:
-    """Whether UCX may take TCP by ``UCX_TLS``: a list of what it may take, or after ``^`` of what not."""
-    names = {name.strip() for name in transports.removeprefix("^").split(",")}
-    return "tcp" not in names if transports.startswith("^") else bool(names & {"", "all", "tcp"})
 
 
 def _of_runtime(runtimes: tuple[SiteRuntime, ...]) -> dict[str, Any]:

@@ -153,16 +153,23 @@ class _Seen:
             return SiteGpus(vendor="nvidia" if _NVIDIA in there else "amd")
         return SiteGpus(vendor="none", count=0)
 
+    def _hangs(self) -> str:
+        """Return that srun does not answer; empty where it did."""
+        program = self.machine.program("srun")
+        seconds = f"{self.machine.timeout_s:g} s"
+        return f"`{program}` did not answer within {seconds}" if program in self.machine.hung else ""
+
     def scheduler(self) -> SiteScheduler | None:
         version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.says("srun", "--version"))
         if version is None:
             # Where Slurm has no configuration, not even this is answered.
-            self.unknown["scheduler"] = "there is no srun on PATH, or it finds no cluster"
+            self.unknown["scheduler"] = self._hangs() or "there is no srun on PATH, or it finds no cluster"
             return None
         listed = self.says("srun", "--mpi=list")
         if not listed:
             # The programs alone make no cluster: srun would start nothing.
-            self.unknown["scheduler"] = "there is an srun, and it finds no cluster (`srun --mpi=list` fails)"
+            fails = "there is an srun, and it finds no cluster (`srun --mpi=list` fails)"
+            self.unknown["scheduler"] = self._hangs() or fails
             return None
         types = mpi_types(listed)
         if not types:

@@ -30,11 +30,17 @@ class Survey:
         In Debian's words.
     variables : mapping of str to str
         Its environment.
+    timeout_s : float
+        How long a program may think, in seconds.
+    hung : set of str
+        Programs that have not answered in time: they are not asked again.
     """
 
     root: Path = Path("/")
     architecture: str = field(default_factory=host.architecture)
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    timeout_s: float = _TIMEOUT_S
+    hung: set[str] = field(default_factory=set)
 
     def path(self, absolute: str) -> Path:
         """Return where a path of the machine is found from here."""
@@ -86,15 +92,17 @@ class Survey:
         program : str or None
             Its absolute path on the machine.
         """
-        if program is None:
+        if program is None or program in self.hung:
             return ""
         passed = {name: self.variables[name] for name in _PASSED_ON if name in self.variables}
         try:
             done = process.run(
                 [self.path(program), *arguments],
                 env=host.environment(extra=passed),
-                timeout_s=_TIMEOUT_S,
+                timeout_s=self.timeout_s,
             )
         except EnvbuildError:
             return ""
+        if done.timed_out:
+            self.hung.add(program)
         return done.output if done.ok else ""

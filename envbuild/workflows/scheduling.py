@@ -17,6 +17,9 @@ from envbuild.system.files import read_input
 from envbuild.system.process import Finished
 
 _ASK_S = 30.0
+_NAME_THEM = (
+    "is this a machine of the cluster? a site file may name the types (`scheduler: {mpi_types: […]}`)"
+)
 # Where PBS, LSF, Grid Engine and OAR name the hosts of a job, one a line.
 _NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "OAR_NODEFILE")
 _MAX_NODES_BYTES = 1 << 22
@@ -53,18 +56,11 @@ def with_offer(known: Situation) -> Situation:
     if not known.by_scheduler or known.offer_is_whole:
         return known
     try:
-        done = _ask("--mpi=list")
+        return replace(known, offered=_offered())
     except MachineError:
         if known.known_types:
             return known
         raise
-    offered = mpi_types(done.output) if done.ok else ()
-    if not offered and not known.known_types:
-        raise MachineError(
-            "`srun --mpi=list` names nothing, and the site file does not say what srun takes",
-            hint=done.last_lines(1) or "name the types in the site file (`scheduler: {mpi_types: […]}`)",
-        )
-    return replace(known, offered=offered)
 
 
 def other_nodes(site: Site | None) -> str | None:
@@ -105,12 +101,7 @@ def slurm_offers() -> tuple[tuple[str, ...], str]:
     MachineError
         There is no srun, or it does not answer.
     """
-    done = _ask("--mpi=list")
-    offered = mpi_types(done.output) if done.ok else ()
-    if not offered:
-        raise MachineError(
-            "`srun --mpi=list` names nothing", hint=done.last_lines(1) or "is this a machine of the cluster?"
-        )
+    offered = _offered()
     chosen = os.environ.get("SLURM_MPI_TYPE", "")
     if chosen:
         return offered, chosen
@@ -120,6 +111,17 @@ def slurm_offers() -> tuple[tuple[str, ...], str]:
         return offered, ""
     default = re.search(r"^MpiDefault\s*=\s*(\S+)", told.stdout, flags=re.MULTILINE)
     return offered, default[1] if default and told.ok else ""
+
+
+def _offered() -> tuple[str, ...]:
+    """Return what ``srun --mpi`` takes, as it says itself."""
+    done = _ask("--mpi=list")
+    if done.timed_out:
+        raise MachineError(f"`srun --mpi=list` did not answer within {_ASK_S:g} s", hint=_NAME_THEM)
+    offered = mpi_types(done.output) if done.ok else ()
+    if not offered:
+        raise MachineError("`srun --mpi=list` names nothing", hint=done.last_lines(1) or _NAME_THEM)
+    return offered
 
 
 def slurm_version() -> str:

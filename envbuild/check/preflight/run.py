@@ -115,7 +115,8 @@ class Looked:
         RequestError, ManyErrors
             It carries no lock, or one that cannot be read.
         """
-        return facts_of_image(self._lock(), found.told, layered=len(self.manifest.parts) > 1)
+        layered, variables = len(self.manifest.parts) > 1, apply(self.manifest.environment, {})
+        return facts_of_image(self._lock(), found.told, layered=layered, variables=variables)
 
     def _lock(self) -> Lock:
         try:

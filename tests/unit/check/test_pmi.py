@@ -9,6 +9,7 @@ import pytest
 from envbuild.check.pmi import judge_pmi
 from envbuild.errors import MachineError
 from envbuild.workflows import check as check_workflow
+from envbuild.workflows import scheduling
 from envbuild.workflows.check import check_image
 from envbuild.workflows.scheduling import slurm_offers
 from envbuild.workflows.settings import Settings
@@ -72,6 +73,10 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slurm(tmp_path, types="", config="")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(MachineError, match="names nothing"):
+        slurm_offers()
+    (tmp_path / "srun").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(scheduling, "_ASK_S", 0.5)
+    with pytest.raises(MachineError, match="did not answer within"):
         slurm_offers()
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from envbuild.compat.carriers import plugin_file
 from envbuild.compat.derive import on_host_mpi
 from envbuild.compat.engine import judge
 from envbuild.compat.facts import Facts
+from envbuild.compat.from_image import ReadFacts, facts_of_image
 from envbuild.compat.from_lock import facts_of_lock
 from envbuild.compat.from_site import (
     fabric_settings,
@@ -16,7 +18,6 @@ from envbuild.compat.from_site import (
     is_closed,
     merge,
     on_site,
-    plugin_file,
     undone_settings,
 )
 from envbuild.lock.model import DebPin, Lock, PythonPin
@@ -284,6 +285,31 @@ def test_a_fabric_that_is_lent_is_known_to_fail_closed() -> None:
     lends = Site(name="lumi", fabric=fabric.model_copy(update={"libraries": libraries}))
     assert told(True, lends)[rule] == ("compatible", False)
     assert told(False, lends)[rule] == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("site_says", "image_says", "lent", "outcome"),
+    [
+        ({"FI_PROVIDER": "cxi"}, {}, False, "compatible"),
+        ({"FI_PROVIDER": "cxi"}, {"FI_PROVIDER": "tcp"}, False, "unknown"),
+        ({}, {"FI_PROVIDER": "tcp"}, False, "unknown"),
+        ({}, {"FI_PROVIDER": "cxi"}, False, "compatible"),
+        # What is lent comes above what the image sets.
+        ({}, {"FI_PROVIDER": "tcp"}, True, "compatible"),
+    ],
+)
+def test_an_image_that_sets_what_carries_its_messages(
+    site_says: dict[str, str], image_says: dict[str, str], lent: bool, outcome: str
+) -> None:
+    locked = lock(recipes=(("mpich", "mpi", "5.0.2"),))
+    image = facts_of_image(locked, ReadFacts(), layered=True, variables={"LANG": "C", **image_says})
+    fabric = SiteFabric(name="slingshot-11", provider="cxi", environment=site_says)
+    facts = on_site(image, Site(name="lumi", fabric=fabric), host_fabric=lent)
+    (rule,) = (one for one in judge(facts) if one.rule == "FABRIC.slingshot-needs-cxi")
+    assert (rule.outcome, rule.tell) == (outcome, outcome == "unknown")
+    if outcome == "unknown":
+        assert "FI_PROVIDER `tcp`" in rule.reason
+        assert facts.origin("fabric.ofi_provider") == "image"
 
 
 @pytest.mark.parametrize(

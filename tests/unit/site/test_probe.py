@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,19 @@ def test_an_srun_without_a_cluster_is_no_scheduler(machine: Machine) -> None:
     probed = seen(machine)
     assert probed.site.scheduler is None
     assert "finds no cluster" in probed.unknown["scheduler"]
+
+
+@pytest.mark.parametrize("question", ["--version", "--mpi=list"])
+def test_an_srun_that_hangs_is_told_and_asked_no_more(machine: Machine, question: str) -> None:
+    machine.program("/usr/bin/srun", "")
+    script = (
+        f"#!/bin/sh\necho $1 >>{machine.root}/asked\n[ $1 = {question} ] && sleep 60\necho slurm 24.05.1\n"
+    )
+    machine.file("/usr/bin/srun", script)
+    probed = probe(dataclasses.replace(machine.survey, timeout_s=2.0), name="here")
+    assert probed.site.scheduler is None
+    assert probed.unknown["scheduler"] == "`/usr/bin/srun` did not answer within 2 s"
+    assert (machine.root / "asked").read_text().split()[-1] == question
 
 
 @pytest.mark.parametrize(
