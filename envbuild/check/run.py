@@ -116,9 +116,16 @@ def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
     return judge.judge_probe(facts, asdict(subject.manifest))
 
 
-def judge_parts(parts: Sequence[PartVerdict]) -> Finding:
-    """S1: every file system of the image is, byte by byte, the one that was built."""
+def judge_parts(parts: Sequence[PartVerdict], around: Sequence[str] = ()) -> Finding:
+    """S1: every file system of the image is, byte by byte, the one that was built, and what lies around too.
+
+    Parameters
+    ----------
+    around : sequence of str
+        What `changed_around` found.
+    """
     wrong = [f"{'+'.join(part.layers) or part.role} is {part.observed[:19]}" for part in parts if not part.ok]
+    wrong += around
     expected = "all parts as built"
     if wrong or not parts:
         return Finding("FAIL", PARTS, expected, ", ".join(wrong) or "no parts", CHANGED)

@@ -35,6 +35,8 @@ _SBOM = struct.Struct("<i")
 CYCLONEDX_JSON = 1
 
 HEADER_BYTES = _HEADER.size
+# What of it never changes again: `apptainer sign` sets times and counts, which stand behind.
+HEADER_FIXED_BYTES = _HEADER.size - 8 * 8
 DESCRIPTOR_BYTES = _DESCRIPTOR.size
 DATA_OFFSET = DESCRIPTORS_OFFSET + DESCRIPTORS * DESCRIPTOR_BYTES
 

@@ -23,6 +23,17 @@ PLAN = "envbuild.plan"
 SBOM = "sbom.cdx.json"
 # The name under which `apptainer inspect` looks for what it shows.
 _INSPECTION = "inspect-metadata.json"
+_DEFINITION, _LABELS = "definition", "labels"
+# The data of an image in their order; the last three come from whoever builds it, and older images have less.
+DATA = {
+    _DEFINITION: Kind.DEFINITION,
+    _INSPECTION: Kind.JSON,
+    _LABELS: Kind.LABELS,
+    MANIFEST: Kind.JSON,
+    LOCK: Kind.GENERIC,
+    PLAN: Kind.JSON,
+    SBOM: Kind.SBOM,
+}
 
 _SQUASHFS_MAGIC = b"hsqs"
 _COPY_BYTES = 64 * 1024 * 1024
@@ -92,16 +103,17 @@ def write_sif(
     if manifest.architecture != architecture or manifest.parts != tuple(part for part, _ in parts):
         raise ValueError("the manifest is of another architecture or names other parts")
     contents = [
-        (Kind.DEFINITION, "definition", startup.definition_text(manifest).encode()),
+        (Kind.DEFINITION, _DEFINITION, startup.definition_text(manifest).encode()),
         (Kind.JSON, _INSPECTION, startup.inspection(manifest).encode()),
-        (Kind.LABELS, "labels", _labels_json(manifest)),
+        (Kind.LABELS, _LABELS, _labels_json(manifest)),
         (Kind.JSON, MANIFEST, manifest.to_json().encode()),
         *((_KINDS[thing.kind], thing.name, thing.content) for thing in data),
     ]
     names = [name for _, name, _ in contents]
     if len(set(names)) != len(names):
         raise ValueError("two data objects share a name")
-    table = _lay_out(contents, [part for part, _ in parts], architecture)
+    sizes = [(kind, name, len(content)) for kind, name, content in contents]
+    table = lay_out(sizes, [part for part, _ in parts], architecture)
     with _written_whole(path) as target:
         _write_all(target, _head(table, architecture, manifest), 0)
         for descriptor, (_, _, content) in zip(table, contents, strict=False):
@@ -114,20 +126,27 @@ def _labels_json(manifest: Manifest) -> bytes:
     return startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"][0].encode()
 
 
-def _lay_out(
-    contents: Sequence[tuple[Kind, str, bytes]], parts: Sequence[Part], architecture: str
+def lay_out(
+    data: Sequence[tuple[Kind, str, int]], parts: Sequence[Part], architecture: str
 ) -> list[Descriptor]:
-    """Give every object its place: data one after the other, file systems on page boundaries."""
+    """Give every object its place: data one after the other, file systems on page boundaries.
+
+    Parameters
+    ----------
+    data : sequence of (Kind, str, int)
+        Kind, name and length in bytes.
+
+    Raises
+    ------
+    ValueError
+        They are too many for the table.
+    """
     table: list[Descriptor] = []
     end = form.DATA_OFFSET
-    for kind, name, content in contents:
+    for kind, name, size in data:
         number = len(table) + 1
-        table.append(
-            Descriptor(
-                number=number, kind=kind, offset=end, size=len(content), padded_size=len(content), name=name
-            )
-        )
-        end += len(content)
+        table.append(Descriptor(number=number, kind=kind, offset=end, size=size, padded_size=size, name=name))
+        end += size
     for part in parts:
         offset = form.aligned(end, form.PARTITION_ALIGNMENT)
         primary = part.role == "root"
@@ -154,7 +173,7 @@ def _head(table: Sequence[Descriptor], architecture: str, manifest: Manifest) ->
     """Header and descriptor table, as the file begins."""
     header = Header(
         architecture=architecture,
-        identity=_identity(manifest),
+        identity=identity_of(manifest.digest),
         free=form.DESCRIPTORS - len(table),
         total=form.DESCRIPTORS,
         descriptors_offset=form.DESCRIPTORS_OFFSET,
@@ -166,9 +185,9 @@ def _head(table: Sequence[Descriptor], architecture: str, manifest: Manifest) ->
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
 
 
-def _identity(manifest: Manifest) -> uuid.UUID:
-    """UUID of version 8 (RFC 9562: the maker's own) from the manifest's digest."""
-    bits = int(manifest.digest.removeprefix("sha256:")[:32], 16)
+def identity_of(digest: str) -> uuid.UUID:
+    """Return the UUID of version 8 (RFC 9562: the maker's own) that a manifest's digest makes."""
+    bits = int(digest.removeprefix("sha256:")[:32], 16)
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)

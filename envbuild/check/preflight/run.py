@@ -31,7 +31,15 @@ from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.contents import unreadable
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, digest_of, read_data, read_manifest, read_sif
+from envbuild.image.sif import (
+    LOCK,
+    THE_LOCK,
+    changed_around,
+    digest_of,
+    read_data,
+    read_manifest,
+    read_sif,
+)
 from envbuild.image.sifformat import Descriptor
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES
@@ -42,8 +50,6 @@ from envbuild.system import host
 from envbuild.system.files import read_input
 
 _MAX_SCAN_BYTES = 512 << 20
-# As a part of an image, in words.
-THE_LOCK = "the lock"
 # Coarser than the clock of any file system that holds images.
 _SETTLED_NS = 2_000_000_000
 
@@ -187,8 +193,7 @@ def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
     read = _scans(image, parts, store, intact)
     changed = [part.name for part, one in zip(parts, read, strict=True) if not one.same]
     changed += [f"{name} (absent)" for _, name in named[len(partitions) :]]
-    if intact is None and _digest(read_data(image, LOCK)) != manifest.lock_digest:
-        changed.append(THE_LOCK)
+    changed += changed_around(image)
     return Looked(
         image=image, manifest=manifest, scans=tuple(one.scan for one in read), changed=tuple(changed)
     )
@@ -275,10 +280,6 @@ def _same(file: BinaryIO, part: _Part, store: Store) -> bool:
     if same:
         _write(store, mark, "")
     return same
-
-
-def _digest(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def _lent(injected: Mapping[str, Path]) -> dict[str, Scanned]:

@@ -45,9 +45,11 @@ class Stage:
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = subject().manifest
         self.parts = (part("sha256:aa"),)
+        self.around: tuple[str, ...] = ()
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
         monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
         monkeypatch.setattr(testing, "verify_parts", lambda _, advanced: self.parts)
+        monkeypatch.setattr(testing, "changed_around", lambda _: self.around)
         monkeypatch.setattr(testing, "look", self.look)
         monkeypatch.setattr(testing, "try_job", self.try_job)
         monkeypatch.setattr(run, "probe", lambda *_, limit_s: [Finding("PASS", "S1.imports", "", "")])
@@ -117,6 +119,14 @@ def test_scans_of_a_changed_image_are_not_trusted(stage: Stage) -> None:
     stage.parts = (part("sha256:bb"),)
     testing.test_image(Path("a.sif"), settings=stage.settings)
     assert stage.intact is False
+
+
+def test_what_lies_around_good_parts_is_told(stage: Stage) -> None:
+    stage.around = ("the lock",)
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    (wrong,) = (one for one in report.findings if one.status == "FAIL")
+    assert (wrong.id, wrong.observed) == ("S1.digest", "the lock")
+    assert stage.intact is True
 
 
 def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:

@@ -462,3 +462,71 @@ def test_any_file_is_read_or_refused(
             read(path)
         except EnvbuildError as error:
             assert error.problem  # noqa: PT017
+
+
+@pytest.fixture
+def whole(tmp_path: Path, parts: list[tuple[Part, Path]]) -> Path:
+    """Return an image whose manifest has the digest of its lock."""
+    path = tmp_path / "whole.sif"
+    write(path, parts, lock_digest="sha256:" + hashlib.sha256(DATA[0].content).hexdigest())
+    return path
+
+
+def found(path: Path) -> tuple[str, ...]:
+    """Return what is found around an image's file systems, or by whoever reads it."""
+    try:
+        return sif.changed_around(path)
+    except RequestError as error:
+        return (error.problem,)
+
+
+def test_a_flipped_bit_around_the_file_systems_is_found(whole: Path) -> None:
+    assert sif.changed_around(whole) == ()
+    read = sif.read_sif(whole)
+    manifest, lock = read.find(sif.MANIFEST), read.find(sif.LOCK)
+    assert manifest is not None
+    assert lock is not None
+    content = whole.read_bytes()
+    places = [
+        *range(sifformat.HEADER_FIXED_BYTES),
+        *range(4096, descriptor_at(len(read.objects) + 1), 2),
+        *range(manifest.offset, manifest.end, 5),
+        *range(lock.offset, lock.end),
+    ]
+    for bit, place in enumerate(places):
+        patch(whole, place, bytes([content[place] ^ 1 << bit % 8]))
+        assert found(whole), f"byte {place}"
+        patch(whole, place, content[place : place + 1])
+    assert sif.changed_around(whole) == ()
+
+
+def test_what_is_changed_around_the_file_systems_is_named(whole: Path) -> None:
+    lock = sif.read_sif(whole).find(sif.LOCK)
+    assert lock is not None
+    patch(whole, lock.offset, b"N")
+    assert sif.changed_around(whole) == ("the lock",)
+    patch(whole, descriptor_at(3) + 5, b"\7")  # its number
+    assert sif.changed_around(whole) == ("the descriptor of `labels`", "the lock")
+    patch(whole, 0, b"#!/bin/sh\n\0")
+    assert sif.changed_around(whole) == ("the header, or the manifest that its identity is made from",)
+
+
+def test_a_signature_changes_nothing(whole: Path) -> None:
+    read = sif.read_sif(whole)
+    signature = sifformat.Descriptor(
+        number=len(read.objects) + 1,
+        kind=sifformat.Kind.SIGNATURE,
+        link=0xF0000001,
+        offset=read.size_bytes,
+        size=7,
+        padded_size=7,
+        name="part-signature",
+    )
+    with whole.open("ab") as file:
+        file.write(b"signed\n")
+    patch(whole, descriptor_at(signature.number), signature.pack())
+    free, modified = sifformat.HEADER_FIXED_BYTES + 16, sifformat.HEADER_FIXED_BYTES + 8
+    (count,) = struct.unpack("<q", whole.read_bytes()[free : free + 8])
+    patch(whole, free, struct.pack("<q", count - 1))
+    patch(whole, modified, struct.pack("<q", 1700000000))
+    assert sif.changed_around(whole) == ()
