@@ -61,8 +61,8 @@ format: setup ## let ruff arrange the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--repeats 1 --only more"
-	@$(BIN)/python benchmarks/bench.py --page $(if $(findstring --only,$(ARGS)),/dev/null,docs/bench.md) $(ARGS)
+bench: setup ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--only more"
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean: ## remove what make and the tools have written here
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

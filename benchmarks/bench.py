@@ -7,7 +7,10 @@ repeats, the cases interleaved, so that a noisy moment hits all sides; read
 the ratios. As root it works as the suite's ordinary user.
 
     make bench
-    make bench ARGS="--repeats 1 --only build --only start"
+    make bench ARGS="--only build --only start"
+
+All rows take hours. Each row is measured whole, in one run; of other rows the page shows what earlier
+runs saw, and it is written once there is every row.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "bench.md"
+KEPT = ROOT / "build" / "bench.json"
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import page, rows, sharing  # noqa: E402  # needs the path above
@@ -46,6 +52,8 @@ class Bench:
         Case → memory of all its processes together.
     failed : dict of str to str
         Case → why it cannot be measured here.
+    shares : dict of str to dict
+        What environments cost that share a framework: ``disk`` and ``page cache``, in bytes.
     """
 
     place: Path
@@ -54,6 +62,7 @@ class Bench:
     cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
     peak_bytes: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def run(self, argv: Sequence[str | Path], *, check: bool = True, memory: str = "") -> str:
         """Run a command as the user and return what it wrote; show it and end if it fails."""
@@ -105,9 +114,9 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=[*rows.ROWS, "sharing"], help="one part (repeatable) [all]"
     )
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/bench.json", metavar="FILE")
     parser.add_argument("--small", action="store_true", help="a small image: shows that the bench works")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the tables as a page, too")
+    parser.add_argument("--page", type=Path, default=PAGE, help=f"the page [{PAGE.relative_to(ROOT)}]")
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs measured")
     arguments = parser.parse_args()
     chosen = arguments.only or [*rows.ROWS, "sharing"]
     with shared_directory() as shared:
@@ -124,40 +133,50 @@ def main() -> None:
                     sharing.one_round(bench)
                 else:
                     rows.ROWS[name](bench)
-        shares = {}
         if "sharing" in chosen:
-            shares = {"disk": sharing.disk(bench), "page cache": sharing.page_cache(bench)}
-    report(bench, shares, arguments.repeats, arguments.json, arguments.page)
+            bench.shares = {"disk": sharing.disk(bench), "page cache": sharing.page_cache(bench)}
+    if not arguments.small:
+        recall(bench, {} if arguments.fresh or not KEPT.is_file() else json.loads(KEPT.read_text()))
+    report(bench, None if arguments.small else arguments.page)
 
 
-def report(
-    bench: Bench, shares: dict[str, dict[str, float]], repeats: int, file: Path, text: Path | None
-) -> None:
-    """Print the tables and write them as JSON, and as a page if asked for."""
+def recall(bench: Bench, kept: dict[str, Any]) -> None:
+    """Add what earlier runs measured of other cases, and keep it all for later ones."""
+    bench.seconds = {**kept.get("seconds", {}), **bench.seconds}
+    bench.cpu_seconds = {**kept.get("cpu_seconds", {}), **bench.cpu_seconds}
+    bench.peak_bytes = {**kept.get("peak_bytes", {}), **bench.peak_bytes}
+    bench.failed = {**kept.get("failed", {}), **bench.failed}
+    bench.shares = bench.shares or kept.get("shares", {})
+    data = {
+        "machine": page.machine(),
+        "seconds": bench.seconds,
+        "cpu_seconds": bench.cpu_seconds,
+        "peak_bytes": bench.peak_bytes,
+        "failed": bench.failed,
+        "shares": bench.shares,
+        "medians": {case: statistics.median(taken) for case, taken in bench.seconds.items()},
+        "figures": [figure.to_data() for figure in page.figures(bench)],
+    }
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    KEPT.write_text(json.dumps(data, indent=2) + "\n")
+    print(f"written to {KEPT}", file=sys.stderr)
+
+
+def report(bench: Bench, text: Path | None) -> None:
+    """Print the tables; write them as a page where every row was measured."""
     found = page.figures(bench)
     print("\n".join(page.table(found, bench)))
     for case, peer in sharing.peers().items():
         if case in bench.seconds:
             ours, theirs = statistics.median(bench.seconds[case]), statistics.median(bench.seconds[peer])
             print(f"{case:<36}{ours:>9.2f}s{theirs:>11.2f}s{theirs / ours:>8.2f}x")
-    for line in sharing.lines(shares):
+    for line in sharing.lines(bench.shares):
         print(line)
-    data = {
-        "repeats": repeats,
-        "machine": page.machine(),
-        "seconds": bench.seconds,
-        "cpu_seconds": bench.cpu_seconds,
-        "peak_bytes": bench.peak_bytes,
-        "failed": bench.failed,
-        "medians": {case: statistics.median(taken) for case, taken in bench.seconds.items()},
-        "figures": [figure.to_data() for figure in found],
-        **shares,
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(data, indent=2) + "\n")
-    if text is not None:
-        text.write_text(page.page(found, bench, repeats))
-    print(f"medians of {repeats}; written to {file}")
+    missing = page.missing(bench)
+    if text is not None and not missing:
+        text.write_text(page.page(found, bench))
+    elif text is not None:
+        print(f"no page: not measured yet: {', '.join(missing)}", file=sys.stderr)
 
 
 def _used() -> float:

@@ -139,19 +139,27 @@ def machine() -> dict[str, object]:
     return {"cores": os.cpu_count(), "memory_bytes": memory, "load": list(os.getloadavg())}
 
 
-def page(found: Sequence[Figure], bench: Bench, repeats: int) -> str:
+def missing(bench: Bench) -> list[str]:
+    """Return the cases that no run has measured yet."""
+    wanted = [case for _, *cases, _ in (*_FASTER, *_AT_MOST) for case in cases]
+    wanted += [case for _, case, _ in _SECONDS]
+    there = {*bench.seconds, *(f"{case}: {peer}" for case in ("build", "more") for peer in bench.failed)}
+    wanted.append(_MEMORY[1])
+    return [case for case in dict.fromkeys(wanted) if case not in there | bench.peak_bytes.keys()]
+
+
+def page(found: Sequence[Figure], bench: Bench) -> str:
     """Return the page of the documentation."""
-    here = machine()
-    load = os.getloadavg()
+    repeats = min(len(taken) for taken in bench.seconds.values())
     return "\n".join(
         [
             "# What takes how long",
             "",
             "<!-- Written by `make bench`: change benchmarks/page.py. -->",
             "",
-            f"Medians of {repeats} or more, the cases interleaved, on {here['cores']} cores. The load of",
-            f"the machine was {load[1]:.0f} in the last minutes. Read the ratios: what else runs slows all",
-            "sides. The column by CPU time compares what the processes computed.",
+            f"Medians of {repeats} or more on {os.cpu_count()} cores, a figure's cases interleaved in one",
+            "run. Read the ratios: what else runs slows all sides. The column by CPU time compares what all",
+            "processes computed.",
             "",
             "Stock is `apptainer build` with pip and gzip; tuned is uv with a warm cache, bytecode on all",
             "cores and zstd of level 3; buildah installs with pip, and its image becomes a SIF by way of an",
