@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +122,28 @@ def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground
     )
     told = ground.run(["reproduce", "tiny.sif", "--offline", "--json"], desk)
     assert f"tool {name} is {name}" in json.loads(told.stdout)["tools"][0]
+
+
+def test_another_build_of_uv_is_named_and_has_keys_of_its_own(ground: Ground) -> None:
+    desk = ground.desk("uv")
+    before = keys(ground, desk, {})
+    python = ground.command.parent / "python"
+    asked = [python, "-c", "import uv; print(uv.find_uv_bin())"]
+    real = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    (desk / "bin").mkdir()
+    # A byte behind its end: it works and tells the same version, and is another program.
+    (desk / "bin/uv").write_bytes(real.read_bytes() + b"\0")
+    (desk / "bin/uv").chmod(0o755)
+    (desk / "bin/uv.py").write_text(f"def find_uv_bin():\n    return {str(desk / 'bin/uv')!r}\n")
+    own(desk)
+    env = {"PYTHONPATH": str(desk / "bin")}
+    locked = ground.run(ground.build(), desk, env=env)
+    assert locked.returncode == 2
+    assert "is another build than the one in the lock" in locked.stderr
+    after = keys(ground, desk, env)
+    changed = {each for each in before if before[each] != after[each]}
+    assert {"wheel:alpha", "wheel:beta", "venv"} <= changed
+    assert "base" not in changed
 
 
 def _without_root(ground: Ground) -> Path:
