@@ -54,8 +54,9 @@ TOTALS = """\
 {built} of {rows} were built in {minutes:.1f} min. Their distinct layers are {distinct} MB, the images
 one by one {images} MB.
 The store holds {merges} MB of merged layers beside the distinct ones ({ratio:.2f} of them together), and
-{toolchains} MB of toolchains that no image holds ({whole:.2f} with these); the fetched files lie outside
-of it. All images installed thin take {thin:.2f} MB more.
+{toolchains} MB of toolchains that no image holds: with these {whole:.2f} of all distinct layers, or
+{surplus:.2f} of those that images hold. The fetched files lie outside of it. All images installed thin
+take {thin:.2f} MB more.
 """
 
 
@@ -233,7 +234,8 @@ def table(rows: Sequence[Row], place: Path) -> str:
         merges=megabytes(merges),
         ratio=(distinct + merges) / distinct if distinct else 0.0,
         toolchains=megabytes(toolchains),
-        whole=stored / distinct if distinct else 0.0,
+        whole=stored / (distinct + toolchains) if distinct else 0.0,
+        surplus=stored / distinct if distinct else 0.0,
         thin=sum(path.lstat().st_size for path in (place / "modules").rglob("*") if path.is_file()) / 1e6,
     )
     return text + "".join(f"\n**{row.name}: {what}**\n" for row in rows for what in row.wrong)
