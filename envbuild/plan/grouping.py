@@ -73,8 +73,8 @@ def accelerator_layers(lock: Lock) -> dict[str, tuple[PythonPin, ...]]:
 
     What the heaviest framework needs is one layer, as in an image that holds
     this framework alone; the next one's layer holds what it needs beyond.
-    Frameworks that pin the same wheels share them, in one image and among
-    images.
+    Frameworks that pin the same wheels share them in one image; among images,
+    where the heaviest framework needs the same.
     """
     pins = {pin.name: pin for pin in lock.python}
     left = {pin.name for pin in lock.python if pin.layer == ACCELERATOR}

@@ -290,7 +290,7 @@ def reason(stderr: str) -> str:
         return premises
     # Of a long proof the last step says what clashes.
     conclusion = steps[-2][2]
-    return f"{conclusion}; {steps[-1][0]}" if len(conclusion) <= _LONG else steps[-1][0]
+    return f"{conclusion}; {steps[-1][0]}" if 0 < len(conclusion) <= _LONG else steps[-1][0]
 
 
 def without_wheels(stderr: str) -> list[str]:

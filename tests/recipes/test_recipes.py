@@ -22,7 +22,11 @@ def recipe(name: str) -> Recipe:
 
 
 def test_the_promised_recipes_are_there() -> None:
-    assert {"mpich", "openmpi", "pytorch"} <= set(NAMES)
+    mpis = {"mpich", "openmpi", "intel-mpi", "openmpi-debian"}
+    living = {"pytorch", "tensorflow", "tensorflow-mpi", "horovod", "keras", "jax", "spark"}
+    frozen = {"mxnet", "cntk", "caffe", "theano", "chainer"}
+    additions = {"mlflow", "jupyterlab", "onnxruntime"}
+    assert mpis | living | frozen | additions <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,9 @@
 
 The weight w starts at 0; process r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the processes and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there.
+step ends at exactly -N(N+1)/2, and further steps leave it there. A compiled
+average may be a product with 1/N, which is no exact number for every N: w is a
+float64, and the float32 nearest to it is exact.
 """
 
 import envbuild_job
@@ -37,7 +39,7 @@ def main() -> None:
     weights = []
     for _ in range(3):
         w = stepped(w, numbers)
-        weights.append(float(w.addressable_data(0)))
+        weights.append(float(np.float32(w.addressable_data(0))))
 
     envbuild_job.report(
         rank=rank,

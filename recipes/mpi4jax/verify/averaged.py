@@ -2,7 +2,9 @@
 
 The weight w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there.
+step ends at exactly -N(N+1)/2, and further steps leave it there. A compiled
+average may be a product with 1/N, which is no exact number for every N: w is a
+float64, and the float32 nearest to it is exact.
 """
 
 import envbuild_job
@@ -36,7 +38,7 @@ def main() -> None:
     weights = []
     for _ in range(3):
         w = step(w)
-        weights.append(float(w))
+        weights.append(float(w.astype(jnp.float32)))
 
     envbuild_job.report(
         rank=rank,

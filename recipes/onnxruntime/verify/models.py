@@ -86,10 +86,11 @@ def main() -> None:
         rank=rank,
         size=size,
         writers=writers,
-        below_least=min(below),
-        below_most=max(below),
-        above_least=min(above),
-        above_most=max(above),
+        # NumPy's own: where one is NaN, so is the result.
+        below_least=float(np.min(below)),
+        below_most=float(np.max(below)),
+        above_least=float(np.min(above)),
+        above_most=float(np.max(above)),
     )
 
 

@@ -3,7 +3,8 @@
 The variable w starts at 0; replica r's loss is ½(w + N(r+1))². TensorFlow adds
 the replicas' gradients, so each is divided by N, as a global batch wants it:
 with a learning rate of 1 the first step ends at exactly -N(N+1)/2, and further
-steps leave it there.
+steps leave it there. The division may be a product with 1/N, which is no exact
+number for every N: w is a float64, and the float32 nearest to it is exact.
 """
 
 import cluster
@@ -44,7 +45,7 @@ def main() -> None:
     weights = []
     for _ in range(3):
         step()
-        weights.append(float(w.numpy()))
+        weights.append(float(tf.cast(w, tf.float32).numpy()))
 
     resolver = strategy.cluster_resolver
     envbuild_job.report(
