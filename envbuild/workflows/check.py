@@ -216,8 +216,8 @@ def _site(settings: Settings, lend: Lend) -> Site | None:
 
 
 def _changed(looked: Looked) -> Iterator[Finding]:
-    if looked.changed:
-        yield Finding("FAIL", PARTS, "all parts as built", ", ".join(looked.changed), CHANGED)
+    if changed := (*looked.changed, *looked.around):
+        yield Finding("FAIL", PARTS, "all parts as built", ", ".join(changed), CHANGED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from envbuild.compat.engine import judge
 from envbuild.compat.from_site import on_site
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.image.sif import changed_around, read_manifest, verify_parts
+from envbuild.image.sif import read_manifest, verify_parts
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
@@ -167,9 +167,9 @@ def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list
     total = sum(part.size_bytes for part in subject.manifest.parts)
     emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
     parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
-    findings = [run.judge_parts(parts, changed_around(subject.image))]
     intact = bool(parts) and all(part.ok for part in parts)
     looked = look(subject.image, settings.store, intact=intact)
+    findings = [run.judge_parts(parts, looked.around)]
     found = looked.preflight()
     findings += [*found.findings(), *_misfits(looked, found, settings)]
     if foreign := run.judge_foreign(subject.manifest):

@@ -77,12 +77,15 @@ class Looked:
         Of its file systems, from bottom to top.
     changed : tuple of str
         Parts of it, in words, whose bytes are not those that the manifest says.
+    around : tuple of str
+        What lies around them and is not as it was written; see `changed_around`.
     """
 
     image: Path
     manifest: Manifest
     scans: tuple[LayerScan, ...]
     changed: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
 
     def simulation(self, injected: Mapping[str, Path] | None = None) -> Simulation:
         """Return its processes; parameters and errors are those of `preflight`."""
@@ -128,7 +131,7 @@ class Looked:
         try:
             return load(read_data(self.image, LOCK), self.image)
         except EnvbuildError as error:
-            if THE_LOCK not in self.changed:
+            if THE_LOCK not in self.around:
                 raise
             problem = f"{THE_LOCK} of `{self.image.name}` is not the one that it was built with"
             raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
@@ -193,9 +196,12 @@ def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
     read = _scans(image, parts, store, intact)
     changed = [part.name for part, one in zip(parts, read, strict=True) if not one.same]
     changed += [f"{name} (absent)" for _, name in named[len(partitions) :]]
-    changed += changed_around(image)
     return Looked(
-        image=image, manifest=manifest, scans=tuple(one.scan for one in read), changed=tuple(changed)
+        image=image,
+        manifest=manifest,
+        scans=tuple(one.scan for one in read),
+        changed=tuple(changed),
+        around=changed_around(image),
     )
 
 

@@ -49,7 +49,6 @@ class Stage:
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
         monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
         monkeypatch.setattr(testing, "verify_parts", lambda _, advanced: self.parts)
-        monkeypatch.setattr(testing, "changed_around", lambda _: self.around)
         monkeypatch.setattr(testing, "look", self.look)
         monkeypatch.setattr(testing, "try_job", self.try_job)
         monkeypatch.setattr(run, "probe", lambda *_, limit_s: [Finding("PASS", "S1.imports", "", "")])
