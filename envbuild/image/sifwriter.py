@@ -102,11 +102,14 @@ def write_sif(
     """
     if manifest.architecture != architecture or manifest.parts != tuple(part for part, _ in parts):
         raise ValueError("the manifest is of another architecture or names other parts")
+    own = {
+        _DEFINITION: startup.definition_text(manifest).encode(),
+        _INSPECTION: startup.inspection(manifest).encode(),
+        _LABELS: _labels_json(manifest),
+        MANIFEST: manifest.to_json().encode(),
+    }
     contents = [
-        (Kind.DEFINITION, _DEFINITION, startup.definition_text(manifest).encode()),
-        (Kind.JSON, _INSPECTION, startup.inspection(manifest).encode()),
-        (Kind.LABELS, _LABELS, _labels_json(manifest)),
-        (Kind.JSON, MANIFEST, manifest.to_json().encode()),
+        *((DATA[name], name, content) for name, content in own.items()),
         *((_KINDS[thing.kind], thing.name, thing.content) for thing in data),
     ]
     names = [name for _, name, _ in contents]
