@@ -113,12 +113,12 @@ def overlooked(
 def missed_by(trial: Trial, job: Job, control: Control) -> list[str]:
     """Return what the judge should have said of a spoiled job and did not. Pure."""
     failed = {finding.id: finding for finding in trial.findings if finding.status == "FAIL"}
+    tolerances = job.tolerances()
     missed = [f"{check} did not fail" for check in control.fails if check not in failed]
     for check, finding in failed.items():
-        if check.endswith("-as-one-rank") and finding.observed.startswith("difference="):
-            name = check.rpartition("/")[2].removesuffix("-as-one-rank")
+        if check in tolerances and finding.observed.startswith("difference="):
             distance = float(finding.observed.removeprefix("difference="))
-            if not distance > BY_FAR * job.compare_with_single[name]:
+            if not distance > BY_FAR * tolerances[check]:
                 missed.append(f"{check} failed by {distance:g} only")
     return [*missed, *_evidence(trial.findings, trial.output)] if missed else []
 

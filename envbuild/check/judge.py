@@ -35,12 +35,25 @@ class Job:
     expect: Mapping[str, str] = field(default_factory=dict)
     same_on_all_ranks: Sequence[str] = ()
     compare_with_single: Mapping[str, float] = field(default_factory=dict)
+    compare_with_reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     hint: str = ""
     timeout_s: float | None = None
     launcher: str = "mpiexec"
     environment: Mapping[str, str] = field(default_factory=dict)
     says: Mapping[str, Sequence[str]] = field(default_factory=dict)
     own_mpi: bool = False
+
+    def tolerances(self) -> dict[str, float]:
+        """Return the findings that compare numbers, each with the relative difference that it allows."""
+        single = {f"{self.id}/{name}-as-one-rank": limit for name, limit in self.compare_with_single.items()}
+        return {
+            **single,
+            **{
+                f"{self.id}/{name}-as-{other}": limit
+                for name, others in self.compare_with_reported.items()
+                for other, limit in others.items()
+            },
+        }
 
     def command(self) -> list[str]:
         """Return the command line of one rank inside the image.
@@ -98,6 +111,8 @@ def judge_job(
     findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
     findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
+    for name, others in sorted(job.compare_with_reported.items()):
+        findings += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
     return findings
 
 
@@ -151,8 +166,9 @@ def _judge_end(job: Job, ended: Ended) -> Finding:
 
 def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> Finding:
     check = f"{job.id}/{name}"
+    hosts = len({report["host"] for report in reports.good})
     try:
-        wanted = {rank: evaluate(expression, n=ranks, r=rank) for rank in range(ranks)}
+        wanted = {rank: evaluate(expression, n=ranks, r=rank, h=hosts) for rank in range(ranks)}
     except ValueError as error:
         return Finding("FAIL", check, expression, "", f"the recipe's expression is wrong: {error}")
     distinct = sorted(set(wanted.values()))
@@ -195,20 +211,39 @@ def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> Finding:
 
 
 def _judge_single(job: Job, name: str, ranks: int, reports: Reports, single: Reports) -> Finding:
-    tolerance = job.compare_with_single[name]
-    check, expected = f"{job.id}/{name}-as-one-rank", f"difference<={tolerance:g}"
+    check = f"{job.id}/{name}-as-one-rank"
     alone = judge_ranks(job.id, 1, single)
     if alone.status != "PASS":
-        return Finding("FAIL", check, expected, "the run on one rank gave no sound report", alone.hint)
+        problem = "the run on one rank gave no sound report"
+        return Finding("FAIL", check, _at_most(job.tolerances()[check]), problem, alone.hint)
     reference = values_of(single.good[0]).get(name)
-    differences = [relative_difference(value, reference) for value in reports.values(name)]
-    worst = max((d for d in differences if d is not None), default=0.0)
-    if None in differences or len(differences) < len(reports.good):
-        return Finding("FAIL", check, expected, "no comparable numbers", job.hint)
+    differences = [relative_difference(values_of(report).get(name), reference) for report in reports.good]
+    return _judge_differences(job, check, differences, ranks, reports)
+
+
+def _judge_reported(job: Job, name: str, other: str, ranks: int, reports: Reports) -> Finding:
+    told = [values_of(report) for report in reports.good]
+    differences = [relative_difference(values.get(name), values.get(other)) for values in told]
+    return _judge_differences(job, f"{job.id}/{name}-as-{other}", differences, ranks, reports)
+
+
+def _judge_differences(
+    job: Job, check: str, differences: Sequence[float | None], ranks: int, reports: Reports
+) -> Finding:
+    """Judge the difference on each rank that reported; None where there were no comparable numbers."""
+    tolerance = job.tolerances()[check]
+    known = [difference for difference in differences if difference is not None]
+    if len(known) < len(differences):
+        return Finding("FAIL", check, _at_most(tolerance), "no comparable numbers", job.hint)
+    worst = max(known, default=0.0)
     observed = f"difference={worst:.1e}"
     if worst > tolerance:
-        return Finding("FAIL", check, expected, observed, job.hint)
-    return _unless_incomplete(check, expected, observed, ranks, reports)
+        return Finding("FAIL", check, _at_most(tolerance), observed, job.hint)
+    return _unless_incomplete(check, _at_most(tolerance), observed, ranks, reports)
+
+
+def _at_most(tolerance: float) -> str:
+    return f"difference<={tolerance:g}"
 
 
 def relative_difference(value: object, reference: object) -> float | None:

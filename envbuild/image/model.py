@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 # Raised whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 4
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
@@ -73,6 +73,7 @@ class Job:
     expect: dict[str, str]
     same_on_all_ranks: tuple[str, ...]
     compare_with_single: dict[str, float]
+    compare_with_reported: dict[str, dict[str, float]]
     hint: str
     timeout_s: float | None
     launcher: str = "mpiexec"

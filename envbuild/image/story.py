@@ -104,6 +104,7 @@ def _jobs(asked: Asked) -> tuple[Job, ...]:
             expect=dict(job.expect),
             same_on_all_ranks=job.same_on_all_ranks,
             compare_with_single=dict(job.compare_with_single),
+            compare_with_reported={name: dict(others) for name, others in job.compare_with_reported.items()},
             hint=job.hint,
             timeout_s=job.timeout_s,
             launcher=job.launcher,

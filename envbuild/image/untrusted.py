@@ -107,9 +107,12 @@ def _job_problems(job: Job) -> Iterator[str]:
     yield from _unmatched("jobs.environment", VARIABLE, *job.environment)
     if job.timeout_s is not None:
         yield from _time_problems("jobs.timeout_s", job.timeout_s)
-    for tolerance in job.compare_with_single.values():
+    tolerances = [("single", tolerance) for tolerance in job.compare_with_single.values()]
+    for others in job.compare_with_reported.values():
+        tolerances += [("reported", tolerance) for tolerance in others.values()]
+    for other, tolerance in tolerances:
         if not (math.isfinite(tolerance) and tolerance > 0):
-            yield f"jobs.compare_with_single: {tolerance} is not a tolerance"
+            yield f"jobs.compare_with_{other}: {tolerance} is not a tolerance"
 
 
 def _time_problems(field: str, seconds: float) -> Iterator[str]:
@@ -123,7 +126,8 @@ def _control_characters(manifest: Manifest) -> Iterator[str]:
     texts += [variable.value for variable in manifest.environment]
     for job in manifest.jobs:
         texts += [job.title, job.hint, *job.expect, *job.expect.values(), *job.same_on_all_ranks]
-        texts += job.compare_with_single
+        texts += [*job.compare_with_single, *job.compare_with_reported]
+        texts += [other for others in job.compare_with_reported.values() for other in others]
         texts += [
             *job.environment.values(),
             *job.says,

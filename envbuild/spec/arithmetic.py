@@ -1,4 +1,4 @@
-"""Exact integer arithmetic in n and r: what a recipe may expect of a reported value.
+"""Exact integer arithmetic in n, r and h: what a recipe may expect of a reported value.
 
 Standard library only, Python 3.9 or newer: travels in every image.
 """
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 MAX_BITS = 14_000
 
 
-def evaluate(expression: str, *, n: int, r: int = 0) -> int:
-    """Return the exact value of an integer expression in `n` (ranks) and `r` (this rank).
+def evaluate(expression: str, *, n: int, r: int = 0, h: int = 1) -> int:
+    """Return the exact value of an integer expression in `n` (ranks), `r` (this rank) and `h` (hosts).
 
-    Integers, ``n``, ``r``, ``+ - * // **``, signs and parentheses; nothing else.
+    Integers, ``n``, ``r``, ``h``, ``+ - * // **``, signs and parentheses; nothing else.
 
     Raises
     ------
@@ -26,9 +26,9 @@ def evaluate(expression: str, *, n: int, r: int = 0) -> int:
         raise ValueError("the expression is longer than 500 characters")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-        return _value(tree.body, {"n": n, "r": r})
+        return _value(tree.body, {"n": n, "r": r, "h": h})
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"`{expression}` is not arithmetic in n and r") from error
+        raise ValueError(f"`{expression}` is not arithmetic in n, r and h") from error
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> int:
@@ -41,7 +41,9 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
         return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp):
         return _combined(node.op, _value(node.left, names), _value(node.right, names))
-    raise ValueError(f"`{ast.unparse(node)}` is not allowed: integers, n, r, + - * // ** and parentheses are")
+    raise ValueError(
+        f"`{ast.unparse(node)}` is not allowed: integers, n, r, h, + - * // ** and parentheses are"
+    )
 
 
 def _combined(operator: ast.operator, left: int, right: int) -> int:

@@ -40,12 +40,13 @@ _SHOWN = 60
 
 def _arithmetic(value: str) -> str:
     for ranks in _RANKS:
-        for rank in sorted({0, ranks - 1}):
+        for rank, hosts in ((0, 1), (ranks - 1, ranks)):
             try:
-                evaluate(value, n=ranks, r=rank)
+                evaluate(value, n=ranks, r=rank, h=hosts)
             except ValueError as error:
                 shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-                raise ValueError(f"{error} (`{shown}` on rank {rank} of {ranks})") from error
+                where = f"rank {rank} of {ranks}" + (f", {hosts} hosts" if hosts > 1 else "")
+                raise ValueError(f"{error} (`{shown}` on {where})") from error
     return value
 
 
@@ -68,11 +69,12 @@ Arithmetic = Annotated[
     Checked(
         _arithmetic,
         {"minLength": 1, "maxLength": 500},
-        "integer arithmetic in `n` (ranks) and `r` (this rank), such as `n*(n+1)//2`",
+        "integer arithmetic in `n` (ranks), `r` (this rank) and `h` (hosts), such as `n*(n+1)//2`",
     ),
 ]
 JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
 SaidText = Annotated[Text, Field(min_length=1)]
+Tolerance = Annotated[float, Field(gt=0)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
@@ -81,8 +83,9 @@ class VerifyJob(Model):
 
     The job reports facts; what they must be stands here, so that the parent
     judges. Expected values are integer arithmetic in ``n``, the number of
-    ranks, and ``r``, the rank that reports (``n*(n+1)//2``), evaluated exactly;
-    what has no value on some rank of 1, 2, 3, 64 or 4096 is a mistake of the recipe.
+    ranks, ``r``, the rank that reports, and ``h``, the number of hosts that the
+    ranks report from (``n*(n+1)//2``), evaluated exactly; what has no value on
+    some rank of 1, 2, 3, 64 or 4096 is a mistake of the recipe.
 
     Attributes
     ----------
@@ -93,12 +96,15 @@ class VerifyJob(Model):
     title : str
         What it proves, for people.
     expect : dict of str to str
-        Reported value's name → expression in ``n`` and ``r``; compared for equality on every rank.
+        Reported value's name → expression in ``n``, ``r`` and ``h``; compared for equality on every rank.
     same_on_all_ranks : tuple of str
         Reported values that must be equal on all ranks.
     compare_with_single : dict of str to float
         Reported value's name (a number or list of numbers) → relative
         tolerance against the same job on one rank.
+    compare_with_reported : dict of str to dict of str to float
+        Reported value's name → the name of what the same rank reports beside it,
+        such as an oracle's result → relative tolerance between them.
     hint : str
         What to look at when it fails.
     timeout_s : float or None
@@ -121,7 +127,10 @@ class VerifyJob(Model):
     title: Text
     expect: dict[ReportedName, Arithmetic] = {}
     same_on_all_ranks: tuple[ReportedName, ...] = ()
-    compare_with_single: dict[ReportedName, Annotated[float, Field(gt=0)]] = {}
+    compare_with_single: dict[ReportedName, Tolerance] = {}
+    compare_with_reported: dict[
+        ReportedName, Annotated[dict[ReportedName, Tolerance], Field(min_length=1)]
+    ] = {}
     hint: Text = ""
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     launcher: LauncherName = "mpiexec"

@@ -191,9 +191,10 @@ def _owner_mistakes(loaded: Loaded[Recipe]) -> Iterator[EnvbuildError]:
 
 
 def _oracle_mistakes(loaded: Loaded[Recipe], index: int, job: VerifyJob) -> Iterator[EnvbuildError]:
-    if not (job.expect or job.same_on_all_ranks or job.compare_with_single):
+    oracles = (job.expect, job.same_on_all_ranks, job.compare_with_single, job.compare_with_reported)
+    if not any(oracles):
         problem = f"the job {job.id} has no oracle: whatever it reports would pass"
-        hint = "`expect`, `same_on_all_ranks` or `compare_with_single` says what must come out"
+        hint = "`expect`, `same_on_all_ranks` or a `compare_with_…` says what must come out"
         yield RequestError(problem, at=loaded.at("verify", index), hint=hint)
 
 
@@ -242,6 +243,11 @@ def _judged(job: VerifyJob) -> list[str]:
         f"D0/{job.id}",
         *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.same_on_all_ranks)),
         *(f"{job.id}/{name}-as-one-rank" for name in job.compare_with_single),
+        *(
+            f"{job.id}/{name}-as-{other}"
+            for name, others in job.compare_with_reported.items()
+            for other in others
+        ),
     ]
 
 

@@ -140,6 +140,12 @@ def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:
     if job.compare_with_single:
         limits = (f"{name} (<= {limit:.0e})" for name, limit in job.compare_with_single.items())
         yield "as on one rank", ", ".join(limits)
+    if job.compare_with_reported:
+        pairs = job.compare_with_reported.items()
+        told = (
+            f"{name} as {other} (<= {limit:.0e})" for name, others in pairs for other, limit in others.items()
+        )
+        yield "on each rank", ", ".join(told)
     if job.says:
         yield "each rank says", ", ".join(job.says)
 

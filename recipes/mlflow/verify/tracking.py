@@ -46,7 +46,8 @@ def main() -> None:
             parameter=int(run.data.params["rank"]),
             metric_steps=len({each.step for each in multiples}),
             metric_sum=sum(each.value for each in multiples),
-            wrong_values=sum(each.value != (rank + 1) * each.step for each in multiples),
+            least_a_step=min(each.value / each.step for each in multiples),
+            most_a_step=max(each.value / each.step for each in multiples),
             large_metric=int(run.data.metrics["large"]),
             artifact_bytes=notes.count("x"),
         )

@@ -31,13 +31,15 @@ def main() -> None:
     with cluster.joined() as place:
         cluster.run(drive, place)
         seen = place.seen()
+    hosts = set(seen["hosts"])
     envbuild_job.report(
         rank=seen["worker"],
         size=len(seen["workers"]),
         sum=seen["totals"][seen["workers"].index(seen["worker"])],
         gathered=sum(seen["shares"]),
         workers=len(set(seen["workers"])),
-        hosts=sorted(set(seen["hosts"])),
+        hosts=sorted(hosts),
+        executor_hosts=len(hosts),
     )
 
 

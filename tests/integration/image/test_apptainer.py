@@ -316,7 +316,11 @@ def test_an_object_added_by_apptainer_does_no_harm(program: str, images: Images,
 def test_a_signed_image_is_as_it_was_built(program: str, images: Images, tmp_path: Path) -> None:
     path, key = tmp_path / "signed.sif", tmp_path / "key.pem"
     path.write_bytes(images.layered.read_bytes())
-    for words in (["openssl", "genrsa", "-out", key, "2048"], [program, "sign", "--key", key, path]):
+    commands: list[list[str | Path]] = [
+        ["openssl", "genrsa", "-out", key, "2048"],
+        [program, "sign", "--key", key, path],
+    ]
+    for words in commands:
         subprocess.run(words, capture_output=True, check=True)
     assert path.stat().st_size > images.layered.stat().st_size
     assert sif.changed_around(path) == sif.changed_around(images.layered)

@@ -128,7 +128,7 @@ def test_another_build_of_uv_is_named_and_has_keys_of_its_own(ground: Ground) ->
     desk = ground.desk("uv")
     before = keys(ground, desk, {})
     python = ground.command.parent / "python"
-    asked = [python, "-c", "import uv; print(uv.find_uv_bin())"]
+    asked: list[str | Path] = [python, "-c", "import uv; print(uv.find_uv_bin())"]
     real = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
     (desk / "bin").mkdir()
     # A byte behind its end: it works and tells the same version, and is another program.

@@ -88,6 +88,16 @@ def test_exact_values_by_rank() -> None:
     }
 
 
+def test_expected_of_hosts() -> None:
+    """As many as the ranks themselves report from, whatever a rank counts."""
+    demo = job(expect={"executor_hosts": "h"})
+    hosts = ("a", "b", "b")
+    found = [report(rank, 3, host=host, values={"executor_hosts": 2}) for rank, host in enumerate(hosts)]
+    assert statuses(judge_job(demo, 3, reports(*found), GOOD_END))["D9.demo/executor_hosts"] == "PASS"
+    (*_, finding) = judge_job(demo, 3, all_ranks(3, lambda _: {"executor_hosts": 2}), GOOD_END)
+    assert (finding.status, finding.expected, finding.observed[:12]) == ("FAIL", "1", "2 on rank 0,")
+
+
 @pytest.mark.parametrize("value", [5, 6.0000001, "6", None, True, [6], math.nan, math.inf, {"PASS": True}])
 def test_one_wrong_value_on_one_rank_fails(value: object) -> None:
     found = all_ranks(3, lambda rank: {"sum": value if rank == 2 else 6})
@@ -173,6 +183,30 @@ def test_compared_with_one_rank() -> None:
     for value in odd_values:
         odd = reports(*(report(rank, 2, values={"losses": value}) for rank in range(2)))
         assert statuses(judge_job(demo, 2, odd, GOOD_END, single))[check] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("fit", "status"),
+    [
+        ([4.0, 2.00001], "PASS"),
+        ([4.0, 2.001], "FAIL"),
+        ([4.0], "FAIL"),
+        ([4.0, math.nan], "FAIL"),
+        (None, "FAIL"),
+    ],
+)
+def test_compared_with_what_the_rank_reports_beside_it(fit: object, status: str) -> None:
+    demo = job(compare_with_reported={"fit": {"newton": 1e-5}})
+    found = all_ranks(2, lambda rank: {"fit": fit if rank else [4.0, 2.0], "newton": [4.0, 2.0]})
+    finding = judge_job(demo, 2, found, GOOD_END)[2]
+    assert (finding.id, finding.status, finding.expected) == (
+        "D9.demo/fit-as-newton",
+        status,
+        "difference<=1e-05",
+    )
+    alone = reports(report(0, 2, values={"fit": 1.0, "newton": 1.0}))
+    assert judge_job(demo, 2, alone, GOOD_END)[2].status == "SKIP"
+    assert judge_job(demo, 2, all_ranks(2), GOOD_END)[2].observed == "no comparable numbers"
 
 
 @pytest.mark.parametrize(

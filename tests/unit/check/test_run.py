@@ -25,6 +25,7 @@ JOB = Job(
     expect={"sum": "n"},
     same_on_all_ranks=("hash",),
     compare_with_single={},
+    compare_with_reported={},
     hint="",
     timeout_s=None,
 )

@@ -45,7 +45,8 @@ debian_python: true
 verify:
   - {id: D2.rich, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}
   - {id: D7.rich, job: rich.py, title: They stay so, launcher: torchrun, expect: {steps: "25"},
-    same_on_all_ranks: [hash], compare_with_single: {losses: 1.0e-5}, says: {gold: [ore, bar]}}
+    same_on_all_ranks: [hash], compare_with_single: {losses: 1.0e-5},
+    compare_with_reported: {fit: {newton: 1.0e-6}}, says: {gold: [ore, bar]}}
 """
 
 
@@ -149,6 +150,7 @@ job:         D7.rich: They stay so, started by torchrun
                exact: steps = 25
                equal on all ranks: hash
                as on one rank: losses (<= 1e-05)
+               on each rank: fit as newton (<= 1e-06)
                each rank says: gold
 commands:    rich-run
 link:        /opt/env/bin/poor -> rich-run
@@ -184,6 +186,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "expect": {},
         "same_on_all_ranks": [],
         "compare_with_single": {},
+        "compare_with_reported": {},
         "hint": "",
         "timeout_s": None,
         "launcher": "mpiexec",
@@ -252,6 +255,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
                 "expect": {"steps": "25"},
                 "same_on_all_ranks": ["hash"],
                 "compare_with_single": {"losses": 1e-5},
+                "compare_with_reported": {"fit": {"newton": 1e-6}},
                 "says": {"gold": ["ore", "bar"]},
             },
         ],

@@ -20,6 +20,7 @@ JOB = Job(
     expect={"sum": "n*(n+1)//2"},
     same_on_all_ranks=("loss",),
     compare_with_single={"loss": 1e-5},
+    compare_with_reported={"fit": {"newton": 1e-6}},
     hint="look at the fabric",
     timeout_s=None,
 )
@@ -95,6 +96,14 @@ def test_a_good_one_comes_back() -> None:
         (
             replace(GOOD, jobs=(replace(JOB, compare_with_single={"x": -1.0}),)),
             "jobs.compare_with_single: -1.0 is not a tolerance",
+        ),
+        (
+            replace(GOOD, jobs=(replace(JOB, compare_with_reported={"x": {"y": 0.0}}),)),
+            "jobs.compare_with_reported: 0.0 is not a tolerance",
+        ),
+        (
+            replace(GOOD, jobs=(replace(JOB, compare_with_reported={"x": {"y\n": 1.0}}),)),
+            "a text holds a control character: 'y\\n'",
         ),
     ],
 )

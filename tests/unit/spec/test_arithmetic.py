@@ -64,6 +64,10 @@ def test_the_bound_is_on_the_result() -> None:
         evaluate(f"2**{MAX_BITS}", n=1)
 
 
+def test_hosts_are_one_unless_told() -> None:
+    assert (evaluate("h", n=4), evaluate("n*h + r", n=4, r=3, h=2)) == (1, 11)
+
+
 @given(st.text(max_size=60))
 def test_no_text_does_anything_but_fail_or_count(text: str) -> None:
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -341,6 +342,13 @@ class TestWhatTheJudgeMissed:
         told = self.missed("FAIL", "difference=0.0002")
         assert told[0] == "X1.y/losses-as-one-rank failed by 0.0002 only"
         assert told[-1] == "out"
+
+    def test_a_narrow_distance_from_what_is_reported_is_luck_too(self) -> None:
+        job = replace(self.job, compare_with_reported={"fit": {"newton": 1e-6}})
+        control = self.control.model_copy(update={"fails": ("X1.y/fit-as-newton",)})
+        for distance, told in (("1e-5", ["X1.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
+            finding = Finding("FAIL", "X1.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
+            assert missed_by(Trial(findings=(finding,)), job, control)[:1] == told
 
     def test_a_pass_is_missed(self) -> None:
         assert self.missed("PASS", "difference=0")[0] == "X1.y/losses-as-one-rank did not fail"
