@@ -10,7 +10,7 @@ the ratios. As root it works as the suite's ordinary user.
     make bench ARGS="--only build --only start"
 
 All rows take hours. Each row is measured whole, in one run; of other rows the page shows what earlier
-runs saw, and it is written once there is every row.
+runs saw (docs/figures/bench.json), and it is written once there is every row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "bench.md"
-KEPT = ROOT / "build" / "bench.json"
+KEPT = ROOT / "docs/figures/bench.json"
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import page, rows, sharing  # noqa: E402  # needs the path above
@@ -166,11 +166,7 @@ def report(bench: Bench, text: Path | None) -> None:
     """Print the tables; write them as a page where every row was measured."""
     found = page.figures(bench)
     print("\n".join(page.table(found, bench)))
-    for case, peer in sharing.peers().items():
-        if case in bench.seconds:
-            ours, theirs = statistics.median(bench.seconds[case]), statistics.median(bench.seconds[peer])
-            print(f"{case:<36}{ours:>9.2f}s{theirs:>11.2f}s{theirs / ours:>8.2f}x")
-    for line in sharing.lines(bench.shares):
+    for line in sharing.lines_of(bench):
         print(line)
     missing = page.missing(bench)
     if text is not None and not missing:

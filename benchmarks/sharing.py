@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -68,9 +69,15 @@ def one_round(bench: Bench) -> None:
                 bench.measure(f"{program}, {form}", [_python(bench, form, PACKAGES[0]), "-c", text])
 
 
-def peers() -> dict[str, str]:
-    """Return what each case is compared with."""
-    return {f"{program}, {form}": f"{program}, apptainer" for program in PROGRAMS for form in FORMS}
+def lines_of(bench: Bench) -> Iterator[str]:
+    """Yield the tables of starts, disk and page cache; nothing of what was not measured."""
+    median = {case: statistics.median(taken) for case, taken in bench.seconds.items()}
+    for program in PROGRAMS:
+        for case in (f"{program}, {form}" for form in FORMS):
+            if case in median:
+                ours, theirs = median[case], median[f"{program}, apptainer"]
+                yield f"{case:<36}{ours:>9.2f}s{theirs:>11.2f}s{theirs / ours:>8.2f}x"
+    yield from _tables(bench.shares)
 
 
 def disk(bench: Bench) -> dict[str, float]:
@@ -114,8 +121,7 @@ def page_cache(bench: Bench) -> dict[str, float]:
     return found
 
 
-def lines(shares: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Yield the tables of disk and page cache."""
+def _tables(shares: dict[str, dict[str, float]]) -> Iterator[str]:
     if not shares:
         return
     taken, cached = shares["disk"], shares["page cache"]

@@ -4,8 +4,8 @@
     make torture ARGS="--only killed crowd"
     make torture ARGS="--small"
 
-What a run saw is kept in build/torture.json, so that the page can be made of
-several runs; it is written once every trial was seen. Works as root, which
+What a run saw is kept in docs/figures/torture.json, so that the page can be made of
+several runs; it is written once every trial was seen whole. Works as root, which
 plays the suite's users and mounts small file systems. Exit code 1 where
 anything did not go as it must.
 """
@@ -38,7 +38,8 @@ from tests.support.torture.secrets import secrets  # noqa: E402
 from tests.support.users import as_user, shared_directory, user_directory  # noqa: E402
 
 PAGE = ROOT / "docs" / "torture.md"
-KEPT = ROOT / "build" / "torture.json"
+KEPT = ROOT / "docs/figures/torture.json"
+SMALL_KEPT = ROOT / "build/torture.json"
 # Each whole, and small.
 TRIALS: dict[str, Callable[[Ground, bool], Outcome]] = {
     "killed": lambda ground, small: killed(ground, kills=20 if small else 200),
@@ -118,11 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trials that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=TRIALS, default=list(TRIALS), metavar="TRIAL")
-    parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="where figures are kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where figures are kept")
     parser.add_argument("--small", action="store_true", help="fewer cases of each: minutes, not hours")
     asked = parser.parse_args(arguments)
     if os.geteuid() != 0:
         raise SystemExit("make torture plays two users and mounts file systems: run it as root")
+    kept_in = asked.json or (SMALL_KEPT if asked.small else KEPT)
     failed = False
     with shared_directory() as place:
         command = ROOT / ".venv/bin/envbuild"
@@ -137,16 +139,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for problem in outcome.problems:
                 print(f"  {problem}", flush=True)
             failed = failed or bool(outcome.problems) or not outcome.cases
-            keep(asked.json, name, {**asdict(outcome), "seconds": seconds})
-    kept = json.loads(asked.json.read_text())
-    if kept.keys() >= TRIALS.keys():
+            keep(kept_in, name, {**asdict(outcome), "seconds": seconds})
+    kept = json.loads(kept_in.read_text())
+    if kept.keys() >= TRIALS.keys() and not asked.small:
         PAGE.write_text(page(kept))
     return int(failed)
 
 
 def keep(path: Path, name: str, seen: dict[str, object]) -> None:
     """Add what a trial saw to the figures; read anew each time, since another run may add to them too."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**kept, name: seen}, indent=2, sort_keys=True) + "\n")
 

@@ -34,7 +34,7 @@ from tests.support.users import as_user, shared_directory, user_directory  # noq
 
 PAGE = ROOT / "docs" / "vendor.md"
 # What runs of single parts saw, until the page is whole.
-KEPT = ROOT / "build" / "vendor.json"
+KEPT = ROOT / "docs/figures/vendor.json"
 RUNS = 10
 # Image's name → its MPI, and the frameworks of each of its variants.
 IMAGES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
