@@ -286,7 +286,7 @@ class _Apt:
         for name in wanted:
             if name not in found:
                 problem, hint = apttext.no_package(name, self._cache("showpkg", name).stdout)
-                errors.append(RequestError(problem, at=self._asked.system_place(name), hint=hint))
+                errors.append(self._wrong_name(name, problem, hint))
         raise_all(errors)
 
     def _suites(self, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:
@@ -322,11 +322,11 @@ class _Apt:
         errors: list[EnvbuildError] = []
         for name in apttext.unknown(output):
             problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
-            errors.append(RequestError(problem, at=self._asked.system_place(name), hint=self._near(name)))
+            errors.append(self._wrong_name(name, problem, self._near(name)))
         for name, providers in apttext.virtual(output).items():
             problem = f"`{name}` is not a package but a name that several packages provide"
             hint = f"name one of them: {', '.join(providers)}" if providers else None
-            errors.append(RequestError(problem, at=self._asked.system_place(name), hint=hint))
+            errors.append(self._wrong_name(name, problem, hint))
         if not errors:
             reason = apttext.conflict(output) or apttext.complaint(output)
             problem = f"the Debian packages cannot be installed together: {reason}"
@@ -334,6 +334,10 @@ class _Apt:
                 RequestError(problem, at=at, hint="`envbuild lock SPEC --upgrade` takes newer versions")
             )
         raise_all(errors)
+
+    def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
+        asked = self._asked
+        return RequestError(problem + asked.system_asker(name), at=asked.system_place(name), hint=hint)
 
     def _near(self, name: str) -> str | None:
         """Return what may have been meant; only names of nearly that length are looked at, there are many."""

@@ -302,9 +302,8 @@ class Uv:
         if sourced:
             names = ", ".join(f"`{name}`" for name in sourced)
             where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
-            problem = f"{names}: no wheel fits {where}"
             return RequestError(
-                problem,
+                f"{names}: no wheel fits {where}{self._told_askers(names, bounds=False)}",
                 at=at,
                 hint=f"{uvtext.reason(stderr)}; a source archive is built where a recipe says how (`source`)",
             )
@@ -312,9 +311,13 @@ class Uv:
         if self.offline:
             hint = f"only what is on this machine was asked; {hint}"
         reason = uvtext.reason(stderr)
-        told = "".join(f"\n  the recipe `{name}` asks for {text}" for name, text in self.asked.askers(reason))
-        problem = f"no set of Python packages meets what was asked: {reason}{told}"
-        return RequestError(problem, at=at, hint=hint)
+        problem = f"no set of Python packages meets what was asked: {reason}"
+        return RequestError(problem + self._told_askers(reason, bounds=True), at=at, hint=hint)
+
+    def _told_askers(self, text: str, *, bounds: bool) -> str:
+        """Return lines on which recipes ask for what a text names; empty where the spec alone does."""
+        askers = self.asked.askers(text, bounds=bounds)
+        return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in askers)
 
     def _lacking_origin(self, stderr: str) -> tuple[str, str] | None:
         """Return a distribution that was not found and the origin without an address that should have it."""

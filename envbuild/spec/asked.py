@@ -128,14 +128,20 @@ class Asked:
         """Where the base's finished root lies; None for one that is made of packages."""
         return self.base_path.parent / self.base.root.place if self.base.root else None
 
-    def askers(self, text: str) -> tuple[tuple[str, str], ...]:
-        """Return which recipes bound the distributions that a text names: recipe and requirement."""
+    def askers(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
+        """Return which recipes ask for the distributions that a text names: recipe and requirement.
+
+        Parameters
+        ----------
+        bounds : bool
+            Only those whose requirement bounds the version.
+        """
         words = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
         return tuple(
             (chosen.recipe.name, str(wanted))
             for chosen in self.recipes
             for wanted in map(Requirement, chosen.requirements())
-            if wanted.specifier and canonicalize_name(wanted.name) in words
+            if (wanted.specifier or not bounds) and canonicalize_name(wanted.name) in words
         )
 
     @property
@@ -176,6 +182,17 @@ class Asked:
     def system_place(self, name: str) -> Location:
         """Return where a Debian package is asked for; the spec's file where a recipe or the base asks."""
         return self.system_places.get(name) or Location(path=self.path)
+
+    def system_asker(self, name: str) -> str:
+        """Return who asks for a Debian package where the spec does not: the end of a sentence, or nothing."""
+        if name in self.system_places:
+            return ""
+        if name in self.base.packages:
+            return f", and the base image {self.base.name} asks for it"
+        for chosen in self.recipes:
+            if name in chosen.recipe.system or name in chosen.toolchain():
+                return f", and the recipe {chosen.recipe.name} asks for it"
+        return ""
 
     def owner(self, distribution: str) -> str:
         """Return the layer that owns a Python distribution."""

@@ -26,7 +26,7 @@ from envbuild.resolve.origins import Machine
 from envbuild.resolve.state import HINT, of_this_user
 from envbuild.spec.asked import Asked
 from envbuild.spec.site import Site
-from tests.support.asking import asked, base_image, pytorch
+from tests.support.asking import MPICH_DIGEST, asked, base_image, chosen, pytorch
 from tests.support.mirrors import Mirror, digest, mirror, write_deb, write_index, write_lists, write_wheel
 
 SIGNED = Path(__file__).parent / "signed-archive"
@@ -252,6 +252,21 @@ def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -
         "`nosuchthing` is not a package of debian-12's archives",
         "no set of Python packages meets what was asked",
     ]
+
+
+def test_who_asks_for_an_unknown_debian_package_is_told(desk: Desk) -> None:
+    recipe = chosen("demo", "framework", "1", [], digest=MPICH_DIGEST, system=["nosuchthing", "editor"])
+    error = desk.refused(desk.asked(recipes=[recipe]))
+    assert [single.problem for single in error.each()] == [
+        "`nosuchthing` is not a package of debian-12's archives, and the recipe demo asks for it",
+        "`editor` is not a package but a name that several packages provide, and the recipe demo asks for it",
+    ]
+
+
+def test_who_asks_for_a_package_without_a_wheel_is_told(desk: Desk) -> None:
+    recipe = chosen("demo", "framework", "1", [], digest=MPICH_DIGEST, companions=["win"])
+    problem = desk.refused(desk.asked(recipes=[recipe])).problem
+    assert problem.endswith("on amd64\n  the recipe `demo` asks for win")
 
 
 def test_an_unknown_debian_package_is_told_where_the_spec_names_it(desk: Desk) -> None:
