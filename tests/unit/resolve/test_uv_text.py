@@ -205,6 +205,13 @@ def test_a_short_reason_stays_whole() -> None:
     )
 
 
+def test_a_step_without_a_conclusion_leaves_no_gap() -> None:
+    """uv may join a step to the next before it concludes."""
+    many = " and ".join(f"there is no version of package-{number}" for number in range(9))
+    text = f"  cause: Because {many}. And because envbuild-request depends on a, we can conclude that no.\n"
+    assert uvtext.reason(text) == "what was asked needs a"
+
+
 def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
     assert uvtext.without_wheels(CLASH) == []  # wheels are not what clashes
     assert uvtext.without_wheels(NO_WHEEL) == ["win"]
