@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import filecmp
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,11 +29,13 @@ from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import sync
+from envbuild.system.leftovers import own_name, sweep
 
 # Of the image; ranks on the host's MPI are started by the host's.
 _LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 _READ_ALL = 0o644
 _EXECUTE_ALL = 0o755
+_BEGUN = ".stage-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +329,8 @@ def _make_directory(path: Path, *, below: Path) -> None:
 def _place_release(release: Path, content: _Content, copied: Callable[[int], None]) -> bool:
     """Make the release exist as asked; whether anything had to be done."""
     if not release.is_dir():
-        stage = release.with_name(f".stage-{secrets.token_hex(8)}")
+        sweep(release.parent, before=_BEGUN)
+        stage = release.with_name(_BEGUN + own_name())
         try:
             stage.mkdir()
             stage.chmod(_EXECUTE_ALL)

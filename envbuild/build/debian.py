@@ -17,9 +17,9 @@ from envbuild.build.keystore import KEYSTORE, make_certificates_timeless
 from envbuild.build.sandbox import step_failed
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import BuildError
-from envbuild.store.store import remove
 from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
+from envbuild.system.leftovers import remove
 
 # Everything newer is set back to this by mmdebstrap: the start of the epoch's second year,
 # so that no time of ours is later than a package's own.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from envbuild.build.sandbox import Sandbox
 from envbuild.plan.model import InputFile
-from envbuild.store.store import remove
 from envbuild.store.tree import Tree, scan, walk
 from envbuild.system.apptainer import Bind
+from envbuild.system.leftovers import remove
 
 # uv compiles with as many workers as there are cores; times and order leave no trace in the files.
 _BYTECODE = {"PYC_INVALIDATION_MODE": "UNCHECKED_HASH"}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import BuildError, MachineError
-from envbuild.store.store import private_directory, remove, sweep
+from envbuild.system.leftovers import private_directory, remove, sweep
 
 
 @contextlib.contextmanager

@@ -8,13 +8,12 @@ every image, so that `apptainer test` gives the verdict of `envbuild test`.
 from __future__ import annotations
 
 import json
-import math
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envbuild.check.builds import judge_builds
+from envbuild.check.differences import relative_difference
 from envbuild.check.facts import Reports, number_of, values_of
 from envbuild.check.findings import NO_JOBS, Finding
 from envbuild.spec.arithmetic import evaluate
@@ -244,32 +243,6 @@ def _judge_differences(
 
 def _at_most(tolerance: float) -> str:
     return f"difference<={tolerance:g}"
-
-
-def relative_difference(value: object, reference: object) -> float | None:
-    """Return max|value - reference| / max|reference| over numbers or lists of them.
-
-    None where they are no finite numbers or differ in length. Relative to the
-    largest element, because elements near zero carry the rounding of the large ones.
-    """
-    left, right = _numbers(value), _numbers(reference)
-    if not right or len(left) != len(right):
-        return None
-    worst = max(abs(number - right[place]) for place, number in enumerate(left))
-    scale = max(abs(number) for number in right)
-    if worst == 0.0:
-        return 0.0
-    return worst / scale if scale > 0.0 else math.inf
-
-
-def _numbers(value: object) -> list[float]:
-    """Return a number, or the numbers of a list; none where one of them is no finite number."""
-    numbers = []
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, bool) or not isinstance(item, (int, float)) or abs(item) > sys.float_info.max:
-            return []
-        numbers.append(float(item))
-    return [] if any(math.isnan(number) for number in numbers) else numbers
 
 
 def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, reports: Reports) -> Finding:

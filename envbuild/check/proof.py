@@ -7,6 +7,7 @@ from pathlib import Path
 # Standard library only, Python 3.9 or newer: an image's Python is not ours.
 CARRIED = (
     "check/builds",
+    "check/differences",
     "check/facts",
     "check/findings",
     "check/inside",

@@ -16,6 +16,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError, did_you_m
 from envbuild.image.compose import check_target
 from envbuild.image.oci import LAYOUT
 from envbuild.image.sif import looks_like_sif
+from envbuild.system.leftovers import own_name, sweep
 from envbuild.system.squashfs import Compression
 
 # Format → what it is, for help and messages.
@@ -192,8 +193,10 @@ def publish(made: Path, target: Path, *, keep: bool) -> Path:
         There is no space, or the disk fails.
     """
     stem = re.sub(r"[^\w.+-]", "_", target.name)[:64]
-    partial = target.parent / f".{stem}.{os.getpid()}.partial"
+    before, after = f".{stem}.", ".partial"
+    partial = target.parent / f"{before}{own_name()}{after}"
     try:
+        sweep(target.parent, before=before, after=after)
         if keep or made.stat().st_dev != target.parent.stat().st_dev:
             shutil.copyfile(made, partial)
         else:

@@ -20,12 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -35,8 +32,8 @@ from typing import Any
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
-from envbuild.system import host, process
 from envbuild.system.files import sha256, sync
+from envbuild.system.leftovers import own_name, private_directory, remove, sweep
 
 RECORD_FORMAT = 2
 
@@ -210,7 +207,7 @@ class Store:
         BuildError
             The disk is full.
         """
-        staged = self.directory("stage") / f"{secrets.token_hex(8)}.tmp"
+        staged = self.directory("stage") / own_name()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with staged.open("w") as sink:
@@ -272,53 +269,6 @@ def default_root() -> Path:
         return Path(named)
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "envbuild"
-
-
-def private_directory(parent: Path) -> Path:
-    """Make a directory of mode 0700 whose name tells which process it belongs to."""
-    path = parent / f"envbuild-{host.name()}-{os.getpid()}-{secrets.token_hex(8)}"
-    path.mkdir(mode=0o700)
-    return path
-
-
-def sweep(parent: Path) -> None:
-    """Remove the directories that processes of this host and user made and did not live to remove."""
-    try:
-        found = sorted(parent.glob(f"envbuild-{glob.escape(host.name())}-*-*"))
-    except OSError:
-        return
-    for path in found:
-        owner = path.name.split("-")[-2]
-        if not owner.isdecimal() or Path(f"/proc/{owner}").exists():
-            continue
-        with contextlib.suppress(OSError, EnvbuildError):
-            if path.stat().st_uid == os.geteuid():
-                _remove_foreign(path)
-
-
-def _remove_foreign(path: Path) -> None:
-    """Remove a tree in which a killed step may have left files of subordinate users."""
-    try:
-        remove(path)
-    except PermissionError:
-        argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
-        process.run(argv, env=host.environment(), timeout_s=300)
-
-
-def remove(path: Path) -> None:
-    """Remove a tree, read-only directories in it included; nothing there is no error."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    try:
-        shutil.rmtree(path)
-    except PermissionError:
-        path.chmod(0o700)
-        for place, names, _ in os.walk(path):
-            for child in (Path(place, name) for name in names):
-                if not child.is_symlink():
-                    child.chmod(0o700)
-        shutil.rmtree(path)
 
 
 def read_record(path: Path) -> LayerRecord:

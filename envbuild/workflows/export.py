@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.system import clock, squashfs
 from envbuild.system.files import sha256, write_atomically
+from envbuild.system.leftovers import private_work
 from envbuild.system.squashfs import Compression
 
 
@@ -234,8 +234,7 @@ def _files(
 ) -> Iterator[tuple[Output, Written]]:
     """Merge once, make one squashfs for each compression, and let it take its places."""
     flat = [output for output in outputs if wanted[output]]
-    with tempfile.TemporaryDirectory(dir=place_for_work(flat), prefix=".export-") as place:
-        work = Path(place)
+    with private_work(place_for_work(flat), before=".export-") as work:
         inner = _flat_story(source.manifest, work)
         started = clock.seconds()
         emit(TaskStarted(task="merge", title=f"merge {len(source.blobs)} layers"))
@@ -307,12 +306,10 @@ def _write_oci(output: Output, source: _Source, emit: Emit) -> Written:
     emit(TaskStarted(task="oci", title=f"pack {len(source.blobs)} layers"))
     with (
         file_systems(source.image) as layers,
-        tempfile.TemporaryDirectory(dir=place_for_work([output]), prefix=".export-") as work,
+        private_work(place_for_work([output]), before=".export-") as work,
     ):
-        made = Path(work) / "archive"
-        digest = write_archive(
-            made, source.manifest, layers, work=Path(work), advanced=_advancing(emit, "oci")
-        )
+        made = work / "archive"
+        digest = write_archive(made, source.manifest, layers, work=work, advanced=_advancing(emit, "oci"))
         publish(made, output.path, keep=False)
     emit(TaskDone(task="oci", seconds=clock.seconds() - started))
     return replace(_written(output, output.path), identity=digest)

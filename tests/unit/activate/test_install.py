@@ -14,6 +14,7 @@ from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteBind
+from envbuild.system.leftovers import own_name
 from tests.unit.activate.conftest import APPTAINER
 
 
@@ -46,6 +47,17 @@ def test_the_layout(put, tmp_path, manifest):
     assert (installed.changed, installed.replaced, installed.warnings) == (True, None, ())
     assert installed.to_data()["home"] == str(installed.home)
     assert manifest().digest.removeprefix("sha256:")[:16] in installed.home.readlink().name
+
+
+def test_what_a_killed_run_began_goes_with_the_next(put, tmp_path):
+    shelf = put().home.resolve().parent
+    before = sorted(path.name for path in shelf.iterdir())
+    begun = shelf / (".stage-" + own_name().replace(f"-{os.getpid()}-", "-99999999-"))
+    begun.mkdir()
+    (begun / "image.sif").write_text("half")
+    shutil.rmtree((tmp_path / "sw/envs/pytorch-mpi/2026.11").resolve())
+    put()
+    assert sorted(path.name for path in shelf.iterdir()) == before
 
 
 def test_others_can_read_it_whatever_the_umask(put, tmp_path):

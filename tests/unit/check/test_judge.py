@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from envbuild.check.differences import relative_difference
 from envbuild.check.facts import Reports
 from envbuild.check.findings import Finding
 from envbuild.check.judge import (
@@ -15,7 +16,6 @@ from envbuild.check.judge import (
     judge_mapped,
     judge_probe,
     judge_ranks,
-    relative_difference,
 )
 from tests.unit.check.stage import GOOD_END, all_ranks, job, report, reports
 

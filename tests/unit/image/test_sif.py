@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.image import sif, sifformat
 from envbuild.image.model import Manifest, Part
+from envbuild.system.leftovers import own_name
 from tests.support import trees
 
 BLOBS = {"root": b"hsqs root" * 1000, "mid": b"hsqs middle" * 500, "top": b"hsqs top"}
@@ -308,8 +309,9 @@ def test_a_long_name_is_written(tmp_path: Path, parts: list[tuple[Part, Path]]) 
     assert left_behind(tmp_path) == [target.name]
 
 
-def test_what_a_killed_process_left_is_replaced(tmp_path: Path, parts: list[tuple[Part, Path]]) -> None:
-    (tmp_path / f".image.sif.{os.getpid()}.partial").write_text("old")
+def test_what_a_killed_process_left_goes(tmp_path: Path, parts: list[tuple[Part, Path]]) -> None:
+    left = f".image.sif.{own_name()}.partial".replace(f"-{os.getpid()}-", "-99999999-")
+    (tmp_path / left).write_text("half")
     write(tmp_path / "image.sif", parts)
     assert left_behind(tmp_path) == ["image.sif"]
 

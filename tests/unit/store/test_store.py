@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -16,7 +14,7 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store, default_root, remove, sealed
+from envbuild.store.store import LayerRecord, Store, default_root, sealed
 from envbuild.store.tree import Tree
 from envbuild.system import host
 
@@ -302,64 +300,6 @@ class TestWrite:
         store.directory("plans")
         with pytest.raises(MachineError, match="cannot be written: Is a directory"):
             store.write(store.root / "plans", "x")
-
-
-@pytest.fixture
-def _without_overriding_permissions() -> Iterator[None]:
-    """Root may write where modes forbid it; an ordinary user may not: take that power away.
-
-    Source: capget(2), linux/capability.h: version 3, CAP_DAC_OVERRIDE 1, CAP_DAC_READ_SEARCH 2.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    head = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    before = (ctypes.c_uint32 * 6)()
-    assert libc.capget(head, before) == 0
-    less = (ctypes.c_uint32 * 6)(*before)
-    less[0] &= ~0b110
-    assert libc.capset(head, less) == 0
-    yield
-    assert libc.capset(head, before) == 0
-
-
-class TestRemove:
-    @pytest.mark.usefixtures("_without_overriding_permissions")
-    def test_read_only_directories(self, tmp_path: Path) -> None:
-        tree = tmp_path / "tree"
-        (tree / "a" / "b").mkdir(parents=True)
-        (tree / "a" / "b" / "file").touch()
-        (tree / "a" / "link").symlink_to("b")
-        for path, mode in ((tree / "a" / "b", 0o000), (tree / "a", 0o555), (tree, 0o500)):
-            path.chmod(mode)
-        with pytest.raises(PermissionError):
-            (tree / "new").touch()
-        remove(tree)
-        assert not tree.exists()
-
-    @pytest.mark.usefixtures("_without_overriding_permissions")
-    def test_links_are_not_followed(self, tmp_path: Path) -> None:
-        outside = tmp_path / "outside"
-        outside.mkdir(mode=0o500)
-        tree = tmp_path / "tree"
-        (tree / "locked").mkdir(parents=True)
-        (tree / "locked" / "out").symlink_to(outside)
-        (tree / "locked").chmod(0o500)
-        remove(tree)
-        assert stat.S_IMODE(outside.stat().st_mode) == 0o500
-
-    @pytest.mark.parametrize(
-        "make",
-        [
-            Path.touch,
-            lambda path: path.symlink_to("nowhere"),
-            lambda path: path.symlink_to("/"),
-            lambda path: None,
-        ],
-        ids=["file", "dangling link", "link to a directory", "nothing"],
-    )
-    def test_what_is_no_directory(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
-        make(tmp_path / "x")
-        remove(tmp_path / "x")
-        assert not os.path.lexists(tmp_path / "x")
 
 
 class TestDefaultRoot:

@@ -1,0 +1,94 @@
+"""Work in progress with its owner's name on it, so that what a killed process left can be told and removed.
+
+The name holds host and process: another host's work is never touched, nor a
+living process's, whoever shares the file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError
+from envbuild.system import host, process
+
+
+def own_name() -> str:
+    """Return a new file name that tells which process it belongs to."""
+    return f"envbuild-{host.name()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def private_directory(parent: Path, *, before: str = "") -> Path:
+    """Make a directory of mode 0700 whose name tells which process it belongs to.
+
+    Parameters
+    ----------
+    before : str
+        What the name begins with; `sweep` is to be told the same.
+    """
+    path = parent / (before + own_name())
+    path.mkdir(mode=0o700)
+    return path
+
+
+@contextlib.contextmanager
+def private_work(parent: Path, *, before: str) -> Iterator[Path]:
+    """Yield a private directory that is gone afterwards, once those of killed processes are."""
+    sweep(parent, before=before)
+    path = private_directory(parent, before=before)
+    try:
+        yield path
+    finally:
+        remove(path)
+
+
+def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
+    """Remove what processes of this host and user made and did not live to remove.
+
+    Parameters
+    ----------
+    before, after : str
+        What stands around `own_name` in the names.
+    """
+    pattern = f"{glob.escape(f'{before}envbuild-{host.name()}')}-*-*{glob.escape(after)}"
+    try:
+        found = sorted(parent.glob(pattern))
+    except OSError:
+        return
+    for path in found:
+        owner = path.name.removesuffix(after).split("-")[-2]
+        if not owner.isdecimal() or Path(f"/proc/{owner}").exists():
+            continue
+        with contextlib.suppress(OSError, EnvbuildError):
+            if path.lstat().st_uid == os.geteuid():
+                _remove_foreign(path)
+
+
+def _remove_foreign(path: Path) -> None:
+    """Remove a tree in which a killed step may have left files of subordinate users."""
+    try:
+        remove(path)
+    except PermissionError:
+        argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
+        process.run(argv, env=host.environment(), timeout_s=300)
+
+
+def remove(path: Path) -> None:
+    """Remove a tree, read-only directories in it included; nothing there is no error."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        path.chmod(0o700)
+        for place, names, _ in os.walk(path):
+            for child in (Path(place, name) for name in names):
+                if not child.is_symlink():
+                    child.chmod(0o700)
+        shutil.rmtree(path)
