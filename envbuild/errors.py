@@ -2,12 +2,13 @@
 
 A leaf module, usable in every room. Loaders collect errors and raise them
 together; `envbuild.cli` renders them at one boundary and turns `exit_code`
-into the process's exit status. Anything else that escapes is a bug and keeps
-its traceback.
+into the process's exit status. A file that the system refuses is told there
+as well. Anything else that escapes is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -104,6 +105,14 @@ class ManyErrors(EnvbuildError):
     def each(self) -> Sequence[EnvbuildError]:
         """Return the collected errors."""
         return self.errors
+
+
+def of_system(error: OSError) -> EnvbuildError:
+    """Return what to tell of a system's error that no room has put into words: which file, and why."""
+    problem = f"`{error.filename}`: {error.strerror}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return RequestError(problem, hint="name another path")
+    return MachineError(problem, hint="see who may use it, and what file system it is on")
 
 
 def raise_all(errors: Sequence[EnvbuildError]) -> None:

@@ -37,7 +37,7 @@ from envbuild.cli import (
     test,
 )
 from envbuild.cli.sinks import neutral
-from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.errors import EnvbuildError, RequestError, of_system, render
 
 app = typer.Typer(
     name="envbuild",
@@ -141,6 +141,10 @@ def _run(words: Sequence[str]) -> int:
         kept = "what is finished is kept, the next run goes on from there"
         sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
         return 130
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.filename is None:
+            raise
+        return _tell(of_system(error))
     except Exception as error:
         if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             return _tell_usage(error)

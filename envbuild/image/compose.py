@@ -91,6 +91,7 @@ def check_target(
     keep: Sequence[Path],
     is_one: Callable[[Path], bool] = looks_like_sif,
     what: str = "image",
+    hint: str = "",
 ) -> None:
     """Refuse a place where no image can or should be written, before any work is done.
 
@@ -102,16 +103,19 @@ def check_target(
         Whether a file is of the kind that may be replaced.
     what : str
         That kind, for people.
+    hint : str
+        How to name another place; of the option -o where it is empty.
 
     Raises
     ------
     RequestError
         It is a directory, lies in none that can be written, or is a file of another kind.
     """
-    hint = "name another file with -o " + ("IMAGE.sif" if what == "image" else "PATH")
+    told = "an image" if not hint else f"a {what}"
+    hint = hint or "name another file with -o " + ("IMAGE.sif" if what == "image" else "PATH")
     directory = path.parent
     if str(path) == "-":
-        raise RequestError("an image is not written to standard output", hint=hint)
+        raise RequestError(f"{told} is not written to standard output", hint=hint)
     if path.is_dir() or not path.name:
         raise RequestError(f"`{path}` is a directory, not a file", hint=hint)
     if not directory.is_dir():

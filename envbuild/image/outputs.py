@@ -106,6 +106,9 @@ def places(texts: Sequence[str], *, default: Path, keep: Sequence[Path]) -> tupl
     ]
     try:
         check_target(path, keep=keep)
+        if os.path.realpath(path) in map(os.path.realpath, keep):
+            problem = f"`{path}` is where the spec's lock will be"
+            raise RequestError(problem, hint="name another file with -o IMAGE.sif")
     except EnvbuildError as error:
         errors.append(error)
     try:

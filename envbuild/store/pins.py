@@ -27,6 +27,7 @@ from typing import Any, Literal
 from envbuild.errors import EnvbuildError
 from envbuild.store.store import Store
 from envbuild.system import clock, host
+from envbuild.system.files import open_regular
 
 PIN_FORMAT = 1
 DIRECTORY = "pins"
@@ -163,7 +164,7 @@ def read_pin(path: Path) -> Pin:
     OSError
         It cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             data = json.loads(file.read(_LIMIT_BYTES))
         except RecursionError as error:

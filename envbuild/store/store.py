@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,8 +32,9 @@ from typing import Any
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
-from envbuild.system.files import sha256, sync
+from envbuild.system.files import open_regular, sha256, sync
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
+from envbuild.system.sealing import check_seal, sealed
 
 RECORD_FORMAT = 2
 
@@ -169,6 +170,9 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         squashfs.chmod(0o444)
         sync(squashfs)
+        if target.is_dir() and not target.is_symlink():
+            # No store makes one, and no file can take its place.
+            target.rename(self.directory("quarantine") / f"{target.name}.{secrets.token_hex(4)}")
         squashfs.replace(target)
         sync(target.parent)
         self._write_record(record)
@@ -281,23 +285,12 @@ def read_record(path: Path) -> LayerRecord:
     OSError
         It cannot be read.
     """
-    text = path.read_text()
-    _, _, rest = text.partition(",")
-    if text != sealed("{" + rest):
-        raise ValueError("its text is not the one that was written")
+    with open_regular(path) as stream:
+        text = check_seal(stream.read().decode())
     try:
         return _record(json.loads(text))
     except (KeyError, RecursionError) as error:
         raise ValueError("no record") from error
-
-
-def sealed(text: str) -> str:
-    """Return a JSON object with its own digest as first member.
-
-    A flipped bit in a path, mode or digest of a record would change images unseen.
-    """
-    rest = text.removeprefix("{")
-    return f'{{"seal":"sha256:{hashlib.sha256(rest.encode()).hexdigest()}",{rest}'
 
 
 def _record(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds

@@ -8,8 +8,8 @@ import hashlib
 import os
 import secrets
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
@@ -22,7 +22,7 @@ class IrregularError(OSError):
     """What is at a path is no regular file; ``strerror`` says what it is."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file that somebody named, for reading.
 
     Raises
@@ -138,7 +138,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         The disk is full or broken.
     """
     target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")
@@ -256,5 +256,5 @@ def _reason(error: OSError | ValueError) -> str:
 
 def sha256(path: Path) -> str:
     """Return the hex digest of a file's bytes, 64 characters."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError, raise_all
 from envbuild.system import host, process
-from envbuild.system.files import sha256
+from envbuild.system.files import open_regular, sha256
+from envbuild.system.sealing import check_seal, sealed
 
 NAMES = ("mksquashfs", "mmdebstrap", "uv")
 # Where wheels are for Python 2.7, which uv does not know.
@@ -22,8 +23,9 @@ LEGACY_NAMES = ("installer", "mksquashfs", "mmdebstrap")
 _PACKAGES = frozenset({"installer"})
 
 _CACHE = "tools.json"
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 _CACHE_LIMIT_BYTES = 1024 * 1024
+_LOADERS_LIST = Path("/etc/ld.so.cache")
 _VERSION_FLAG = {"mksquashfs": "-version"}
 # What a program loads that decides its output; the rest of its libraries do not.
 _LIBRARIES = {"mksquashfs": r"^lib(zstd|z)\.so"}
@@ -61,8 +63,9 @@ def identify(cache: Path, names: Sequence[str] = NAMES) -> tuple[ToolIdentity, .
     Parameters
     ----------
     cache : Path
-        Directory in which to remember digests; they hold while size, time
-        and inode of the files stay. It may be missing, unwritable or damaged.
+        Directory in which to remember digests; they hold while size, times
+        and inode of the files stay, and the loader's list of libraries. It
+        may be missing, unwritable or damaged.
     names : sequence of str
         Which tools.
 
@@ -120,8 +123,10 @@ def _examine(name: str, program: Path) -> _Known:
     digests = [_digest(path) for path in files]
     joined = "\n".join(digests).encode()
     digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
+    # A library that comes to lie before the one that is loaded shows in the loader's list.
+    decided_by = [*files, *(path for path in (_LOADERS_LIST,) if path.exists())]
     return _Known(
-        files={str(path): _signature(path) for path in files}, version=version, digest=f"sha256:{digest}"
+        files={str(path): _signature(path) for path in decided_by}, version=version, digest=f"sha256:{digest}"
     )
 
 
@@ -155,7 +160,8 @@ def _digest(path: Path) -> str:
 
 def _signature(path: Path) -> list[int]:
     status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
+    # A time of change cannot be set back: a program that is rewritten in place shows there.
+    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
 
 
 def _still(known: _Known) -> bool:
@@ -168,8 +174,8 @@ def _still(known: _Known) -> bool:
 def _load(cache: Path) -> dict[str, _Known]:
     """Read what is remembered; nothing where it cannot be used."""
     try:
-        with (cache / _CACHE).open("rb") as file:
-            document = json.loads(file.read(_CACHE_LIMIT_BYTES))
+        with open_regular(cache / _CACHE) as file:
+            document = json.loads(check_seal(file.read(_CACHE_LIMIT_BYTES).decode()))
         if document["format"] != _CACHE_FORMAT:
             return {}
         entries = {program: _Known(**entry) for program, entry in document["programs"].items()}
@@ -193,5 +199,5 @@ def _save(cache: Path, entries: dict[str, _Known]) -> None:
     with contextlib.suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
         partial = cache / f".{_CACHE}.{os.getpid()}"
-        partial.write_text(json.dumps(document, sort_keys=True))
+        partial.write_text(sealed(json.dumps(document, sort_keys=True)))
         partial.replace(cache / _CACHE)

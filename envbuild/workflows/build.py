@@ -113,7 +113,7 @@ def build_image(
     EnvbuildError
         Of every kind: see the exit codes.
     """
-    path, forms = places(outputs, default=spec.with_name(f"{spec.stem}.sif"), keep=(spec, lock_path(spec)))
+    path, forms = places(outputs, default=spec.parent / f"{spec.stem}.sif", keep=(spec, lock_path(spec)))
     _check_sources(sources)
     with noted.noting() as answers:
         state = lock_spec(

@@ -47,7 +47,7 @@ class Locked:
 
 def lock_path(spec: Path) -> Path:
     """Return the lock's file of a spec: ``STEM.lock.yaml`` beside it."""
-    return spec.with_name(f"{spec.stem}.lock.yaml")
+    return spec.parent / f"{spec.stem}.lock.yaml"
 
 
 def lock_spec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,12 @@ def _read_story(image: Path) -> _Story:
     manifest = read_manifest(image)
     lock_text = _text(image, LOCK)
     lock = load(lock_text.encode(), image, hint=_ANEW)
+    if "sha256:" + hashlib.sha256(lock_text.encode()).hexdigest() != manifest.lock_digest:
+        raise RequestError(
+            f"the lock in `{image.name}` is not the one that it was built from",
+            at=Location(path=image),
+            hint=_ANEW,
+        )
     plan_text = _text(image, PLAN)
     try:
         plan = load_plan(plan_text)

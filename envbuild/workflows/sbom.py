@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.image.compose import bill_of_image
-from envbuild.system.files import write_atomically
+from envbuild.image.compose import bill_of_image, check_target
+from envbuild.system.files import open_regular, write_atomically
 
 
 def write_sbom(image: Path, output: Path | None) -> str:
@@ -14,11 +14,20 @@ def write_sbom(image: Path, output: Path | None) -> str:
     Raises
     ------
     RequestError
-        It is no image of ours, or the file cannot be written.
+        It is no image of ours, or the file cannot be written or is another one than a bill.
     MachineError
         The disk is full.
     """
+    if output is not None:
+        hint = "name another file with -o FILE"
+        check_target(output, keep=[image], is_one=_looks_like_bill, what="bill of materials", hint=hint)
     bill = bill_of_image(image)
     if output is not None:
         write_atomically(output, bill)
     return bill.decode()
+
+
+def _looks_like_bill(path: Path) -> bool:
+    with open_regular(path) as file:
+        start = file.read(1024)
+    return not start or b'"bomFormat"' in start

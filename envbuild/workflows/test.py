@@ -28,6 +28,7 @@ from envbuild.compat.engine import judge
 from envbuild.compat.from_site import on_site
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.compose import check_target
 from envbuild.image.sif import read_manifest, verify_parts
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
@@ -87,7 +88,8 @@ def test_image(
         There is no usable Apptainer, or no srun.
     """
     if report is not None:
-        _check_place(report)
+        hint = "name another file with --report FILE.json"
+        check_target(report, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
     started = clock.seconds()
     manifest = read_manifest(image)
     loaded = read_site(settings.site)
@@ -148,18 +150,10 @@ def write_report(path: Path, report: Report) -> None:
     files.write_atomically(path, reports.to_json(report).encode())
 
 
-def _check_place(report: Path) -> None:
-    """Refuse a report that could not be written, before anybody waits for it."""
-    hint = "name another file with --report FILE.json"
-    target = report.resolve()
-    if files.is_directory(target):
-        raise RequestError(f"`{report}` is a directory, not a file", hint=hint)
-    if not files.is_directory(target.parent):
-        raise RequestError(
-            f"there is no directory `{report.parent}` for `{report.name}`", hint=f"make it, or {hint}"
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise RequestError(f"nothing can be written in `{report.parent}`", hint=hint)
+def _looks_like_report(path: Path) -> bool:
+    with files.open_regular(path) as file:
+        start = file.read(1024)
+    return not start or (b'"schema"' in start and b'"ranks"' in start)
 
 
 def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:

@@ -11,6 +11,7 @@ import pytest
 
 from envbuild.errors import ManyErrors
 from envbuild.system import process, tools
+from envbuild.system.sealing import sealed
 
 
 def test_the_real_tools(tmp_path: Path) -> None:
@@ -24,7 +25,7 @@ def test_the_real_tools(tmp_path: Path) -> None:
     assert found[0].digest != f"sha256:{program}"
     remembered = json.loads((tmp_path / "cache/tools.json").read_text())["programs"]
     names = [Path(path).name for path in remembered[str(tools.locate("mksquashfs"))]["files"]]
-    assert [name.partition(".so")[0] for name in names] == ["mksquashfs", "libz", "libzstd"]
+    assert [name.partition(".so")[0] for name in names] == ["ld", "mksquashfs", "libz", "libzstd"]
 
 
 def test_remembering_is_fast_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +63,47 @@ def test_a_changed_tool_is_another(tmp_path: Path, fake: Path) -> None:
     assert before[0].digest != after[0].digest
 
 
+def test_a_tool_rewritten_in_place_with_its_old_time_is_another(tmp_path: Path, fake: Path) -> None:
+    before, status = tools.identify(tmp_path, ["mmdebstrap"]), fake.stat()
+    with fake.open("r+") as file:
+        file.write("#!/bin/sh\necho mmdebstrap 1.1\n")
+    os.utime(fake, ns=(status.st_atime_ns, status.st_mtime_ns))
+    now = fake.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (status.st_size, status.st_mtime_ns, status.st_ino)
+    assert tools.identify(tmp_path, ["mmdebstrap"]) != before
+
+
+def test_another_list_of_the_loader_has_it_look_again(
+    tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "ld.so.cache"
+    listed.write_text("one")
+    monkeypatch.setattr(tools, "_LOADERS_LIST", listed)
+    tools.identify(tmp_path, ["mmdebstrap"])
+    known = json.loads((tmp_path / "tools.json").read_text())["programs"][str(fake)]
+    listed.write_text("two")
+    tools.identify(tmp_path, ["mmdebstrap"])
+    assert json.loads((tmp_path / "tools.json").read_text())["programs"][str(fake)] != known
+
+
+def test_a_digest_that_somebody_changed_is_not_believed(tmp_path: Path, fake: Path) -> None:
+    expected = tools.identify(tmp_path, ["mmdebstrap"])
+    digest = expected[0].digest
+    other = digest[:-1] + ("1" if digest.endswith("0") else "0")
+    text = (tmp_path / "tools.json").read_text()
+    (tmp_path / "tools.json").write_text(text.replace(digest, other))
+    assert tools.identify(tmp_path, ["mmdebstrap"]) == expected
+
+
 @pytest.mark.parametrize(
     "content",
     [
         "",
         "[]",
         "{",
-        '{"format": 1}',
-        '{"format": 1, "programs": {"x": 5}}',
+        sealed('{"format": 2}'),
+        sealed('{"format": 2, "programs": {"x": 5}}'),
+        sealed('{"format": 1, "programs": {}}'),
         '{"format": 2, "programs": {}}',
         "[" * 9999,
     ],
@@ -78,7 +112,7 @@ def test_a_damaged_cache_costs_time_only(tmp_path: Path, fake: Path, content: st
     (tmp_path / "tools.json").write_text(content)
     expected = tools.identify(tmp_path / "fresh", ["mmdebstrap"])
     assert tools.identify(tmp_path, ["mmdebstrap"]) == expected
-    assert json.loads((tmp_path / "tools.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "tools.json").read_text())["format"] == 2
 
 
 def test_entries_that_lie_about_their_form_are_forgotten(tmp_path: Path, fake: Path) -> None:
@@ -87,7 +121,8 @@ def test_entries_that_lie_about_their_form_are_forgotten(tmp_path: Path, fake: P
     changes: list[dict[str, object]] = [{"digest": "sha256:no"}, {"version": 5}, {"files": {}}]
     for change in changes:
         entry = {**document["programs"][str(fake)], **change}
-        (tmp_path / "tools.json").write_text(json.dumps({"format": 1, "programs": {str(fake): entry}}))
+        text = json.dumps({"format": 2, "programs": {str(fake): entry}})
+        (tmp_path / "tools.json").write_text(sealed(text))
         assert tools.identify(tmp_path, ["mmdebstrap"]) == expected
 
 

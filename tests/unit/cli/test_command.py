@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -232,6 +233,19 @@ class TestBoundary:
         monkeypatch.setattr("envbuild.workflows.again.recall", interrupted)
         code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
         assert (code, err[: err.index(",")]) == (130, "interrupted: what is finished is kept")
+
+    @pytest.mark.parametrize(("number", "code"), [(errno.ENAMETOOLONG, 2), (errno.ELOOP, 2), (errno.EIO, 5)])
+    def test_a_file_that_the_system_refuses(
+        self,
+        number: int,
+        code: int,
+        fail: Callable[[BaseException], None],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        fail(OSError(number, os.strerror(number), "some/file"))
+        seen, out, err = run(["inspect", "x.sif"], capsys)
+        assert (seen, out) == (code, "")
+        assert err.startswith(f"error: `some/file`: {os.strerror(number)}\n\nhint: ")
 
     def test_a_bug_keeps_its_traceback(self, fail: Callable[[BaseException], None]) -> None:
         fail(ZeroDivisionError("ours"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import resource
 import select
 import shutil
 import subprocess
@@ -146,8 +145,3 @@ def test_a_press_imports_nothing_slow(typed: str, offered: str, home: Path) -> N
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
     slow = {"rich.console", "yaml", "requests", "jinja2", "envbuild.spec.model", "packaging.version"}
     assert not slow & imported
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([COMMAND], env=env, capture_output=True, timeout=60, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # CPU time, since other people's work takes the clock's.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.4

@@ -92,6 +92,12 @@ def test_the_image_itself_is_no_output(tmp_path: Path) -> None:
         places([f"sif-flat:{tmp_path}/x.sif"], default=tmp_path / "x.sif", keep=())
 
 
+def test_the_place_of_a_lock_that_is_not_there_yet_is_kept(tmp_path: Path) -> None:
+    lock = tmp_path / "x.lock.yaml"
+    with pytest.raises(EnvbuildError, match="where the spec's lock will be"):
+        places([str(lock)], default=tmp_path / "x.sif", keep=(tmp_path / "x.yaml", lock))
+
+
 def test_what_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"hsqs and more")
     (tmp_path / "b").write_text("Bootstrap: docker\n")

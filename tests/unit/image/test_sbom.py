@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -295,6 +296,24 @@ class TestImage:
             assert ended.value.code == 0
         shown = capsys.readouterr().out
         assert json.loads(shown) == json.loads((tmp_path / "bill.json").read_text())
+
+    def test_the_verb_replaces_bills_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        image = small_image(tmp_path, LOWER)
+        kept = image.read_bytes()
+        (tmp_path / "spec.yaml").write_text("name: x\n")
+        os.mkfifo(tmp_path / "pipe")
+        for place in (image, tmp_path / "spec.yaml", tmp_path / "pipe", Path("/")):
+            with pytest.raises(SystemExit) as ended:
+                main(["sbom", str(image), "-o", str(place)])
+            assert ended.value.code == 2
+        assert "is there already and is no bill of materials: it is left alone" in capsys.readouterr().err
+        assert image.read_bytes() == kept
+        assert (tmp_path / "spec.yaml").read_text() == "name: x\n"
+        (tmp_path / "bill.json").write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(SystemExit) as ended:
+                main(["sbom", str(image), "-o", str(tmp_path / "bill.json")])
+            assert ended.value.code == 0
 
     def test_its_kind_and_form_in_the_table(self) -> None:
         packed = Descriptor(number=1, kind=Kind.SBOM, offset=4096, size=1, padded_size=1, name=SBOM).pack()

@@ -27,10 +27,11 @@ from envbuild.store.pins import (
     write_pin,
 )
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.store import LayerRecord, Store, sealed
+from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.store.verify import put_aside, verify
 from envbuild.system import clock, host
+from envbuild.system.sealing import sealed
 
 DAY_S = 86_400.0
 NOBODY = needs_of([])
@@ -347,6 +348,25 @@ class TestVerify:
         (damage,) = verify(store).damages
         assert (damage.what, damage.id, damage.keys) == ("blob", record.blob, (record.key,))
         assert damage.problem.startswith("its bytes have the digest ")
+
+    @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "directory"])
+    def test_what_is_no_file_is_told_and_nobody_waits_for_it(
+        self, store: Store, make: Callable[[Path], None]
+    ) -> None:
+        record, other = layer(store, "a"), layer(store, "b")
+        pin = store.directory("pins") / "aaaa.json"
+        file = locked_file(store, b"file")
+        paths = [store.blob_path(record.blob), store.record_path(other.key), file]
+        for path in (*paths, pin):
+            path.unlink(missing_ok=True)
+            make(path)
+        found = {damage.path: damage.what for damage in verify(store).damages}
+        assert found == {
+            paths[0]: "blob",
+            paths[1]: "record",
+            file: "file",
+            pin: "pin",
+        }
 
     def test_a_truncated_blob(self, store: Store) -> None:
         record = layer(store, "a")

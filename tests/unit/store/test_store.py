@@ -14,9 +14,10 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store, default_root, sealed
+from envbuild.store.store import LayerRecord, Store, default_root
 from envbuild.store.tree import Tree
 from envbuild.system import host
+from envbuild.system.sealing import sealed
 
 KEY = "sha256:" + "a1" * 32
 TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})
@@ -45,6 +46,13 @@ def files(store: Store) -> list[str]:
 
 
 class TestPublish:
+    def test_a_directory_in_a_squashfs_place_makes_way(self, store: Store) -> None:
+        there = store.blob_path("sha256:" + hashlib.sha256(b"squash").hexdigest())
+        there.mkdir(parents=True)
+        record = publish(store)
+        assert store.blob_path(record.blob).read_bytes() == b"squash"
+        assert [path.name[:64] for path in (store.root / "quarantine").iterdir()] == [there.name]
+
     def test_what_was_published_is_found(self, store: Store) -> None:
         record = publish(store)
         assert store.get(KEY) == record

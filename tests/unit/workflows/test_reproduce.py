@@ -114,6 +114,17 @@ def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: 
     assert data["expected"] != data["observed"]
 
 
+def test_another_lock_than_the_manifest_names_is_refused(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    content = image.read_bytes()
+    assert content.count(b"do not edit") == 1
+    image.write_bytes(content.replace(b"do not edit", b"do not exit"))
+    with pytest.raises(RequestError, match=r"the lock in `image\.sif` is not the one that it was built from"):
+        reproduce_image(image, settings, offline=True)
+
+
 def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
     tmp_path: Path, settings: Settings
 ) -> None:
