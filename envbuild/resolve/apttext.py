@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import MachineError
 from envbuild.resolve.origins import Archive
-from envbuild.system import network
+from envbuild.system.redaction import redact_text
 
 _URI = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+)\.deb (?P<size>\d{1,15}) SHA256:(?P<sha256>[0-9a-f]{64})")
 
@@ -138,7 +138,7 @@ def parse_uris(text: str) -> tuple[Uri, ...]:
         match = _URI.fullmatch(line.strip())
         parts = unquote(match["file"]).split("_") if match else []
         if match is None or len(parts) != 3:
-            raise MachineError(f"apt names no SHA-256 for a package: {network.redact_text(line)}")
+            raise MachineError(f"apt names no SHA-256 for a package: {redact_text(line)}")
         name, version, architecture = parts
         found.append(
             Uri(
@@ -208,11 +208,11 @@ def conflict(output: str) -> str:
     """Return apt's account of unmet dependencies in one line; empty where there is none."""
     _, found, after = output.partition("The following packages have unmet dependencies:\n")
     lines = [line.strip() for line in after.splitlines() if line.startswith(" ")] if found else []
-    return network.redact_text("; ".join(re.sub(r"\s+", " ", line) for line in lines[:4]))
+    return redact_text("; ".join(re.sub(r"\s+", " ", line) for line in lines[:4]))
 
 
 def complaint(output: str) -> str:
     """Return the first error that apt wrote, without credentials."""
     errors = re.findall(r"^E: (.+)$", output, re.MULTILINE) or re.findall(r"^W: (.+)$", output, re.MULTILINE)
     first = re.sub(r"\s+", " ", errors[0]) if errors else "apt does not say why"
-    return network.redact_text(first).rstrip(". ")
+    return redact_text(first).rstrip(". ")

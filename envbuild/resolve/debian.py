@@ -22,6 +22,7 @@ from envbuild.resolve import apttext, state
 from envbuild.resolve.origins import Archive, Machine, archives
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
+from envbuild.system.redaction import redact
 
 _TIMEOUT_S = 600.0
 _NEAR = 3  # characters by which a misspelt name may be too long or too short
@@ -229,7 +230,7 @@ class _Apt:
                 if finished.ok:
                     chosen[origin] = archive
                     break
-                shown = f"`{origin}` at {network.redact(archive.root)}"
+                shown = f"`{origin}` at {redact(archive.root)}"
                 problem = f"{shown} cannot be used: {apttext.complaint(finished.output)}"
                 if archive == entries[-1]:
                     errors.append(MachineError(problem, hint="a site file can name another address for it"))
@@ -369,5 +370,5 @@ def _comparable(address: str) -> str:
     path = network.local_path(address)
     if path is not None:
         return str(path)
-    parts = urlsplit(network.redact(address))
+    parts = urlsplit(redact(address))
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")

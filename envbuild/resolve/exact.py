@@ -28,6 +28,7 @@ from envbuild.resolve.uvtext import Offer, Resolved
 from envbuild.spec.asked import Asked
 from envbuild.system import network
 from envbuild.system.files import sha256
+from envbuild.system.redaction import redact
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -108,10 +109,10 @@ class Finder:
 
     def origin(self, found: Resolved, address: str) -> str:
         """Return the logical origin of what was found at an address."""
-        links = {network.redact(link).rstrip("/") for link in self.sources.find_links}
+        links = {redact(link).rstrip("/") for link in self.sources.find_links}
         place = found.source or address
         local = network.local_path(place) is not None
-        return "find-links" if local or network.redact(place).rpartition("/")[0] in links else "pypi"
+        return "find-links" if local or redact(place).rpartition("/")[0] in links else "pypi"
 
     def _wheels(self, name: str, version: str, silent: list[network.NetworkError]) -> Iterator[Offer]:
         places = [*self.sources.find_links, *self._index_pages(name)]
@@ -189,7 +190,7 @@ def _files(page: network.Page, name: str) -> Iterator[tuple[str, str, dict[str, 
         else:
             listed = ProjectPage.from_html(name, page.content, page.address)
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
-        raise MachineError(f"{network.redact(page.address)} is no page of an index: {error}") from error
+        raise MachineError(f"{redact(page.address)} is no page of an index: {error}") from error
     for package in listed.packages:
         yield package.filename, package.url, package.digests, package.size
 

@@ -29,6 +29,7 @@ from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
 from envbuild.system import clock, network
+from envbuild.system.redaction import redact
 
 __all__ = ["FileCache", "export", "fetch"]
 
@@ -304,7 +305,7 @@ class _Downloads:
             try:
                 self.files.add(pin, self._writer(address, pin, report))
             except WrongBytes as error:
-                shown = network.redact(address)
+                shown = redact(address)
                 last = RequestError(f"{shown} is not the locked file: {error}", at=self._at(), hint=_REFUSED)
                 gone = False
             except network.NetworkError as error:

@@ -18,6 +18,7 @@ from envbuild.resolve import state, uvtext
 from envbuild.resolve.origins import PythonSources
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
+from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
 # `pytorch-cpu`, `pytorch-cu130`: where no address is configured, uv knows PyTorch's own index.
@@ -129,14 +130,14 @@ class Uv:
     def origin(self, found: uvtext.Resolved, address: str) -> str:
         """Return the logical origin of what uv took from an address."""
         indexes = self.indexes()
-        source = network.redact(found.source) if found.source else ""
+        source = redact(found.source) if found.source else ""
         for origin, index in indexes.named.items():
-            if source and source.rstrip("/") == network.redact(index).rstrip("/"):
+            if source and source.rstrip("/") == redact(index).rstrip("/"):
                 return origin
         if self._backend and indexes.origins.get(found.name, "").startswith(_BUILTIN):
             return indexes.origins[found.name]
         local = network.local_path(address) is not None
-        links = {network.redact(link).rstrip("/") for link in self.sources.find_links}
+        links = {redact(link).rstrip("/") for link in self.sources.find_links}
         if local or source.rstrip("/") in links:
             return indexes.origins.get(found.name, "find-links")
         return "pypi"
@@ -182,7 +183,7 @@ class Uv:
             if 0 < code < 400 or code == 404:
                 return address
             said = f"answers with status {code}" if code else "cannot be reached"
-            text = f"the origin `{origin}` at {network.redact(address)} {said}; it is left out"
+            text = f"the origin `{origin}` at {redact(address)} {said}; it is left out"
             self.emit(Warned(text=text, hint="another origin has to serve what it would have"))
         return ""
 
@@ -279,7 +280,7 @@ class Uv:
 
     def _failure(self, finished: process.Finished) -> RequestError | MachineError:
         stderr = finished.stderr
-        self.log.write_text(network.redact_text(stderr), encoding="utf-8")
+        self.log.write_text(redact_text(stderr), encoding="utf-8")
         at = Location(path=self.asked.path)
         if finished.timed_out:
             return MachineError(
@@ -294,9 +295,7 @@ class Uv:
             said = next(
                 (line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason"
             )
-            return MachineError(
-                f"uv failed: {network.redact_text(said[7:])}", hint=f"its output is in {self.log}"
-            )
+            return MachineError(f"uv failed: {redact_text(said[7:])}", hint=f"its output is in {self.log}")
         base = self.asked.base
         sourced = uvtext.without_wheels(stderr)
         if sourced:

@@ -21,7 +21,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import MachineError
-from envbuild.system import network
+from envbuild.system.redaction import redact_text
 
 PROJECT = "envbuild-request"
 
@@ -224,7 +224,7 @@ def parse_resolution(text: str) -> tuple[Resolved, ...]:
             continue
         match = _PINNED.fullmatch(line.rstrip())
         if match is None:
-            raise MachineError(f"uv wrote a line that is not understood: {network.redact_text(line.strip())}")
+            raise MachineError(f"uv wrote a line that is not understood: {redact_text(line.strip())}")
         words = [part.strip() for part in (match["via"] or "").split(",")]
         via = {canonicalize_name(word.partition("[")[0]) for word in words if word and " " not in word}
         found.append(
@@ -305,13 +305,13 @@ def without_wheels(stderr: str) -> list[str]:
 def _account(stderr: str) -> str:
     """Return uv's proof in one line."""
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
-    text = re.sub(r"\s+", " ", network.redact_text(text)).strip()
+    text = re.sub(r"\s+", " ", redact_text(text)).strip()
     return text.replace(f"{PROJECT} depends on", _ASKED)
 
 
 def warnings(stderr: str) -> list[str]:
     """Return uv's warnings, without addresses' credentials."""
-    return [network.redact_text(line) for line in re.findall(r"^warning: (.+)$", stderr, re.MULTILINE)]
+    return [redact_text(line) for line in re.findall(r"^warning: (.+)$", stderr, re.MULTILINE)]
 
 
 def _string(text: str) -> str:

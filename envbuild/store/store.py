@@ -38,6 +38,10 @@ from envbuild.system.sealing import check_seal, sealed
 
 RECORD_FORMAT = 2
 
+_AREAS = frozenset(
+    {"blobs", "files", "layers", "logs", "pins", "plans", "quarantine", "resolve", "scans", "stage", "tools"}
+    | {"stages", "unchanged", "verdicts"}
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -77,6 +81,29 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def check_is_one(self) -> None:
+        """Refuse what is there and is no store; one that is not there yet is empty.
+
+        Raises
+        ------
+        RequestError
+            It is no directory, or holds nothing of a store's, or one of its parts is no directory.
+        """
+        hint = "name a store with --store DIR or ENVBUILD_STORE"
+        try:
+            # A file system's own directory may lie in an empty store that is one.
+            names = {path.name for path in self.root.iterdir()} - {"lost+found"}
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            raise RequestError(f"`{self.root}` is no directory, and so no store", hint=hint) from None
+        if names and not names & _AREAS:
+            raise RequestError(f"`{self.root}` holds nothing that a store holds", hint=hint)
+        for name in sorted(names & _AREAS):
+            if not (self.root / name).is_dir():
+                problem = f"`{name}` in the store `{self.root}` is no directory"
+                raise RequestError(problem, hint="remove it: what it held is built and fetched again")
 
     def directory(self, name: str) -> Path:
         """Return a directory of the store, made if absent.

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import MachineError
+from envbuild.system.redaction import redact
 
 if TYPE_CHECKING:
     import requests
@@ -70,24 +71,6 @@ class Patience:
     read_s: float = 60.0
     pause_s: float = 0.5
     longest_pause_s: float = 20.0
-
-
-def redact(address: str) -> str:
-    """Return an address without user name, password, query and fragment: fit to be shown."""
-    parts = urlsplit(address)
-    try:
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        port = ""
-    host = parts.hostname or ""
-    if ":" in host:
-        host = f"[{host}]"
-    return urlunsplit((parts.scheme, host + port, parts.path, "", ""))
-
-
-def redact_text(text: str) -> str:
-    """Return a text with every address in it redacted."""
-    return re.sub(r"[a-z][a-z0-9+.-]*://[^\s\"'<>`)\]]+", lambda match: redact(match[0]), text)
 
 
 def local_path(address: str) -> Path | None:

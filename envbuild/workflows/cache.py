@@ -144,14 +144,21 @@ def pin_data(each: Held) -> dict[str, Any]:
 
 
 def list_cache(settings: Settings) -> Listing:
-    """Return what a store holds; writes nothing."""
+    """Return what a store holds; writes nothing.
+
+    Raises
+    ------
+    RequestError
+        It is no store.
+    """
     store = settings.store
+    store.check_is_one()
     pins = held(store, identify)
     return Listing(items=tuple(items(store)), pins=tuple(pins), needs=needs(pins))
 
 
 def usage(settings: Settings) -> Usage:
-    """Return how large a store is; writes nothing."""
+    """Return how large a store is; writes nothing. Raises as `list_cache`."""
     listing = list_cache(settings)
     sizes: dict[str, int] = {}
     users: dict[str, set[str]] = {}
@@ -186,11 +193,12 @@ def prune_cache(
     Raises
     ------
     RequestError
-        A pin cannot be read, so that nobody knows what it keeps.
+        It is no store, or a pin cannot be read, so that nobody knows what it keeps.
     MachineError
         Nothing could be removed.
     """
     store = settings.store
+    store.check_is_one()
     gone = tuple(each for each in held(store, identify) if each.state == "gone")
     result = prune(
         store, lambda: _needs_now(store), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run

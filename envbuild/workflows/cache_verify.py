@@ -104,10 +104,13 @@ def verify_cache(settings: Settings, *, repair: bool) -> Checked:
 
     Raises
     ------
+    RequestError
+        It is no store.
     MachineError
         Something cannot be put aside.
     """
     store, started, task = settings.store, clock.seconds(), "verify"
+    store.check_is_one()
     settings.emit(TaskStarted(task=task, title=f"what {store.root} holds"))
     found = verify(store, read=lambda count: settings.emit(TaskAdvanced(task=task, bytes=count)))
     pins = held(store, identify)

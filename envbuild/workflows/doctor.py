@@ -13,6 +13,7 @@ from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.system import network
 from envbuild.system.files import is_directory
 from envbuild.system.network import Client, NetworkError, Patience
+from envbuild.system.redaction import redact
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
@@ -100,7 +101,7 @@ def _with_origins(machine: Machine, settings: Settings, online: bool) -> Machine
     known = replace(
         machine,
         wheel_directories={str(path): is_directory(path) for path in local},
-        index=network.redact(sources.indexes[0]) if sources.indexes else "",
+        index=redact(sources.indexes[0]) if sources.indexes else "",
         no_index=sources.no_index,
         debian_sources=len(here.apt),
     )
@@ -116,7 +117,7 @@ def _unreachable(addresses: list[str]) -> dict[str, str]:
     with Client(_PATIENCE) as client:
         for address in dict.fromkeys(addresses):
             path = network.local_path(address)
-            shown = network.redact(address)
+            shown = redact(address)
             if path is not None:
                 if not is_directory(path):
                     found[shown] = "there is no such directory"

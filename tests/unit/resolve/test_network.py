@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.system import network
+from envbuild.system.redaction import redact, redact_text
 
 
 @pytest.mark.parametrize(
@@ -15,15 +16,20 @@ from envbuild.system import network
         ("http://[::1]:80/a", "http://[::1]:80/a"),
         ("http://me:pw@host:port/a", "http://host/a"),
         ("file:///srv/wheels", "file:///srv/wheels"),
+        ("file:///srv/Some1LongerName/x", "file:///srv/Some1LongerName/x"),
+        ("https://host/tokS3cr3tPath/simple/torch/", "https://host/…/simple/torch/"),
+        ("https://host/aB3-_dEf9hIjKl/a.whl", "https://host/…/a.whl"),
+        ("https://host/packages/ab/nvidia_cuda_runtime/", "https://host/packages/ab/nvidia_cuda_runtime/"),
+        ("https://host/Short1/Some-Wheel-1.0-py3.whl", "https://host/Short1/Some-Wheel-1.0-py3.whl"),
     ],
 )
 def test_what_is_shown_of_an_address(address: str, shown: str) -> None:
-    assert network.redact(address) == shown
+    assert redact(address) == shown
 
 
 def test_every_address_in_a_text_is_cleaned() -> None:
     text = "cause: Failed to fetch: `https://a:b@one.example.org/x?k=v`\n(ftp://u@two.example.org) <http://three/>"
-    assert network.redact_text(text) == (
+    assert redact_text(text) == (
         "cause: Failed to fetch: `https://one.example.org/x`\n(ftp://two.example.org) <http://three/>"
     )
 

@@ -349,6 +349,24 @@ class TestVerify:
         assert (damage.what, damage.id, damage.keys) == ("blob", record.blob, (record.key,))
         assert damage.problem.startswith("its bytes have the digest ")
 
+    def test_what_is_no_store_is_refused(self, tmp_path: Path, store: Store) -> None:
+        (tmp_path / "file").touch()
+        (tmp_path / "desk/drawer").mkdir(parents=True)
+        layer(store, "a")
+        for root, told in (
+            ("file", "is no directory, and so no store"),
+            ("desk", "holds nothing that a store"),
+        ):
+            with pytest.raises(RequestError, match=told):
+                Store(tmp_path / root).check_is_one()
+        store.check_is_one()
+        Store(tmp_path / "nowhere").check_is_one()
+        (tmp_path / "disk/lost+found").mkdir(parents=True)
+        Store(tmp_path / "disk").check_is_one()
+        (store.root / "files").touch()
+        with pytest.raises(RequestError, match=r"`files` in the store .* is no directory"):
+            store.check_is_one()
+
     @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "directory"])
     def test_what_is_no_file_is_told_and_nobody_waits_for_it(
         self, store: Store, make: Callable[[Path], None]
