@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.errors import BuildError
+from envbuild.system import process
 
 _CHUNK_BYTES = 1 << 20
 _MAX_LINKTEXT = 4095
@@ -186,6 +187,8 @@ class Writer:
             del self._modes[known]
 
     def _claim(self, name: str) -> str:
+        if process.closing():
+            raise KeyboardInterrupt  # nobody waits for the rest
         path = self._clean(name)
         self._count += 1
         if self._count > self._limits.entries:

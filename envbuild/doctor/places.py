@@ -28,7 +28,7 @@ def _store(machine: Machine) -> Iterator[Finding]:
             "blocks",
             ("fetch", "build"),
             f"the store `{store.path}` cannot be written",
-            "layers and files are kept there",
+            "layers and files are kept there; only images whose layers are all in it can be composed",
             elsewhere,
         )
         return

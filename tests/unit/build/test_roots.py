@@ -20,6 +20,7 @@ import zstandard
 from envbuild.build.roots import make_imported_root
 from envbuild.build.unpack import Limits
 from envbuild.errors import BuildError
+from envbuild.system import process
 
 TEXTS = {"/.singularity.d/env/90-environment.sh": "true\n", "/.singularity.d/libs/": ""}
 
@@ -148,6 +149,19 @@ def test_a_hostile_archive_is_refused(what: str, tmp_path: Path, outside: Path) 
     assert caught.value.exit_code == 3
     assert "`a.tar` is not used" in str(caught.value)
     assert not list(outside.parent.iterdir()), "what was unpacked of it is gone"
+
+
+def test_whoever_is_interrupted_unpacks_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+
+    def closing() -> bool:
+        asked.append(None)
+        return len(asked) > 2
+
+    monkeypatch.setattr(process, "closing", closing)
+    with pytest.raises(KeyboardInterrupt):
+        unpack(tmp_path / "tree", pack(tmp_path / "root.tar"))
+    assert sorted(path.name for path in (tmp_path / "tree").rglob("*")) == ["usr"]
 
 
 def test_too_many_entries_are_refused(tmp_path: Path, outside: Path) -> None:
