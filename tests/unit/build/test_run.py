@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +62,13 @@ PLAN = BuildPlan(
     overlays=("a", "b+c"),
     members={"base": ("base",), "a": ("a",), "b+c": ("b", "c")},
 )
+
+
+@pytest.fixture(autouse=True)
+def _able_to_start_again() -> Iterator[None]:
+    """An interrupted build starts no more processes; in this process the tests after it do."""
+    with process.ended_with_us():
+        yield
 
 
 @pytest.fixture(autouse=True)
