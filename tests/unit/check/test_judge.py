@@ -96,6 +96,7 @@ def test_expected_of_hosts() -> None:
     assert statuses(judge_job(demo, 3, reports(*found), GOOD_END))["D9.demo/executor_hosts"] == "PASS"
     (*_, finding) = judge_job(demo, 3, all_ranks(3, lambda _: {"executor_hosts": 2}), GOOD_END)
     assert (finding.status, finding.expected, finding.observed[:12]) == ("FAIL", "1", "2 on rank 0,")
+    assert judge_job(job(expect={"x": "n//h"}), 3, Reports(), GOOD_END)[2].expected == "3"
 
 
 @pytest.mark.parametrize("value", [5, 6.0000001, "6", None, True, [6], math.nan, math.inf, {"PASS": True}])
