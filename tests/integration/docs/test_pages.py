@@ -15,6 +15,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
 # What a login shell of a centre has.
 LMOD = "source /usr/share/lmod/lmod/init/bash"
+# Whoever runs the tests may have it set: each word that a rank prints would be a write of its own, and mix.
+BUFFERED = "unset PYTHONUNBUFFERED"
 
 
 def test_the_pages_that_people_follow_are_run() -> None:
@@ -29,7 +31,7 @@ def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path)
     place = make_place(shared) / page.stem
     place.mkdir()
     own(place, desk.place)
-    program = f'{LMOD}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
+    program = f'{LMOD}\n{BUFFERED}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
     typed = desk.write(f"{page.stem}.sh", program)
     done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None)
