@@ -6,7 +6,6 @@ Everything that can be known is checked before any work is done; a file appears 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError, did_you_m
 from envbuild.image.compose import check_target
 from envbuild.image.oci import LAYOUT
 from envbuild.image.sif import looks_like_sif
-from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.leftovers import half_of
 from envbuild.system.squashfs import Compression
 
 # Format → what it is, for help and messages.
@@ -195,11 +194,8 @@ def publish(made: Path, target: Path, *, keep: bool) -> Path:
     MachineError
         There is no space, or the disk fails.
     """
-    stem = re.sub(r"[^\w.+-]", "_", target.name)[:64]
-    before, after = f".{stem}.", ".partial"
-    partial = target.parent / f"{before}{own_name()}{after}"
+    partial = half_of(target)
     try:
-        sweep(target.parent, before=before, after=after)
         if keep or made.stat().st_dev != target.parent.stat().st_dev:
             shutil.copyfile(made, partial)
         else:

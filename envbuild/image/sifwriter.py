@@ -16,7 +16,7 @@ from envbuild.image import sifformat as form
 from envbuild.image import startup
 from envbuild.image.model import Manifest, Part
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.leftovers import half_of
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -245,17 +245,13 @@ def _write_all(target: int, content: bytes, offset: int) -> None:
 @contextlib.contextmanager
 def _written_whole(path: Path) -> Iterator[int]:
     """Give a new file beside the target, which takes its place when the block ends well."""
-    # Shortened, so that it is no longer than a name may be where the target's is not.
-    stem = os.fsdecode(os.fsencode(path.name)[:100])
-    before, after = f".{stem}.", ".partial"
-    partial = path.parent / f"{before}{own_name()}{after}"
     try:
         if path.is_dir():
             raise RequestError(f"`{path}` is a directory", hint=_HINT)
         if path.exists() and not path.is_file():
             # Replacing /dev/null or a named pipe is never what was meant.
             raise RequestError(f"`{path}` is not a regular file", hint=_HINT)
-        sweep(path.parent, before=before, after=after)
+        partial = half_of(path)
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777)
     except OSError as error:
         raise _unwritable(path, error) from error

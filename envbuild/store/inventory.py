@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuild.store.store import LayerRecord, Store, read_record
+from envbuild.store.store import QUARANTINE, LayerRecord, Store, read_record
 
-QUARANTINE = "quarantine"
 NOTES = "unchanged"
 
 Kind = Literal["layer", "blob", "file", "scan", "log", "note", "quarantine", "leftover"]

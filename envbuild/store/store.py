@@ -37,9 +37,10 @@ from envbuild.system.leftovers import own_name, private_directory, remove, sweep
 from envbuild.system.sealing import check_seal, sealed
 
 RECORD_FORMAT = 2
+QUARANTINE = "quarantine"
 
 _AREAS = frozenset(
-    {"blobs", "files", "layers", "logs", "pins", "plans", "quarantine", "resolve", "scans", "stage", "tools"}
+    {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage", "tools"}
     | {"stages", "unchanged", "verdicts"}
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -199,11 +200,23 @@ class Store:
         sync(squashfs)
         if target.is_dir() and not target.is_symlink():
             # No store makes one, and no file can take its place.
-            target.rename(self.directory("quarantine") / f"{target.name}.{secrets.token_hex(4)}")
+            self.put_aside(target)
         squashfs.replace(target)
         sync(target.parent)
         self._write_record(record)
         return record, earlier.blob if earlier is not None and earlier.blob != blob else None
+
+    def put_aside(self, path: Path) -> None:
+        """Move what is damaged to ``quarantine/``.
+
+        Raises
+        ------
+        MachineError
+            The store cannot be written.
+        OSError
+            It is not there, or cannot be moved.
+        """
+        path.rename(self.directory(QUARANTINE) / f"{path.name}.{secrets.token_hex(4)}")
 
     def record_path(self, key: str) -> Path:
         """Return where the record of a layer lies, or would lie.

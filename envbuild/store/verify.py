@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuild.store.inventory import QUARANTINE
 from envbuild.store.pins import damaged_pins
 from envbuild.store.store import LayerRecord, Store, read_record
 from envbuild.system import host
@@ -125,9 +123,8 @@ def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
     moved = []
     for damage in damages:
         for path in (*(store.record_path(key) for key in damage.keys), damage.path):
-            target = store.directory(QUARANTINE) / f"{path.name}.{secrets.token_hex(4)}"
             try:
-                path.rename(target)
+                store.put_aside(path)
             except FileNotFoundError:
                 continue  # it went along with another, or what is missing is the damage
             moved.append(path)

@@ -47,6 +47,14 @@ def private_work(parent: Path, *, before: str) -> Iterator[Path]:
         remove(path)
 
 
+def half_of(target: Path) -> Path:
+    """Return where to write a file before it takes its place, once half ones of killed processes are gone."""
+    # Shortened, so that it is no longer than a name may be where the target's is not.
+    before, after = f".{os.fsdecode(os.fsencode(target.name)[:100])}.", ".partial"
+    sweep(target.parent, before=before, after=after)
+    return target.parent / f"{before}{own_name()}{after}"
+
+
 def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
     """Remove what processes of this host and user made and did not live to remove.
 

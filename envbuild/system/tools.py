@@ -124,7 +124,7 @@ def _examine(name: str, program: Path) -> _Known:
     joined = "\n".join(digests).encode()
     digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
     # A library that comes to lie before the one that is loaded shows in the loader's list.
-    decided_by = [*files, *(path for path in (_LOADERS_LIST,) if path.exists())]
+    decided_by = [*files, _LOADERS_LIST] if _LOADERS_LIST.exists() else files
     return _Known(
         files={str(path): _signature(path) for path in decided_by}, version=version, digest=f"sha256:{digest}"
     )
