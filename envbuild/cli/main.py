@@ -26,6 +26,7 @@ from envbuild.cli import (
     init,
     inspect,
     launch,
+    layer,
     lock,
     module,
     plan,
@@ -59,6 +60,7 @@ app.command("test")(test.command)
 app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")
 app.command("export")(export.command)
+app.add_typer(layer.app, name="layer")
 app.command("import-def")(import_def.command)
 app.command("inspect")(inspect.command)
 app.command("reproduce")(reproduce.command)

@@ -16,6 +16,7 @@ _FIRST_YEAR = 2026
 RUN = ("test", "launch", "module")
 _OF_TEXT = ("lock", "build", "test", "launch")
 _ADMINISTRATOR = "an administrator"
+_CARRIED = "; without, `envbuild layer import` takes layers that were finished elsewhere"
 
 # Program → Debian package, verbs, and what it is for.
 _PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -119,7 +120,8 @@ def _namespaces(machine: Machine) -> Iterator[Finding]:
             + ("; images still start by Apptainer's set-user-id starter" if machine.runtime.setuid else ""),
             mend="`sysctl -w user.max_user_namespaces=15000`, and `kernel.unprivileged_userns_clone=1` and"
             " `kernel.apparmor_restrict_unprivileged_userns=0` where the kernel has them"
-            + ("" if machine.runtime.setuid else "; or install Apptainer with its set-user-id starter"),
+            + ("" if machine.runtime.setuid else "; or install Apptainer with its set-user-id starter")
+            + _CARRIED,
             by=_ADMINISTRATOR,
         )
     if not machine.root and machine.subordinate_ids < SUBORDINATE_IDS:
@@ -130,7 +132,7 @@ def _namespaces(machine: Machine) -> Iterator[Finding]:
             problem=f"`{machine.user}` has {machine.subordinate_ids} subordinate ids, of {SUBORDINATE_IDS}",
             why="the users and groups of a Debian root are mapped to them",
             mend=f"`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}`, with a"
-            " range that is nobody else's",
+            f" range that is nobody else's{_CARRIED}",
             by=_ADMINISTRATOR,
         )
     for name in ("newuidmap", "newgidmap"):

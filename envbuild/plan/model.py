@@ -339,10 +339,20 @@ def canonical(value: object) -> str:
 
 def layer_key(step: Step, inputs: Sequence[Layer]) -> str:
     """Digest of every field of the step and of the layers it is made from."""
-    payload = {
-        "format": KEY_FORMAT,
-        "kind": type(step).__name__,
-        "step": asdict(step),
-        "inputs": [layer.key for layer in inputs],
-    }
+    return key_of_data(type(step).__name__, asdict(step), [layer.key for layer in inputs])
+
+
+def key_of_data(kind: str, step: object, inputs: Sequence[str]) -> str:
+    """Return the key of a step as JSON holds it.
+
+    Parameters
+    ----------
+    kind : str
+        The step's class.
+    step : object
+        All its fields.
+    inputs : sequence of str
+        Keys of the layers that it is made from.
+    """
+    payload = {"format": KEY_FORMAT, "kind": kind, "step": step, "inputs": inputs}
     return "sha256:" + hashlib.sha256(canonical(payload).encode()).hexdigest()

@@ -230,15 +230,7 @@ class Store:
         return self.root / "layers" / value[:2] / f"{value}.json"
 
     def _write_record(self, record: LayerRecord) -> None:
-        data = {
-            "format": RECORD_FORMAT,
-            "key": record.key,
-            "name": record.name,
-            "blob": record.blob,
-            "size_bytes": record.size_bytes,
-            "tree": dict(record.tree.entries),
-        }
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(record_data(record), sort_keys=True, separators=(",", ":"))
         self.write(self.record_path(record.key), sealed(text))
 
     def write(self, path: Path, text: str) -> None:
@@ -328,14 +320,35 @@ def read_record(path: Path) -> LayerRecord:
     with open_regular(path) as stream:
         text = check_seal(stream.read().decode())
     try:
-        return _record(json.loads(text))
-    except (KeyError, RecursionError) as error:
+        return record_of(json.loads(text))
+    except RecursionError as error:
         raise ValueError("no record") from error
 
 
-def _record(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
-    if not isinstance(data, dict) or data["format"] != RECORD_FORMAT:
+def record_data(record: LayerRecord) -> dict[str, object]:
+    """Return the record of a layer as JSON data."""
+    return {
+        "format": RECORD_FORMAT,
+        "key": record.key,
+        "name": record.name,
+        "blob": record.blob,
+        "size_bytes": record.size_bytes,
+        "tree": dict(record.tree.entries),
+    }
+
+
+def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
+    """Return the record that JSON data holds; whether its digests are any is not looked at.
+
+    Raises
+    ------
+    ValueError
+        It is none, or of another format.
+    """
+    if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
         raise ValueError("a record of another format")
+    if not {"key", "name", "blob", "size_bytes", "tree"} <= data.keys():
+        raise ValueError("no record")
     entries = data["tree"]
     if not isinstance(entries, dict) or type(data["size_bytes"]) is not int:
         raise ValueError("a record of other types")

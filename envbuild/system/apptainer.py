@@ -85,7 +85,7 @@ class Apptainer:
             Whether one that is not isolated sees the user's home.
         """
         words = [str(self.program), "--silent", action]
-        if self.unprivileged or host.is_root():
+        if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
             # A root without CAP_SYS_RESOURCE cannot start an image otherwise, and none is worse for it.
             words.append("--userns")
         if isolated:

@@ -25,6 +25,7 @@ NETWORK_VARIABLES = (
     "CURL_CA_BUNDLE",
 )
 
+_MOST_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -85,6 +86,14 @@ def name() -> str:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def may_have_user_namespaces() -> bool:
+    """Return whether this host's kernel allows any; user_namespaces(7), namespaces(7)."""
+    try:
+        return _MOST_NAMESPACES.read_text().strip() != "0"
+    except OSError:
+        return True  # a kernel before 4.9 counts none
 
 
 def is_root() -> bool:

@@ -30,6 +30,7 @@ from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import hold, keep_image
+from envbuild.workflows.layer import finished
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -117,12 +118,16 @@ def build_image(
     _check_sources(sources)
     with noted.noting() as answers:
         state = lock_spec(
-            spec, settings, refuse_change=locked, offline=offline, sources=sources, layered=not flat
+            spec,
+            settings,
+            refuse_change=locked,
+            offline=offline,
+            sources=sources,
+            layered=not flat,
+            # What is only put together needs none of the tools that made it.
+            finished=None if rebuild else finished(settings, flat=flat),
         )
-    for change in state.changes:
-        settings.emit(Note(text=f"lock: {change}"))
-    for remark in state.asked.remarks():
-        settings.emit(Warned(text=remark))
+    _tell_locked(state, settings)
     check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
     with spans.span("plan"):
         plan = design(state, flat=flat)
@@ -157,6 +162,13 @@ def build_image(
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
         _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
     return built
+
+
+def _tell_locked(state: Locked, settings: Settings) -> None:
+    for change in state.changes:
+        settings.emit(Note(text=f"lock: {change}"))
+    for remark in state.asked.remarks():
+        settings.emit(Warned(text=remark))
 
 
 def _check_sources(sources: Sequence[Path]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.compat.engine import Verdict
-from envbuild.errors import RequestError, raise_all
-from envbuild.events import Warned
+from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.events import Note, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
@@ -60,6 +60,7 @@ def lock_spec(
     sources: Sequence[Path] = (),
     write: bool = True,
     layered: bool | None = None,
+    finished: Callable[[Locked], bool] | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -74,6 +75,9 @@ def lock_spec(
         Whether a new lock is written beside the spec.
     layered : bool or None
         Whether a layered image is to be made of it, which not every site can start.
+    finished : callable, optional
+        Whether all that is to be made of a lock is there. With `refuse_change`, the tools of such a lock need
+        not be those of this machine, nor be there.
 
     Raises
     ------
@@ -87,8 +91,16 @@ def lock_spec(
     with spans.span("read lock"):
         previous = _previous(spec)
     with spans.span("identify tools"):
-        pins = _tool_pins(settings, asked)
+        pins, unknown = _tool_pins_or_why(settings, asked)
     changes = _changes(previous, asked, pins)
+    if refuse_change and previous is not None and changes and not differences(previous, asked):
+        kept = Locked(asked=asked, lock=previous, path=path, changes=())
+        if finished is not None and finished(kept):
+            for change in changes:
+                settings.emit(Note(text=f"{change}: it is not needed, every layer is in the store"))
+            return replace(kept, verdicts=_fit(asked, previous, settings, layered))
+    if unknown is not None:
+        raise unknown
     if refuse_change:
         refuse(spec, changes)
     if previous is not None and not changes and upgrade is None:
@@ -102,7 +114,12 @@ def lock_spec(
     if previous is not None and upgrade is None and not differences(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
         for difference in tool_differences(previous, pins):
-            settings.emit(Warned(text=difference.sentence, hint="layers that it makes are built anew"))
+            settings.emit(
+                Warned(
+                    text=difference.sentence,
+                    hint="layers that it makes are built anew; `--locked` keeps those of the lock, if all are there",
+                )
+            )
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
         lock = make_lock(
@@ -116,11 +133,9 @@ def lock_spec(
             emit=settings.emit,
         )
     verdicts = _fit(asked, lock, settings, layered)
-    if lock == previous:
-        return Locked(asked=asked, lock=lock, path=path, changes=(), verdicts=verdicts)
-    if write:
+    if lock != previous and write:
         write_atomically(path, dump(lock).encode())
-    changes = changes or _version_changes(previous, lock)
+    changes = () if lock == previous else changes or _version_changes(previous, lock)
     return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
 
 
@@ -191,6 +206,14 @@ def _versions(lock: Lock) -> dict[str, str]:
     builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
     of_builds = {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin.version for pin in builds}
     return {pin.name: pin.version for pin in pins} | of_builds
+
+
+def _tool_pins_or_why(settings: Settings, asked: Asked) -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
+    """Return the tools of this machine; none, and the reason, where one is missing."""
+    try:
+        return _tool_pins(settings, asked), None
+    except EnvbuildError as error:
+        return (), error
 
 
 def _tool_pins(settings: Settings, asked: Asked) -> tuple[ToolPin, ...]:

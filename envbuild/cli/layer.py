@@ -1,0 +1,76 @@
+"""`envbuild layer`: finished layers as files."""
+
+from __future__ import annotations
+
+import json as json_text
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envbuild.cli.options import JsonOption, RecipesOption, SiteOption, SpecArgument, StoreOption, put, say
+
+app = typer.Typer(
+    help="Carry finished layers to a machine that cannot build them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("export")
+def export(
+    spec: SpecArgument,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False)
+    ],
+    flat: Annotated[
+        bool, typer.Option("--flat", help="The one layer of the flat image instead of the layered one's.")
+    ] = False,
+    store: StoreOption = None,
+    recipes: RecipesOption = None,
+    site: SiteOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the finished layers of a spec's image as files with their manifests; `layer import` reads them.
+
+    The store has to hold them, as it does after `build`. What is in DIR already stays.
+    """
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.layer import export_layers  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
+        moved = export_layers(spec, settings, to=to, flat=flat)
+    if json:
+        put(json_text.dumps(moved.to_data()))
+    say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
+    say(f"next: carry {shlex.quote(str(to))}, the spec and its lock; there, `envbuild layer import DIR`")
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What `layer export` has written.", show_default=False)
+    ],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put finished layers into the store, so that `build --locked` composes images of them.
+
+    Each is held to its manifest first; damaged ones are told together, and the others imported. Needs neither
+    user namespaces nor subordinate ids.
+    """
+    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.layer import import_layers  # noqa: PLC0415
+    from envbuild.workflows.settings import Settings  # noqa: PLC0415
+
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
+        moved = import_layers(directory, settings)
+    if json:
+        put(json_text.dumps(moved.to_data()))
+    new = sum(row.state == "imported" for row in moved.rows)
+    say(f"{new} of {len(moved.rows)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
+    say("next: envbuild build SPEC --locked")

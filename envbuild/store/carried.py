@@ -1,0 +1,123 @@
+"""Finished layers as files that can be carried to another store.
+
+A directory of them holds, for each layer, ``<hex of the key>.json``, its manifest, and
+``<hex of the blob>.squashfs``; and ``SHA256SUMS``, for `sha256sum -c` on the way. The manifest is sealed by a
+digest of its text and tells what the store's record does, and the step that made the layer: its key is the
+digest of that, so that a manifest cannot tell of another step than it was made by.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuild.store.store import LayerRecord, record_data, record_of
+from envbuild.system.files import open_regular, sha256
+from envbuild.system.sealing import check_seal, sealed
+
+FORMAT = 1
+SUMS = "SHA256SUMS"
+_HEX = r"[0-9a-f]{64}"
+# The manifest of a root with 100,000 files has some 15 MB.
+_LIMIT_BYTES = 256 << 20
+
+KeyOf = Callable[[str, object, list[str]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What made a layer.
+
+    Attributes
+    ----------
+    kind : str
+        The step's class in the plan.
+    step : dict
+        All its fields, as JSON data.
+    inputs : tuple of str
+        Keys of the layers that it was made from.
+    """
+
+    kind: str
+    step: dict[str, Any]
+    inputs: tuple[str, ...]
+
+
+def manifest_name(key: str) -> str:
+    """Return the name of a layer's manifest."""
+    return f"{key.removeprefix('sha256:')}.json"
+
+
+def squashfs_name(record: LayerRecord) -> str:
+    """Return the name of a layer's squashfs."""
+    return f"{record.blob.removeprefix('sha256:')}.squashfs"
+
+
+def manifest(record: LayerRecord, origin: Origin) -> str:
+    """Return the text of a layer's manifest."""
+    made = {"kind": origin.kind, "step": origin.step, "inputs": origin.inputs}
+    data = {"format": FORMAT, "layer": record_data(record), "made_by": made}
+    return sealed(json.dumps(data, sort_keys=True, separators=(",", ":"))) + "\n"
+
+
+def manifests(directory: Path) -> list[Path]:
+    """Return the manifests in a directory, sorted.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    return sorted(path for path in directory.iterdir() if re.fullmatch(rf"{_HEX}\.json", path.name))
+
+
+def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
+    """Read the manifest of a layer.
+
+    Parameters
+    ----------
+    key_of : callable
+        Kind, step and inputs' keys → the key that this version gives them.
+
+    Raises
+    ------
+    ValueError
+        It is damaged, lies under another layer's name, or another version of envbuild made it.
+    OSError
+        It cannot be read.
+    """
+    with open_regular(path) as stream:
+        content = stream.read(_LIMIT_BYTES + 1)
+    if len(content) > _LIMIT_BYTES:
+        raise ValueError(f"it is larger than {_LIMIT_BYTES} bytes")
+    text = check_seal(content.decode().removesuffix("\n"))
+    try:
+        data = json.loads(text)
+        if data["format"] != FORMAT:
+            raise ValueError("another version of envbuild made it")
+        record, made = record_of(data["layer"]), data["made_by"]
+        key = key_of(made["kind"], made["step"], made["inputs"])
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError("it is no manifest of a layer") from error
+    if not all(re.fullmatch(rf"sha256:{_HEX}", digest) for digest in (record.key, record.blob)):
+        raise ValueError("it is no manifest of a layer")
+    if manifest_name(record.key) != path.name:
+        raise ValueError(f"it is that of layer {record.name}, {record.key[7:19]}…")
+    if key != record.key:
+        raise ValueError("another version of envbuild made it: its key is not that of its step")
+    return record
+
+
+def sums(directory: Path) -> str:
+    """Return what `sha256sum` would write of the manifests and squashfs in a directory, sorted by name.
+
+    The name of a squashfs is its digest: nobody else writes such names.
+    """
+    names = sorted(path.name for path in directory.iterdir())
+    lines = [f"{name[:64]}  {name}\n" for name in names if re.fullmatch(rf"{_HEX}\.squashfs", name)]
+    lines += [f"{sha256(path)}  {path.name}\n" for path in manifests(directory)]
+    return "".join(sorted(lines, key=lambda line: line[66:]))

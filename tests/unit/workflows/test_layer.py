@@ -1,0 +1,218 @@
+"""`envbuild layer import` of layers of a few bytes: what is taken, what is told, and what a store keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.plan.model import FilesStep, key_of_data
+from envbuild.store import carried
+from envbuild.store.carried import Origin
+from envbuild.store.store import LayerRecord, Store
+from envbuild.store.tree import Tree
+from envbuild.store.verify import verify
+from envbuild.system.sealing import sealed
+from tests.unit.store.test_cache import flip
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def put(directory: Path, name: str, content: bytes, *, inputs: tuple[str, ...] = ()) -> LayerRecord:
+    """Write a layer as `layer export` does."""
+    step = asdict(FilesStep(files=(), links={name: "elsewhere"}, tools=()))
+    digest = hashlib.sha256(content).hexdigest()
+    record = LayerRecord(
+        key=key_of_data("FilesStep", step, list(inputs)),
+        name=name,
+        blob=f"sha256:{digest}",
+        size_bytes=len(content),
+        tree=Tree(entries={name: "l elsewhere"}),
+    )
+    directory.mkdir(exist_ok=True)
+    (directory / carried.squashfs_name(record)).write_bytes(content)
+    origin = Origin(kind="FilesStep", step=step, inputs=inputs)
+    (directory / carried.manifest_name(record.key)).write_text(carried.manifest(record, origin))
+    return record
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest, and seal it anew."""
+    data = json.loads(path.read_text())
+    del data["seal"]
+    change(data)
+    path.write_text(sealed(json.dumps(data, sort_keys=True, separators=(",", ":"))) + "\n")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    return tmp_path / "layers"
+
+
+@pytest.fixture
+def run(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["layer", *map(str, words), "--store", str(store.root)])
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return call
+
+
+def test_layers_are_in_the_store_as_they_were_elsewhere(run: Run, layers: Path, store: Store) -> None:
+    first = put(layers, "a", b"bytes of a")
+    second = put(layers, "b", b"bytes of b", inputs=(first.key,))
+    code, out, err = run("import", layers)
+    assert (code, out) == (0, "")
+    assert "2 of 2 layers imported, 0 MB\n" in err
+    assert store.get(first.key) == first
+    assert store.get(second.key) == second
+    assert verify(store).damages == ()
+    assert list((store.root / "stage").iterdir()) == []
+
+
+def test_what_is_there_stays(run: Run, layers: Path, store: Store) -> None:
+    record = put(layers, "a", b"bytes of a")
+    run("import", layers)
+    before = store.blob_path(record.blob).stat().st_ino
+    code, _, err = run("import", layers)
+    assert code == 0
+    assert "0 of 1 layers imported, 0 MB" in err
+    assert store.blob_path(record.blob).stat().st_ino == before
+
+
+def test_one_that_was_damaged_in_the_store_is_made_whole(run: Run, layers: Path, store: Store) -> None:
+    record = put(layers, "a", b"bytes of a")
+    run("import", layers)
+    flip(store.blob_path(record.blob))
+    assert "1 of 1 layers imported" in run("import", layers)[2]
+    assert store.is_intact(record)
+
+
+def test_other_bytes_under_one_key_are_told_and_not_taken(run: Run, layers: Path, store: Store) -> None:
+    record = put(layers, "a", b"bytes of a")
+    run("import", layers)
+    other = put(layers, "a", b"not reproducible")
+    assert other.key == record.key
+    code, out, err = run("import", layers, "--json")
+    assert code == 0
+    assert '"text": "layer a: the store holds ' in err
+    assert [row["state"] for row in json.loads(out)["layers"]] == ["differs"]
+    assert store.get(record.key) == record
+
+
+def test_all_that_is_damaged_is_told_at_once_and_the_rest_imported(
+    run: Run, layers: Path, store: Store
+) -> None:
+    whole = put(layers, "whole", b"whole")
+    flipped = put(layers, "flipped", b"flipped")
+    flip(layers / carried.squashfs_name(flipped))
+    cut = put(layers, "cut", b"cut")
+    (layers / carried.squashfs_name(cut)).write_bytes(b"cu")
+    missing = put(layers, "missing", b"missing")
+    (layers / carried.squashfs_name(missing)).unlink()
+    rotten = put(layers, "rotten", b"rotten")
+    flip(layers / carried.manifest_name(rotten.key))
+    moved = put(layers, "moved", b"moved")
+    (layers / carried.manifest_name(moved.key)).rename(layers / f"{'0' * 64}.json")
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert err.count("error: ") == 5
+    for said in (
+        "the squashfs of layer flipped is damaged",
+        "the squashfs of layer cut is damaged",
+        "the squashfs of layer missing is missing",
+        f"it is that of layer moved, {moved.key[7:19]}",
+    ):
+        assert said in err
+    assert carried.manifest_name(rotten.key) in err
+    assert "`sha256sum -c SHA256SUMS`" in err
+    assert [record.name for record in store.records()] == ["whole"]
+    assert store.get(whole.key) == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["made_by"]["step"]["links"].update(a="somewhere else"),
+        lambda data: data["made_by"].update(kind="MergeStep"),
+        lambda data: data["made_by"].update(inputs=[f"sha256:{'1' * 64}"]),
+        lambda data: data.update(format=2),
+    ],
+)
+def test_a_manifest_tells_of_no_other_step_than_the_layers_own(
+    run: Run, layers: Path, store: Store, change: Callable[[dict[str, Any]], None]
+) -> None:
+    record = put(layers, "a", b"bytes of a")
+    rewrite(layers / carried.manifest_name(record.key), change)
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert "another version of envbuild made it" in err
+    assert "use the same version of envbuild on both sides" in err
+    assert store.records() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.pop("made_by"),
+        lambda data: data.pop("layer"),
+        lambda data: data["layer"].update(blob="sha256:../../etc/passwd"),
+        lambda data: data["layer"].update(size_bytes="10"),
+        lambda data: data["layer"].update(tree=[]),
+        lambda data: data["made_by"].update(inputs=7),
+    ],
+)
+def test_what_is_no_manifest_is_told(
+    run: Run, layers: Path, store: Store, change: Callable[[dict[str, Any]], None]
+) -> None:
+    record = put(layers, "a", b"bytes of a")
+    rewrite(layers / carried.manifest_name(record.key), change)
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert "a layer cannot be imported: " in err
+    assert store.records() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'{"seal":"sha256:0",' + b"[" * 100_000])
+def test_a_file_of_something_else_is_told(run: Run, layers: Path, content: bytes) -> None:
+    layers.mkdir()
+    (layers / f"{'a' * 64}.json").write_bytes(content)
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert re.search(r"a layer cannot be imported: .*\n  --> .*a{64}\.json", err)
+
+
+def test_a_directory_without_layers_is_told(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("import", tmp_path)
+    assert code == 2
+    assert f"there is no manifest of a layer in `{tmp_path}`" in err
+    assert "`envbuild layer export SPEC --to DIR`" in err
+    code, _, err = run("import", tmp_path / "nowhere")
+    assert code == 2
+    assert "cannot be read: No such file or directory" in err
+
+
+def test_sums_are_those_of_sha256sum(layers: Path) -> None:
+    put(layers, "a", b"bytes of a")
+    put(layers, "b", b"bytes of b")
+    (layers / "notes.txt").write_text("of somebody else")
+    (layers / carried.SUMS).write_text(carried.sums(layers))
+    done = subprocess.run(["sha256sum", "-c", carried.SUMS], cwd=layers, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count(": OK\n") == 4
