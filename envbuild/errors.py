@@ -45,15 +45,15 @@ class EnvbuildError(Exception):
     ----------
     problem : str
         One sentence without a full stop: what is wrong.
+    hint : str
+        What to do next; never empty.
     at : Location, optional
         Where it is wrong.
-    hint : str, optional
-        What to do next.
     """
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, problem: str, *, at: Location | None = None, hint: str | None = None) -> None:
+    def __init__(self, problem: str, *, hint: str, at: Location | None = None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.at = at
@@ -98,7 +98,7 @@ class ManyErrors(EnvbuildError):
             raise ValueError("ManyErrors needs at least one error")
         # Stable: errors without a place keep their order behind those with one.
         flat.sort(key=lambda e: (e.at is None, e.at or Location(path=Path())))
-        super().__init__("; ".join(e.problem for e in flat))
+        super().__init__("; ".join(e.problem for e in flat), hint="; ".join(e.hint for e in flat))
         self.errors: tuple[EnvbuildError, ...] = tuple(flat)
         self.exit_code = flat[0].exit_code  # type: ignore[misc]  # differs by instance here
 
@@ -143,7 +143,5 @@ def render(error: EnvbuildError) -> str:
         lines = [f"error: {single.problem}"]
         if single.at is not None:
             lines.append(f"  --> {single.at}")
-        if single.hint:
-            lines += ["", f"hint: {single.hint}"]
-        blocks.append("\n".join(lines) + "\n")
+        blocks.append("\n".join([*lines, "", f"hint: {single.hint}"]) + "\n")
     return "\n".join(blocks)

@@ -28,7 +28,11 @@ def check_parts(image: Path, *, read: Callable[[int], None] = lambda _: None) ->
     parts = verify_parts(image, advanced=read)
     at = Location(path=image)
     if not parts:
-        raise RequestError("the image names no file systems: there is nothing to install", at=at)
+        raise RequestError(
+            "the image names no file systems: there is nothing to install",
+            at=at,
+            hint="build it anew: `envbuild build SPEC`",
+        )
     raise_all(
         [
             RequestError(

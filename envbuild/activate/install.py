@@ -294,7 +294,10 @@ def checked_root(root: Path) -> Path:
 def _thin_paths(manifest: Manifest, parts: Mapping[str, Path]) -> tuple[Path, ...]:
     roles = [part.role for part in manifest.parts]
     if roles[:1] != ["root"] or "root" in roles[1:]:
-        raise RequestError("the image names no single root among its parts: it cannot be installed thin")
+        raise RequestError(
+            "the image names no single root among its parts: it cannot be installed thin",
+            hint="leave out --thin: the image itself is installed",
+        )
     missing = [part.digest for part in manifest.parts if part.digest not in parts]
     if missing:
         raise RequestError(

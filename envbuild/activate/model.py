@@ -128,17 +128,26 @@ def check_names(manifest: Manifest) -> None:
     ]
     raise_all(
         [
-            RequestError(f"the image's {what} `{visible(value)}` cannot be used in a module")
+            RequestError(
+                f"the image's {what} `{visible(value)}` cannot be used in a module",
+                hint="change it in the spec or recipe, and build again: letters and digits are safe",
+            )
             for what, pattern, value in checks
             if not re.fullmatch(pattern, value, flags=re.ASCII) or len(value) > 200
         ]
         + [
-            RequestError(f"the command `{command}` cannot have a wrapper: it would hide the host's own")
+            RequestError(
+                f"the command `{command}` cannot have a wrapper: it would hide the host's own",
+                hint="take it out of `commands` in its recipe, and build again",
+            )
             for command in manifest.commands
             if command in _HOST_ONLY
         ]
         + [
-            RequestError(f"the version `{visible(version)}` means something else to module systems")
+            RequestError(
+                f"the version `{visible(version)}` means something else to module systems",
+                hint="give the spec another `version`, such as `1`, and build again",
+            )
             for version in [manifest.version]
             if re.fullmatch(_RESERVED_VERSION, version)
         ]

@@ -54,7 +54,11 @@ def provide_parts(
         return paths
     partitions = read_sif(image).partitions
     if [partition.size for partition in partitions] != [part.size_bytes for part in manifest.parts]:
-        raise RequestError("the image holds other file systems than it says", at=Location(path=image))
+        raise RequestError(
+            "the image holds other file systems than it says",
+            at=Location(path=image),
+            hint="build it anew: `envbuild build SPEC`; or leave out --thin",
+        )
     for index, part in missing:
         try:
             _take(image, partitions[index].offset, part, paths[part.digest], copied)

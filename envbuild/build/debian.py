@@ -217,7 +217,10 @@ def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:
 def _control(deb: Path) -> str:
     finished = process.run(["dpkg-deb", "--field", deb], env=host.environment(), timeout_s=60)
     if not finished.ok:
-        raise BuildError(f"`{deb.name}` is not a Debian package: {finished.last_lines(1)}")
+        raise BuildError(
+            f"`{deb.name}` is not a Debian package: {finished.last_lines(1)}",
+            hint="`envbuild cache verify --repair` puts it aside; the next build fetches it again",
+        )
     return finished.stdout
 
 

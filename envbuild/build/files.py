@@ -37,7 +37,10 @@ def _place(name: str, root: Path) -> Path:
         if not parent.is_relative_to(root) or parent == root:
             continue
         if parent.is_symlink():
-            raise BuildError(f"`{name}` lies below a symbolic link of the same layer")
+            raise BuildError(
+                f"`{name}` lies below a symbolic link of the same layer",
+                hint="give it another `target`, one that no link of the same layer leads to",
+            )
         if not parent.exists():
             parent.mkdir()
             parent.chmod(0o755)

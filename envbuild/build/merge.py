@@ -140,7 +140,10 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
             hidden = hidden_entries(listings, with_root=with_root)
         except _NotMergeableError as error:
             names = ", ".join(dict.fromkeys(layer.path.name for layer in layers))
-            raise BuildError(f"the layers {names} cannot be merged: {error}") from error
+            raise BuildError(
+                f"the layers {names} cannot be merged: {error}",
+                hint="`envbuild cache verify` finds what is damaged; if all is whole, please report it",
+            ) from error
         for dump, listing, gone in zip(dumps, listings, hidden, strict=True):
             heirs = _heirs(listing, gone)
             if heirs:

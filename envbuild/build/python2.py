@@ -83,7 +83,10 @@ def _unpack(wheel: InputFile, path: Path, prefix: str, site: str, root: Path) ->
             warnings.simplefilter("ignore")
             install(source, destination, additional_metadata={"INSTALLER": b"envbuild\n"})
     except Exception as error:  # whatever a malformed wheel makes it say
-        raise BuildError(f"the wheel `{wheel.name}` could not be unpacked: {error}") from error
+        raise BuildError(
+            f"the wheel `{wheel.name}` could not be unpacked: {error}",
+            hint="pin another version of it under `packages.python` of the spec",
+        ) from error
 
 
 def _make_uniform(root: Path) -> None:

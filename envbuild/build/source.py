@@ -159,7 +159,10 @@ class _Shop:
             )
         if not _is_of(wheels[0].name, self.step.archive.name):
             made_instead = f"{wheels[0].name!r}, which is another distribution or version"
-            raise BuildError(f"the build of `{self.step.archive.name}` made {made_instead}")
+            raise BuildError(
+                f"the build of `{self.step.archive.name}` made {made_instead}",
+                hint="see `source` in its recipe: the archive must hold what the lock names",
+            )
         return wheels[0]
 
     def _run(self, argv: Sequence[str], *, what: str, binds: Sequence[Bind] = ()) -> None:

@@ -104,7 +104,10 @@ def overlooked(
     """
     found = jobs_of(subject, spoiled)
     if len(found) != 1:
-        raise RequestError(f"the image has {len(found)} jobs that `{spoiled.name}` spoils, not one")
+        raise RequestError(
+            f"the image has {len(found)} jobs that `{spoiled.name}` spoils, not one",
+            hint="name an image of the recipe whose controls these are, in the job's variant",
+        )
     (job,) = found
     trial = try_text(subject, job, spoiled.text(), ranks=ranks, limit_s=limit_s)
     return missed_by(trial, job, spoiled.control)
@@ -137,7 +140,9 @@ def try_text(subject: run.Subject, job: Job, text: str, *, ranks: int, limit_s: 
     """
     launcher = run.launcher_of(subject, job.launcher)
     if launcher is None:
-        raise RequestError(f"nothing here starts the ranks of `{job.id}`")
+        raise RequestError(
+            f"nothing here starts the ranks of `{job.id}`", hint="`envbuild doctor test` says what is missing"
+        )
     with tempfile.TemporaryDirectory(prefix="envbuild-control-") as name:
         replaced = Path(name) / "job.py"
         replaced.write_text(text)

@@ -159,7 +159,10 @@ def _pick(what: str, offered: Sequence[str]) -> str:
     def check(text: str) -> tuple[str, ...]:
         if text in offered:
             return (text,)
-        raise RequestError(f"`{text}` is not one of {', '.join(offered)}", hint=did_you_mean(text, offered))
+        raise RequestError(
+            f"`{text}` is not one of {', '.join(offered)}",
+            hint=did_you_mean(text, offered) or "type one of them",
+        )
 
     (said,) = _ask(f"{what} ({', '.join(offered)})", offered[0], check)
     return said

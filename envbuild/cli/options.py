@@ -101,7 +101,7 @@ def seconds(text: str) -> float:
         raise RequestError(f"`{text}` is not a duration", hint="write 90s, 5min or 1h")
     value = float(found[1]) * _UNITS[found[2]]
     if not 0 < value <= _DAY_S:
-        raise RequestError(f"`{text}` is not between 0 and 24h")
+        raise RequestError(f"`{text}` is not between 0 and 24h", hint="write 90s, 5min or 1h")
     return value
 
 
@@ -161,4 +161,7 @@ def put(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise MachineError(f"standard output cannot be written: {error.strerror}") from error
+        raise MachineError(
+            f"standard output cannot be written: {error.strerror}",
+            hint="free some space behind it, or write elsewhere",
+        ) from error

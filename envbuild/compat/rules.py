@@ -36,6 +36,9 @@ Date = Annotated[str, full_match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|unknown", "a date,
 FactPath = Annotated[str, full_match(r"[a-z_]+\.[a-z_]+", "a fact's path, such as `driver.version`")]
 Range = Annotated[Text, AfterValidator(_specifier)]
 
+_RENAME = "rename one of them"
+_FACTS = "docs/compatibility.md lists the facts"
+
 
 class Operand(Model):
     """What a fact is compared with: given texts, another fact, or rows of a table.
@@ -268,16 +271,16 @@ def load_rules(files: Mapping[Path, bytes]) -> Rulebook:
     for one in loaded:
         for name, table in one.value.tables.items():
             if name in tables:
-                mistakes.append(RequestError(f"there are two tables `{name}`", at=one.at_key("tables", name)))
+                at = one.at_key("tables", name)
+                mistakes.append(RequestError(f"there are two tables `{name}`", at=at, hint=_RENAME))
             tables[name] = table
             mistakes += _table_mistakes(one, name, table)
     seen: set[str] = set()
     for one in loaded:
         for index, rule in enumerate(one.value.rules):
             if rule.id in seen:
-                mistakes.append(
-                    RequestError(f"there are two rules `{rule.id}`", at=one.at("rules", index, "id"))
-                )
+                at = one.at("rules", index, "id")
+                mistakes.append(RequestError(f"there are two rules `{rule.id}`", at=at, hint=_RENAME))
             seen.add(rule.id)
             mistakes += _rule_mistakes(one, index, rule, tables)
     raise_all(mistakes)
@@ -303,17 +306,30 @@ def _meets(pattern: str, key: str) -> bool:
     return version is not None and SpecifierSet(pattern).contains(version, prereleases=True)
 
 
+def _fitting(fact: str) -> str:
+    kind = kind_of(fact)
+    return ", ".join(f"`{name.rstrip('_')}`" for name, kinds in OPERATORS.items() if kind in kinds)
+
+
 def _table_mistakes(loaded: Loaded[RuleFile], name: str, table: Table) -> Iterator[EnvbuildError]:
     for index, row in enumerate(table.rows):
         at = loaded.at("tables", name, "rows", index, "match")
         if len(row.match) != len(table.columns):
-            yield RequestError(f"a row of `{name}` has {len(table.columns)} columns", at=at)
+            yield RequestError(
+                f"a row of `{name}` has {len(table.columns)} columns",
+                at=at,
+                hint="write one entry for each column",
+            )
         for pattern in row.match:
             if pattern[:1] in tuple("<>=!~"):
                 try:
                     SpecifierSet(pattern)
                 except InvalidSpecifier:
-                    yield RequestError(f"`{pattern}` is not a range of versions", at=at)
+                    yield RequestError(
+                        f"`{pattern}` is not a range of versions",
+                        at=at,
+                        hint="write it as in PEP 440: `>=2.1,<3`",
+                    )
 
 
 def _rule_mistakes(
@@ -329,7 +345,7 @@ def _rule_mistakes(
             if path not in (*paths, LIMIT):
                 problem = f"`{rule.id}` names a fact that there is not: `{path}`"
                 yield RequestError(
-                    problem, at=loaded.at("rules", index, name), hint=did_you_mean(path, paths)
+                    problem, at=loaded.at("rules", index, name), hint=did_you_mean(path, paths) or _FACTS
                 )
 
 
@@ -343,21 +359,34 @@ def _condition_mistakes(
     named = [condition.fact, *(by if operand else ()), operand.fact if operand else None]
     unknown = [path for path in named if path is not None and path not in paths]
     for path in unknown:
-        hint = did_you_mean(path, paths)
-        if path.startswith(f"{ITEM}."):
-            hint = hint or "`it.…` is for rules with `each`"
+        hint = did_you_mean(path, paths) or (
+            "`it.…` is for rules with `each`" if path.startswith(f"{ITEM}.") else _FACTS
+        )
         yield RequestError(f"there is no fact `{path}`", at=at, hint=hint)
     if unknown:
         return
     if condition.fact is not None and kind_of(condition.fact) not in OPERATORS[condition.operator]:
         operator = condition.operator.rstrip("_")
-        yield RequestError(f"`{operator}` is not for `{condition.fact}`, a {kind_of(condition.fact)}", at=at)
+        yield RequestError(
+            f"`{operator}` is not for `{condition.fact}`, a {kind_of(condition.fact)}",
+            at=at,
+            hint=f"a {kind_of(condition.fact)} is compared by {_fitting(condition.fact)}",
+        )
     if operand is not None and operand.table is not None:
         if operand.table not in tables:
             yield RequestError(
-                f"there is no table `{operand.table}`", at=at, hint=did_you_mean(operand.table, list(tables))
+                f"there is no table `{operand.table}`",
+                at=at,
+                hint=did_you_mean(operand.table, list(tables))
+                or f"there are: {', '.join(sorted(tables)) or 'none'}",
             )
         elif len(by) != len(tables[operand.table].columns):
-            yield RequestError(f"`{operand.table}` has {len(tables[operand.table].columns)} columns", at=at)
+            yield RequestError(
+                f"`{operand.table}` has {len(tables[operand.table].columns)} columns",
+                at=at,
+                hint="name as many facts under `by`, in their order",
+            )
         if sum(kind_of(path) == "texts" for path in by) > 1:
-            yield RequestError("only one fact of `by` may be a list", at=at)
+            yield RequestError(
+                "only one fact of `by` may be a list", at=at, hint="split the rule into one for each"
+            )

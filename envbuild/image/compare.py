@@ -227,4 +227,7 @@ def _reading(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise RequestError(f"`{path}` cannot be read: {error.strerror}") from error
+        raise RequestError(
+            f"`{path}` cannot be read: {error.strerror}",
+            hint="see that the file is there, and may be read by you",
+        ) from error

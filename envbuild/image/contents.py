@@ -35,7 +35,10 @@ def file_systems(image: Path) -> Iterator[list[Squashfs]]:
 def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
     """Return what to tell of an image that cannot be read, or a file system of which is damaged."""
     if isinstance(error, OSError):
-        return RequestError(f"`{image}` cannot be read: {error.strerror}")
+        return RequestError(
+            f"`{image}` cannot be read: {error.strerror}",
+            hint="see that the file is there, and may be read by you",
+        )
     return RequestError(
         f"a file system of `{image.name}` cannot be read: {error}",
         at=Location(path=image),

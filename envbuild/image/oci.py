@@ -166,7 +166,10 @@ def _add_entry(tar: tarfile.TarFile, layer: Squashfs, entry: Entry) -> None:
         tar.addfile(_member(f"{above}/{_WHITEOUT}{last}".lstrip("/"), 0))
         return
     if entry.kind == "other":
-        raise BuildError(f"`{entry.path}` is a device, a socket or a named pipe: OCI layers here hold none")
+        raise BuildError(
+            f"`{entry.path}` is a device, a socket or a named pipe: OCI layers here hold none",
+            hint="take it out of the package or base that brings it, and build again",
+        )
     # The root's own entry would name nothing; runtimes make it.
     if not name:
         return

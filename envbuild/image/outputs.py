@@ -204,7 +204,10 @@ def publish(made: Path, target: Path, *, keep: bool) -> Path:
             os.fsync(file.fileno())
         partial.replace(target)
     except OSError as error:
-        raise MachineError(f"`{target}` cannot be written: {error.strerror}") from error
+        raise MachineError(
+            f"`{target}` cannot be written: {error.strerror}",
+            hint="free some space, or name another place; the image itself is untouched",
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return target

@@ -58,6 +58,10 @@ _DATA_LIMIT_BYTES = 64 * 1024 * 1024
 _DESCRIPTORS_LIMIT = 1024
 
 
+_ANEW = "it was cut or changed, or something else made it: copy it again, or build it anew"
+_NAME = "name an image, a file: `envbuild build SPEC -o IMAGE.sif` makes one"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SifFile:
     """What a SIF holds; its data are read when asked for.
@@ -359,16 +363,21 @@ def _opened(path: Path) -> Iterator[int]:
         ) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RequestError(f"`{path}` cannot be read: {reason}") from error
+        raise RequestError(
+            f"`{path}` cannot be read: {reason}", hint="see that it is a file, and may be read by you"
+        ) from error
     try:
         mode = os.fstat(file).st_mode
         if stat.S_ISDIR(mode):
-            raise _broken(path, "is a directory, not a SIF")
+            raise _broken(path, "is a directory, not a SIF", hint=_NAME)
         if not stat.S_ISREG(mode):
-            raise _broken(path, "is not a regular file")
+            raise _broken(path, "is not a regular file", hint=_NAME)
         yield file
     except OSError as error:
-        raise RequestError(f"`{path}` cannot be read: {error.strerror}") from error
+        raise RequestError(
+            f"`{path}` cannot be read: {error.strerror}",
+            hint="see that its file system answers, and read it again",
+        ) from error
     finally:
         os.close(file)
 
@@ -386,4 +395,4 @@ def _what_else(start: bytes) -> str:
 
 
 def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestError:
-    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint)
+    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint or _ANEW)

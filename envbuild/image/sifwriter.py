@@ -40,6 +40,7 @@ _SQUASHFS_MAGIC = b"hsqs"
 _COPY_BYTES = 64 * 1024 * 1024
 # What copy_file_range says where two file systems, or one of a kind, cannot do it.
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EIO)
+_VERIFY = "`envbuild cache verify` finds what is damaged"
 _HINT = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -202,19 +203,19 @@ def _copy_part(source: Path, part: Part, target: int, offset: int, advanced: Adv
     try:
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise MachineError(f"the layer `{source}` cannot be read: {error.strerror}") from error
+        raise MachineError(f"the layer `{source}` cannot be read: {error.strerror}", hint=_VERIFY) from error
     try:
         size = os.fstat(file).st_size
         if size != part.size_bytes or os.pread(file, 4, 0) != _SQUASHFS_MAGIC:
             raise MachineError(
                 f"`{source}` is not the squashfs of {part.size_bytes} bytes that it was",
-                hint="`envbuild cache verify` finds what is damaged",
+                hint=_VERIFY,
             )
         done = 0
         while done < size:
             count = _copy_some(file, done, target, offset + done, min(_COPY_BYTES, size - done))
             if count == 0:
-                raise MachineError(f"`{source}` became shorter while it was copied")
+                raise MachineError(f"`{source}` became shorter while it was copied", hint=_VERIFY)
             done += count
             advanced(count)
     finally:
@@ -230,7 +231,7 @@ def _copy_some(source: int, start: int, target: int, offset: int, count: int) ->
     try:
         chunk = os.pread(source, min(count, 1024 * 1024), start)
     except OSError as error:
-        raise MachineError(f"a layer cannot be read: {error.strerror}") from error
+        raise MachineError(f"a layer cannot be read: {error.strerror}", hint=_VERIFY) from error
     _write_all(target, chunk, offset)
     return len(chunk)
 
@@ -287,4 +288,4 @@ def _unwritable(path: Path, error: OSError) -> EnvbuildError:
         return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT)
     if error.errno in _NO_SPACE:
         return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_HINT)
-    return MachineError(f"`{path}` cannot be written: {error.strerror}")
+    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT)

@@ -51,14 +51,17 @@ class Reader:
         The file, for messages.
     errors : list of EnvbuildError
         What was wrong so far.
+    hint : str
+        What to do about a mistake that has no hint of its own.
     """
 
     path: Path
     errors: list[EnvbuildError]
+    hint: str
 
     def wrong(self, node: Node, problem: str, hint: str | None = None) -> None:
         """Remember a mistake at a node."""
-        self.errors.append(RequestError(problem, at=node.at(self.path), hint=hint))
+        self.errors.append(RequestError(problem, at=node.at(self.path), hint=hint or self.hint))
 
     def mapping(self, node: Node, where: str) -> dict[str, Node]:
         """Return the node's keys, or none where it is no mapping."""
@@ -254,7 +257,7 @@ class Reader:
         return text
 
 
-def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError]) -> None:
+def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError], hint: str) -> None:
     """Collect names that are pinned twice, and edges of pins that lead to nothing."""
     tables = {
         "recipes": [pin.name for pin in lock.recipes],
@@ -268,17 +271,19 @@ def check_unique(lock: Lock, path: Path, errors: list[EnvbuildError]) -> None:
         problem = (
             "`base_root` is one tar, one squashfs or layers of one image, and no `base_debs` are beside it"
         )
-        errors.append(RequestError(problem, at=Location(path=path)))
+        errors.append(RequestError(problem, at=Location(path=path), hint=hint))
     for table, names in tables.items():
         for name in sorted(name for name, count in Counter(names).items() if count > 1):
-            errors.append(RequestError(f"`{name}` is pinned twice in {table}", at=Location(path=path)))
+            errors.append(
+                RequestError(f"`{name}` is pinned twice in {table}", at=Location(path=path), hint=hint)
+            )
     known = {("", pin.name) for pin in lock.python} | {(pin.layer, pin.name) for pin in lock.build_python}
     edges = [("", pin) for pin in lock.python] + [(pin.layer, pin) for pin in lock.build_python]
     for resolution, pin in edges:
         for name in pin.requires:
             if (resolution, name) not in known:
                 problem = f"`{pin.name}` requires `{name}`, which is not pinned"
-                errors.append(RequestError(problem, at=Location(path=path)))
+                errors.append(RequestError(problem, at=Location(path=path), hint=hint))
 
 
 def _deb_is_of(pin: DebPin) -> bool:

@@ -104,28 +104,21 @@ def load(text: bytes, path: Path, *, hint: str = _DELETE) -> Lock:
         It is no lock file, or of another format, or an entry is wrong; all
         mistakes at once, each with its line and column.
     """
-    try:
-        return _read(text, path)
-    except EnvbuildError as error:
-        for single in error.each():
-            single.hint = single.hint or hint
-        raise
-
-
-def _read(text: bytes, path: Path) -> Lock:
-    tree = parse(text, path)
+    tree = parse(text, path, hint)
     errors: list[EnvbuildError] = []
-    read = Reader(path=path, errors=errors)
+    read = Reader(path=path, errors=errors, hint=hint)
     top = read.mapping(tree, "the lock file")
     raise_all(errors)
     if "format" not in top:
-        raise RequestError("this is not a lock file of envbuild: it has no `format`", at=Location(path=path))
+        raise RequestError(
+            "this is not a lock file of envbuild: it has no `format`", at=Location(path=path), hint=hint
+        )
     found = read.integer(top["format"], "format")
     raise_all(errors)
     if found != LOCK_FORMAT:
         at = top["format"].at(path)
         raise RequestError(
-            f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at
+            f"lock format {found} is not the one that this version reads ({LOCK_FORMAT})", at=at, hint=hint
         )
     for name in OPTIONAL_TABLES:
         top.setdefault(name, Node(value=[], line=tree.line, column=tree.column))
@@ -164,7 +157,7 @@ def _read(text: bytes, path: Path) -> Lock:
         build_debs=build_debs,
         build_python=build_python,
     )
-    check_unique(lock, path, errors)
+    check_unique(lock, path, errors, hint)
     raise_all(errors)
     return canonical(lock)
 

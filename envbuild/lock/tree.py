@@ -43,8 +43,8 @@ class Node:
         return Location(path=path, line=self.line, column=self.column)
 
 
-def parse(text: bytes, path: Path) -> Node:
-    """Return the tree of the one document in a YAML text.
+def parse(text: bytes, path: Path, hint: str) -> Node:
+    """Return the tree of the one document in a YAML text; `hint` is what to do where there is none.
 
     Raises
     ------
@@ -53,35 +53,44 @@ def parse(text: bytes, path: Path) -> Node:
     """
     if len(text) > MAX_BYTES:
         raise RequestError(
-            f"this is not a lock file: it is larger than {MAX_BYTES >> 20} MiB", at=Location(path=path)
+            f"this is not a lock file: it is larger than {MAX_BYTES >> 20} MiB",
+            at=Location(path=path),
+            hint=hint,
         )
     try:
         # Decoded here: given bytes, YAML would also take UTF-16 by its first two bytes.
         events = iter(yaml.parse(text.decode("utf-8"), Loader=_Loader))
-        return _Builder(events, path).document()
+        return _Builder(events, path, hint).document()
     except UnicodeDecodeError as error:
-        raise RequestError(f"this is not UTF-8 text: byte {error.start}", at=Location(path=path)) from None
+        raise RequestError(
+            f"this is not UTF-8 text: byte {error.start}", at=Location(path=path), hint=hint
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = Location(path=path, line=mark.line + 1, column=mark.column + 1) if mark else Location(path=path)
-        raise RequestError(f"this is not YAML: {error.problem}", at=at) from None
+        raise RequestError(f"this is not YAML: {error.problem}", at=at, hint=hint) from None
     except yaml.YAMLError:
         raise RequestError(
-            "this is not YAML: it holds a character that may not stand in a text", at=Location(path=path)
+            "this is not YAML: it holds a character that may not stand in a text",
+            at=Location(path=path),
+            hint=hint,
         ) from None
 
 
 class _Builder:
     """Turns events into nodes, one pass, with a bounded depth."""
 
-    def __init__(self, events: Iterator[yaml.Event], path: Path) -> None:
+    def __init__(self, events: Iterator[yaml.Event], path: Path, hint: str) -> None:
         self._events = events
         self._path = path
+        self._hint = hint
 
     def document(self) -> Node:
         self._next()  # the stream's start
         if isinstance(self._next(), yaml.StreamEndEvent):
-            raise RequestError("this is not a lock file: it is empty", at=Location(path=self._path))
+            raise RequestError(
+                "this is not a lock file: it is empty", at=Location(path=self._path), hint=self._hint
+            )
         root = self._node(self._next(), 0)
         self._next()  # the document's end
         after = self._next()
@@ -93,7 +102,9 @@ class _Builder:
         return next(self._events)
 
     def _refuse(self, event: yaml.Event, why: str) -> RequestError:
-        return RequestError(f"this is not a lock file: {why}", at=Location(path=self._path, **_place(event)))
+        return RequestError(
+            f"this is not a lock file: {why}", at=Location(path=self._path, **_place(event)), hint=self._hint
+        )
 
     def _node(self, event: yaml.Event, depth: int) -> Node:
         if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) or event.anchor is not None:

@@ -69,7 +69,10 @@ def configuration(paths: Mapping[str, Path], architecture: str) -> str:
     """
     for path in paths.values():
         if re.search(r'["\n\\]', str(path)):
-            raise MachineError(f"apt cannot work below `{path}`: a quote or line break is in the path")
+            raise MachineError(
+                f"apt cannot work below `{path}`: a quote or line break is in the path",
+                hint="name another store with --store DIR or ENVBUILD_STORE",
+            )
     settings = {
         **_SETTINGS,
         **{name: str(path) for name, path in paths.items()},
@@ -138,7 +141,10 @@ def parse_uris(text: str) -> tuple[Uri, ...]:
         match = _URI.fullmatch(line.strip())
         parts = unquote(match["file"]).split("_") if match else []
         if match is None or len(parts) != 3:
-            raise MachineError(f"apt names no SHA-256 for a package: {redact_text(line)}")
+            raise MachineError(
+                f"apt names no SHA-256 for a package: {redact_text(line)}",
+                hint="its archive must list SHA-256 sums: name another one under `origins` of the site file",
+            )
         name, version, architecture = parts
         found.append(
             Uri(

@@ -94,6 +94,7 @@ def resolve_debian(
             raise RequestError(
                 f"the archives of {asked.base.name} name no essential packages for {asked.base.suite}",
                 at=Location(path=asked.path),
+                hint="see `suite` and `origins` of the base image, and the site file's archives for them",
             )
         system = _beyond(base, asked.system_requests(), apt, chosen)
         apt.check_names((*asked.base.packages, *asked.system_requests()), (*base, *system))
@@ -162,6 +163,9 @@ def proxies(addresses: Iterable[str]) -> dict[str, str]:
         timeout_s=60,
     )
     return apttext.proxies(finished.stdout, addresses)
+
+
+_SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
 
 
 class _Apt:
@@ -304,7 +308,10 @@ class _Apt:
             if address.startswith(_comparable(archive.root) + "/")
         }
         if not serving:
-            raise MachineError(f"apt takes `{entry.name}` from an archive that it was not given")
+            raise MachineError(
+                f"apt takes `{entry.name}` from an archive that it was not given",
+                hint="name that archive under `origins` of the site file, if it is to be used",
+            )
         listed = suites.get((entry.name, entry.version), [])
         # Suites of one archive share its files; the one that lists this version is told.
         origin = next((name for name in serving if name.partition(":")[2] in listed), next(iter(serving)))
@@ -326,7 +333,7 @@ class _Apt:
             errors.append(self._wrong_name(name, problem, self._near(name)))
         for name, providers in apttext.virtual(output).items():
             problem = f"`{name}` is not a package but a name that several packages provide"
-            hint = f"name one of them: {', '.join(providers)}" if providers else None
+            hint = f"name one of them: {', '.join(providers)}" if providers else _SEARCH
             errors.append(self._wrong_name(name, problem, hint))
         if not errors:
             reason = apttext.conflict(output) or apttext.complaint(output)
@@ -338,7 +345,9 @@ class _Apt:
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
         asked = self._asked
-        return RequestError(problem + asked.system_asker(name), at=asked.system_place(name), hint=hint)
+        return RequestError(
+            problem + asked.system_asker(name), at=asked.system_place(name), hint=hint or _SEARCH
+        )
 
     def _near(self, name: str) -> str | None:
         """Return what may have been meant; only names of nearly that length are looked at, there are many."""

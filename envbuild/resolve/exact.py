@@ -80,7 +80,7 @@ class Finder:
                 errors.append(RequestError(problem, at=self._at(), hint=hint))
             elif versions.setdefault(name, version) != version:
                 problem = f"`{name}` is to be {versions[name]} and {version}"
-                errors.append(RequestError(problem, at=self._at()))
+                errors.append(RequestError(problem, at=self._at(), hint="name it once"))
         raise_all(errors)
         return tuple(Resolved(name=name, version=version, via=()) for name, version in versions.items())
 
@@ -190,7 +190,10 @@ def _files(page: network.Page, name: str) -> Iterator[tuple[str, str, dict[str, 
         else:
             listed = ProjectPage.from_html(name, page.content, page.address)
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
-        raise MachineError(f"{redact(page.address)} is no page of an index: {error}") from error
+        raise MachineError(
+            f"{redact(page.address)} is no page of an index: {error}",
+            hint="see the address under `origins` of the site file, or in pip's configuration",
+        ) from error
     for package in listed.packages:
         yield package.filename, package.url, package.digests, package.size
 

@@ -130,7 +130,10 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
         problem = f"`{file_name(pin)}` in the cache is not the locked file: {error}"
         raise RequestError(problem, hint=f"remove `{cache.path(pin)}` and run it again") from error
     except OSError as error:
-        raise MachineError(f"`{to_dir}` cannot be written: {error.strerror or error}") from error
+        raise MachineError(
+            f"`{to_dir}` cannot be written: {error.strerror or error}",
+            hint="free some space, or name another directory with --to DIR",
+        ) from error
 
 
 def _shelf(pin: Pin) -> str:

@@ -295,7 +295,7 @@ def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
             at=Location(path=asked.path),
-            hint=did_you_mean(name, known),
+            hint=did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
         )
         for name in names
         if name not in known

@@ -263,7 +263,10 @@ def _pip_settings(variables: Mapping[str, str], etc: Path) -> dict[str, str]:
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise MachineError(f"pip's configuration `{path}` cannot be read: it is no INI file") from error
+            raise MachineError(
+                f"pip's configuration `{path}` cannot be read: it is no INI file",
+                hint="mend that file: `pip config debug` shows where settings come from",
+            ) from error
         for section in ("global", "install"):
             if parser.has_section(section):
                 settings.update({name.replace("_", "-"): value for name, value in parser.items(section)})

@@ -45,7 +45,7 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     try:
         is_file = place.is_file()
     except OSError as error:
-        raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at) from None
+        raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at, hint=_READABLE) from None
     if not is_file:
         raise RequestError(f"there is no file `{place}`", at=at, hint="`place` under `root` names it")
     if not _NAME.fullmatch(place.name):
@@ -74,7 +74,11 @@ def _digest(path: Path, at: Location) -> str:
     try:
         return sha256(path)
     except OSError as error:
-        raise RequestError(f"`{path}` cannot be read: {error.strerror}", at=at) from None
+        raise RequestError(f"`{path}` cannot be read: {error.strerror}", at=at, hint=_READABLE) from None
+
+
+_WRITTEN = "name a layout as `skopeo copy docker://IMAGE oci:DIR` or `podman save` writes it, whole"
+_READABLE = "see that it may be read by you; `root` of the base image names it"
 
 
 class _Layout:
@@ -120,7 +124,7 @@ class _Layout:
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
         match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
         if match is None:
-            raise RequestError(f"a manifest in `{self._blobs}` names no sha256", at=self._at)
+            raise RequestError(f"a manifest in `{self._blobs}` names no sha256", at=self._at, hint=_WRITTEN)
         return match[1]
 
     def _offered(self, index: dict[str, Any]) -> str | None:
@@ -133,4 +137,4 @@ class _Layout:
         return None
 
     def _wrong(self, digest: str, problem: str, hint: str | None = None) -> EnvbuildError:
-        return RequestError(f"`{self._blobs / digest}` {problem}", at=self._at, hint=hint)
+        return RequestError(f"`{self._blobs / digest}` {problem}", at=self._at, hint=hint or _WRITTEN)

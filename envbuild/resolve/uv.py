@@ -351,4 +351,7 @@ def find_uv() -> Path:
     try:
         return Path(uv.find_uv_bin())
     except FileNotFoundError as error:
-        raise MachineError("the `uv` program is not installed beside its Python package") from error
+        raise MachineError(
+            "the `uv` program is not installed beside its Python package",
+            hint="`python3 -m pip install uv` in envbuild's environment",
+        ) from error

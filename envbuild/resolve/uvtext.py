@@ -82,6 +82,9 @@ class Offer:
         return self.file.endswith(".whl")
 
 
+_REPORT = "another uv than the one that came with envbuild? if not, please report it"
+
+
 def platform(architecture: str, glibc: str) -> str:
     """Return uv's name of a platform: ``x86_64-manylinux_2_36``.
 
@@ -100,7 +103,9 @@ def platform(architecture: str, glibc: str) -> str:
     minor = int(glibc.partition(".")[2])
     known = [number for number in _UV_GLIBC if number <= minor]
     if not known:
-        raise MachineError(f"uv knows no platform with glibc {glibc}")
+        raise MachineError(
+            f"uv knows no platform with glibc {glibc}", hint="take a base image with glibc 2.17 or newer"
+        )
     return f"{_MACHINES[architecture]}-manylinux_2_{known[-1]}"
 
 
@@ -224,7 +229,9 @@ def parse_resolution(text: str) -> tuple[Resolved, ...]:
             continue
         match = _PINNED.fullmatch(line.rstrip())
         if match is None:
-            raise MachineError(f"uv wrote a line that is not understood: {redact_text(line.strip())}")
+            raise MachineError(
+                f"uv wrote a line that is not understood: {redact_text(line.strip())}", hint=_REPORT
+            )
         words = [part.strip() for part in (match["via"] or "").split(",")]
         via = {canonicalize_name(word.partition("[")[0]) for word in words if word and " " not in word}
         found.append(
@@ -245,7 +252,7 @@ def parse_pylock(text: str) -> dict[str, list[Offer]]:
         packages = tomllib.loads(text).get("packages", [])
         return {canonicalize_name(entry["name"]): list(_offers(entry)) for entry in packages}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise MachineError(f"uv wrote a pylock.toml that is not understood: {error}") from error
+        raise MachineError(f"uv wrote a pylock.toml that is not understood: {error}", hint=_REPORT) from error
 
 
 def _offers(entry: Mapping[str, Any]) -> Iterator[Offer]:

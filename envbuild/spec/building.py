@@ -26,7 +26,11 @@ def source_mistakes(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Itera
     if source is None:
         return
     if recipe.kind == "mpi":
-        yield RequestError("an MPI recipe cannot be built from source", at=loaded.at("source"))
+        yield RequestError(
+            "an MPI recipe cannot be built from source",
+            at=loaded.at("source"),
+            hint="take its files from a wheel or from Debian packages; leave `source` out",
+        )
     if recipe.owns != (source.distribution,):
         problem = (
             f"a recipe with `source` owns the distribution that is built, `{source.distribution}`, alone"
@@ -50,7 +54,7 @@ def source_mistakes(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Itera
     for name in source.environment:
         if name in _TAKEN:
             at = loaded.at("source", "environment", name)
-            yield RequestError(f"the build sets `{name}` itself", at=at)
+            yield RequestError(f"the build sets `{name}` itself", at=at, hint="leave it out")
 
 
 def against_mistakes(
@@ -77,5 +81,9 @@ def against_mistakes(
             if other is not None:
                 by = chosen.recipe.name
                 problem = f"the recipe `{by}` compiles against `{other}`, which owns no distribution"
-                hint = "another MPI has its headers in a layer of its own" if name == "mpi" else None
+                hint = (
+                    "another MPI has its headers in a layer of its own"
+                    if name == "mpi"
+                    else "name one that owns its distribution"
+                )
                 yield RequestError(problem, at=spec.at(*loc), hint=hint)

@@ -316,7 +316,7 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
         yield RequestError(problem, at=loaded.at("variants"), hint="such as `cpu`")
     elif recipe.kind == "mpi" and "cpu" not in recipe.variants:
         problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
-        yield RequestError(problem, at=loaded.at("variants"))
+        yield RequestError(problem, at=loaded.at("variants"), hint="add `cpu`")
     if recipe.kind == "fabric" and recipe.owns:
         problem = "a fabric's recipe consists of Debian packages, and owns no distribution"
         yield RequestError(problem, at=loaded.at("owns"), hint="name Debian packages under `system`")
@@ -324,7 +324,8 @@ def recipe_mistakes(source: RecipeSource) -> Mistakes:
         for place, version in enumerate(variant.versions):
             if version not in recipe.versions:
                 at = loaded.at("variants", name, "versions", place)
-                yield RequestError(f"`{version}` is not among the recipe's `versions`", at=at)
+                problem = f"`{version}` is not among the recipe's `versions`"
+                yield RequestError(problem, at=at, hint="add it to `versions`, or take it out here")
     yield from search_path_mistakes(loaded, recipe.environment)
     yield from link_mistakes(loaded)
     yield from source_mistakes(source.loaded, source.files)

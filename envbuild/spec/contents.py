@@ -134,7 +134,9 @@ def _python_mistakes(spec: Loaded[EnvSpec], chosen: Sequence[ChosenRecipe]) -> M
                 hint=_owner_hint(owners[name]),
             )
         elif not can_be_met(requirement.specifier):
-            yield RequestError(f"no version can meet `{text}`", at=at)
+            yield RequestError(
+                f"no version can meet `{text}`", at=at, hint="its bounds exclude one another: loosen one"
+            )
         elif name in first and requirement.marker is None:
             hint = f"it was first listed at {spec.at('packages', 'python', first[name])}; write it once"
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)

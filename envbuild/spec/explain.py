@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import RequestError, did_you_mean
+from envbuild.spec.docstrings import described
 from envbuild.spec.model import Choice
 from envbuild.spec.nodes import BOOL, FLOAT, INT, NULL, STR, Document, Loc, name_of, shorten
 
@@ -31,12 +32,13 @@ _PLURAL = {"a name": "names", "a mapping": "mappings", "a number": "numbers", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spot:
-    """Where in the document and in the model an error of pydantic belongs."""
+    """Where in the document and in the model an error of pydantic belongs, and what the model says of it."""
 
     loc: Loc
     wanted: Any
     owner: Any
     is_key: bool
+    told: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,11 @@ def _find(error: ErrorDetails, document: Document, model: type[BaseModel]) -> _S
     wanted: Any = model
     owner: Any = model
     shown: Any = model
+    told = ""
     for step in error["loc"]:
         # Pydantic's word for the key of a dict; a file may use it as a key of its own.
         if step == "[key]" and get_origin(_bare(owner)) is dict and error["type"] != "extra_forbidden":
-            return _Spot(loc=loc, wanted=str, owner=owner, is_key=True)
+            return _Spot(loc=loc, wanted=str, owner=owner, is_key=True, told=told)
         wanted = _bare(wanted)
         branches = _branches(wanted)
         if branches:
@@ -101,10 +104,19 @@ def _find(error: ErrorDetails, document: Document, model: type[BaseModel]) -> _S
                 return None
             wanted = next(branch for branch in branches if _is_model(branch) == is_model)
             continue
+        told = _told(wanted, step) or told
         owner, wanted = wanted, _inner(wanted, step)
         shown = wanted
         loc = (*loc, step)
-    return _Spot(loc=loc, wanted=shown, owner=owner, is_key=False)
+    return _Spot(loc=loc, wanted=shown, owner=owner, is_key=False, told=told)
+
+
+def _told(model: Any, key: object) -> str:  # noqa: ANN401  # a type, or what typing makes of one
+    """Return what a model says of one of its keys."""
+    if not _is_model(model):
+        return ""
+    name = next((name for name, field in model.model_fields.items() if key in (name, field.alias)), "")
+    return described(model).get(name, "")
 
 
 def _missing(spot: _Spot, document: Document) -> RequestError:
@@ -142,7 +154,14 @@ def _wrong(error: ErrorDetails, spot: _Spot, document: Document) -> RequestError
         problem, hint = f"expected {_words(spot.wanted)}, found {_found(node)}", _type_hint(spot, node)
     else:
         problem = shorten(error["msg"], 300)
-    return RequestError(f"`{name}`: {problem}" if name else problem, at=at, hint=hint)
+    told = f"`{name}`: {problem}" if name else problem
+    return RequestError(told, at=at, hint=hint or _what_belongs(spot))
+
+
+def _what_belongs(spot: _Spot) -> str:
+    if not spot.told:
+        return f"it is {_words(spot.wanted)}; docs/reference has one of each kind"
+    return f"what belongs there: {spot.told.rstrip('.')}"
 
 
 def _type_hint(spot: _Spot, node: yaml.Node) -> str | None:

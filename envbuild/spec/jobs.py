@@ -35,9 +35,14 @@ def job_mistakes(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Iterator
         for place, name in enumerate(job.variants):
             if name not in recipe.variants:
                 at = loaded.at("verify", index, "variants", place)
-                meant = did_you_mean(name, list(recipe.variants))
+                meant = (
+                    did_you_mean(name, list(recipe.variants))
+                    or f"there are: {', '.join(recipe.variants) or 'none'}"
+                )
                 yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=meant)
         if job.id in seen:
             problem = f"the check `{job.id}` is there twice"
-            yield RequestError(problem, at=loaded.at("verify", index, "id"))
+            yield RequestError(
+                problem, at=loaded.at("verify", index, "id"), hint="give each job an `id` of its own"
+            )
         seen.add(job.id)

@@ -120,7 +120,13 @@ def read_yaml(content: bytes, path: Path) -> Document:
     except (ValueError, OverflowError):
         # PyYAML lets chr() and int() of hostile escapes and directives through.
         at = locate(path, composer.get_mark())
-        document.mistakes.append(RequestError("an escape or a directive here is not valid YAML", at=at))
+        document.mistakes.append(
+            RequestError(
+                "an escape or a directive here is not valid YAML",
+                at=at,
+                hint="write the character itself, and leave lines that begin with `%` out",
+            )
+        )
     else:
         if isinstance(root, yaml.MappingNode):
             document.nodes[()] = root
@@ -142,13 +148,15 @@ def read_yaml(content: bytes, path: Path) -> Document:
 
 
 def _empty(path: Path) -> RequestError:
-    return RequestError("the file is empty", at=Location(path=path))
+    return RequestError(
+        "the file is empty", at=Location(path=path), hint="`envbuild init` writes a first spec"
+    )
 
 
 def _decode(content: bytes, path: Path) -> str:
     if len(content) > MAX_BYTES:
         problem = f"the file is too large: {len(content)} bytes, at most {MAX_BYTES} are read"
-        raise RequestError(problem, at=Location(path=path))
+        raise RequestError(problem, at=Location(path=path), hint="split it, or take out what is not needed")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         at = Location(path=path, line=1, column=1)
         raise RequestError("the file is UTF-16, not UTF-8", at=at, hint="save the file as UTF-8")
@@ -250,7 +258,11 @@ class _Composer(yaml.SafeLoader):
             event.anchor = None
         written: str | None = event.tag
         if self._depth >= MAX_DEPTH:
-            self._refuse(f"nested deeper than {MAX_DEPTH} levels", event, None)
+            self._refuse(
+                f"nested deeper than {MAX_DEPTH} levels",
+                event,
+                "take brackets away: no key here holds so many lists in one another",
+            )
             raise_all(self.mistakes)
         self._depth += 1
         node = super().compose_node(parent, index)
@@ -267,7 +279,7 @@ class _Composer(yaml.SafeLoader):
     def _next(self) -> None:
         self.get_event()  # type: ignore[no-untyped-call]
 
-    def _refuse(self, problem: str, event: Any, hint: str | None) -> None:  # noqa: ANN401  # as above
+    def _refuse(self, problem: str, event: Any, hint: str) -> None:  # noqa: ANN401  # as above
         self.mistakes.append(RequestError(problem, at=locate(self.path, event.start_mark), hint=hint))
 
 
@@ -297,7 +309,7 @@ class _Builder:
         if isinstance(node, _Refused):
             return None
         if not isinstance(node, yaml.ScalarNode):
-            self._mistake("a key must be text, not a list or a mapping", node)
+            self._mistake("a key must be text, not a list or a mapping", node, hint="write `key: value`")
             return None
         text: str = node.value
         if node.style is None and text == "<<":
@@ -305,7 +317,7 @@ class _Builder:
             return None
         if node.tag != STR:
             what = f"`{shorten(text)}`" if text else "nothing"
-            hint = f'write it in quotes: `"{shorten(text)}"`' if text else None
+            hint = f'write it in quotes: `"{shorten(text)}"`' if text else "write one before the `:`"
             self._mistake(f"a key must be text, found {what}", node, hint=hint)
             return None
         return text if self._clean(node) else None
@@ -330,7 +342,9 @@ class _Builder:
         fits = node.tag == STR or _scalar_tag(text) in (node.tag, INT if node.tag == FLOAT else node.tag)
         if not fits:
             word = node.tag.removeprefix(_CORE)
-            self._mistake(f"`{shorten(text)}` does not fit the tag `!!{word}`", node)
+            self._mistake(
+                f"`{shorten(text)}` does not fit the tag `!!{word}`", node, hint="take the tag away"
+            )
         if is_blank or not fits or not self._clean(node):
             self._document.refused.add(loc)
             return None
@@ -339,11 +353,13 @@ class _Builder:
     def _clean(self, node: yaml.Node) -> bool:
         bad = _FORBIDDEN.search(node.value)
         if bad:
-            self._mistake(f"this text holds the character {_codepoint(bad.group())}, which is refused", node)
+            self._mistake(
+                f"this text holds the character {_codepoint(bad.group())}, which is refused",
+                node,
+                hint="take it out",
+            )
         return bad is None
 
-    def _mistake(
-        self, problem: str, node: yaml.Node, *, at: Location | None = None, hint: str | None = None
-    ) -> None:
+    def _mistake(self, problem: str, node: yaml.Node, *, hint: str, at: Location | None = None) -> None:
         at = at or locate(self._document.path, node.start_mark)
         self._document.mistakes.append(RequestError(problem, at=at, hint=hint))

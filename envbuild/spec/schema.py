@@ -20,6 +20,7 @@ from pydantic_core import core_schema
 
 from envbuild.spec.base import BaseImage
 from envbuild.spec.control import Controls
+from envbuild.spec.docstrings import described
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
@@ -55,31 +56,6 @@ def json_schema(model: type, title: str) -> dict[str, Any]:
     definitions = schema.pop("$defs", {})
     whole = {"$schema": DIALECT, "title": title, **schema, "definitions": definitions}
     return {key: _draft_7(value) for key, value in whole.items() if value != {}}
-
-
-def described(model: type) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say of each attribute.
-
-    Returns
-    -------
-    dict
-        Attribute → the text of its entry under "Attributes" in one line, as Markdown.
-    """
-    told: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
-        told.update(_attributes(inspect.cleandoc(cls.__doc__ or "")))
-    return told
-
-
-def _attributes(text: str) -> Iterator[tuple[str, str]]:
-    _, _, section = text.partition("\nAttributes\n----------\n")
-    section = re.split(r"\n\n[A-Z][a-z]+\n-+\n", section)[0]
-    # An entry begins without indentation: `name, other : type`.
-    for entry in re.split(r"\n(?=\S)", section):
-        head, _, body = entry.partition("\n")
-        names = head.partition(" : ")[0]
-        words = " ".join(body.split()).replace("``", "`")
-        yield from ((name, words) for name in names.split(", ") if words)
 
 
 def _summary(model: type) -> str:

@@ -17,9 +17,12 @@ class _Words:
 
     pattern: str
     problem: str
-    hint: str | None = None
+    hint: str
     at_begin: bool = False  # the place is where the construct began, not where it broke
 
+
+# What YAML says in words that have none of ours.
+_OTHERWISE = "see the lines before it, too: YAML tells where it gave up"
 
 _ALL_WORDS = (
     _Words(
@@ -36,7 +39,12 @@ _ALL_WORDS = (
     _Words("could not find expected ':'", "a `:` is missing after this key", "write `key: value`", True),
     _Words("expected ',' or ']', but got .*", "`,` or `]` is missing", "the list begins at {began}"),
     _Words("expected ',' or '}', but got .*", "`,` or `}}` is missing", "the mapping begins at {began}"),
-    _Words("found unexpected (end of stream|document separator)", "this quote is never closed", None, True),
+    _Words(
+        "found unexpected (end of stream|document separator)",
+        "this quote is never closed",
+        "close it on the line where the text ends",
+        True,
+    ),
     _Words(
         r"found unknown escape character (['\"])(?P<what>.+)\1",
         "`\\{what}` is not an escape sequence",
@@ -57,8 +65,16 @@ _ALL_WORDS = (
         "a list or mapping cannot begin here",
         "begin it on a line of its own",
     ),
-    _Words("expected the node content, but found .*", "a value is missing here"),
-    _Words("expected '<document start>', but found .*", "this does not belong to the lines above"),
+    _Words(
+        "expected the node content, but found .*",
+        "a value is missing here",
+        "write it, or take the line away",
+    ),
+    _Words(
+        "expected '<document start>', but found .*",
+        "this does not belong to the lines above",
+        "one file holds one document",
+    ),
     _Words("found incompatible YAML document.*", "a version of YAML that is not known", "take the line away"),
 )
 
@@ -66,7 +82,7 @@ _ALL_WORDS = (
 def explain_syntax(error: yaml.YAMLError, path: Path) -> RequestError:
     """Turn PyYAML's error into one sentence with its place."""
     if not isinstance(error, yaml.MarkedYAMLError):
-        return RequestError("the file is not YAML", at=Location(path=path))
+        return RequestError("the file is not YAML", at=Location(path=path), hint=_OTHERWISE)
     mark = error.problem_mark or error.context_mark
     began = error.context_mark or mark
     problem = error.problem or error.context or ""
@@ -75,10 +91,10 @@ def explain_syntax(error: yaml.YAMLError, path: Path) -> RequestError:
         if match:
             place = _location(path, began if words.at_begin else mark)
             parts = {"what": match.groupdict().get("what", ""), "began": str(_location(path, began))}
-            hint = words.hint.format(**parts) if words.hint else None
+            hint = words.hint.format(**parts)
             return RequestError(words.problem.format(**parts), at=place, hint=hint)
     plain = re.sub(r"[<>]", "", problem)
-    return RequestError(f"not valid YAML: {plain}", at=_location(path, mark))
+    return RequestError(f"not valid YAML: {plain}", at=_location(path, mark), hint=_OTHERWISE)
 
 
 def _location(path: Path, mark: yaml.Mark | None) -> Location:

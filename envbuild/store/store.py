@@ -144,7 +144,9 @@ class Store:
         """
         algorithm, _, value = digest.partition(":")
         if algorithm != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
-            raise RequestError(f"`{digest}` is not a sha256 digest")
+            raise RequestError(
+                f"`{digest}` is not a sha256 digest", hint="write `sha256:` and 64 hexadecimal digits"
+            )
         return self.root / "blobs" / "sha256" / value[:2] / value
 
     def get(self, key: str) -> LayerRecord | None:

@@ -80,7 +80,10 @@ def scan(root: Path) -> Tree:
         elif stat.S_ISREG(status.st_mode):
             entries[name] = f"f {mode:04o} {sha256(path)}"
         else:
-            raise BuildError(f"`/{name}` is neither a file, a directory nor a symbolic link")
+            raise BuildError(
+                f"`/{name}` is neither a file, a directory nor a symbolic link",
+                hint="layers hold none: take it out of the package or base that brings it",
+            )
     return Tree(entries=entries)
 
 

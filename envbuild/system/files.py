@@ -18,6 +18,11 @@ from envbuild.system import noted
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
 
+_READABLE = "see that it is there, and may be read by you"
+_WRITABLE = "name a file in a directory of yours"
+_ROOM = "free some space, or name another place"
+
+
 class IrregularError(OSError):
     """What is at a path is no regular file; ``strerror`` says what it is."""
 
@@ -50,7 +55,7 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
     at : Location, optional
         Where the file was named, for messages.
     hint : str, optional
-        What to do when it is not there.
+        What to do when it is not there, nor another of nearly that name.
 
     Raises
     ------
@@ -60,19 +65,23 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
     try:
         stream = open_regular(path)
     except FileNotFoundError:
-        raise RequestError(f"there is no file `{path}`", at=at, hint=hint or _neighbour_hint(path)) from None
+        raise RequestError(
+            f"there is no file `{path}`",
+            at=at,
+            hint=_neighbour_hint(path) or hint or "name one that is there",
+        ) from None
     except IrregularError as error:
-        raise RequestError(f"`{path}` is {error.strerror}", at=at) from None
+        raise RequestError(f"`{path}` is {error.strerror}", at=at, hint=hint or "name a file") from None
     except (OSError, ValueError) as error:
-        raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at) from None
+        raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
     with stream:
         try:
             content = stream.read(limit_bytes + 1)
         except OSError as error:
-            raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at) from None
+            raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
     if len(content) > limit_bytes:
         problem = f"`{path}` is too large: more than {limit_bytes} bytes"
-        raise RequestError(problem, at=at)
+        raise RequestError(problem, at=at, hint="name another file, or make it shorter")
     noted.note("content", path, noted.digest(content))
     return content
 
@@ -120,7 +129,9 @@ def list_directory(path: Path) -> tuple[str, ...]:
     except (FileNotFoundError, NotADirectoryError):
         names = ()
     except OSError as error:
-        raise RequestError(f"the directory `{path}` cannot be read: {_reason(error)}") from None
+        raise RequestError(
+            f"the directory `{path}` cannot be read: {_reason(error)}", hint=_READABLE
+        ) from None
     noted.note("names", path, "\n".join(names))
     return names
 
@@ -152,9 +163,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.replace(target)
         sync(target.parent)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise RequestError(f"`{path}` cannot be written: {_reason(error)}") from None
+        raise RequestError(f"`{path}` cannot be written: {_reason(error)}", hint=_WRITABLE) from None
     except OSError as error:
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -189,15 +200,15 @@ def write_new(path: Path, data: bytes) -> None:
             f"`{what}` is there already", hint="nothing is overwritten: name another file"
         ) from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise RequestError(f"`{path}` cannot be written: {_reason(error)}") from None
+        raise RequestError(f"`{path}` cannot be written: {_reason(error)}", hint=_WRITABLE) from None
     except OSError as error:
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}") from None
+        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
 
 
 def configuration_homes() -> tuple[Path, ...]:

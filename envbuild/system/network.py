@@ -32,6 +32,12 @@ _GONE = frozenset({404, 410})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
 
+_REACH = (
+    "`envbuild doctor --online` asks every address; proxies come from https_proxy, mirrors from `origins`"
+    " of the site file"
+)
+
+
 class NetworkError(MachineError):
     """A connection that did not bring what was asked for.
 
@@ -41,7 +47,7 @@ class NetworkError(MachineError):
         The other side answered, and does not have it (404, 410).
     """
 
-    def __init__(self, problem: str, *, gone: bool = False, hint: str | None = None) -> None:
+    def __init__(self, problem: str, *, gone: bool = False, hint: str = _REACH) -> None:
         super().__init__(problem, hint=hint)
         self.gone = gone
 

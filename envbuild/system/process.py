@@ -24,6 +24,7 @@ TAIL_BYTES = 64 * 1024
 _GRACE_S = 3.0
 
 # Process groups that must not outlive us, whichever thread started them.
+_STARTABLE = "see that it is a program for this machine, and may be run by you"
 _running: dict[int, subprocess.Popen[bytes]] = {}
 # Set on the way out: a thread between two processes must not start the second.
 _closing = threading.Event()
@@ -158,7 +159,7 @@ def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(words[0], words, dict(env))  # noqa: S606  # a list of words, and no shell
     except OSError as error:
-        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
+        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}", hint=_STARTABLE) from error
 
 
 def end_all() -> None:
@@ -229,13 +230,16 @@ def _start(
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():
-            raise MachineError(f"`{words[0]}` cannot be started: there is no directory `{cwd}`") from error
+            raise MachineError(
+                f"`{words[0]}` cannot be started: there is no directory `{cwd}`",
+                hint="make it, or begin elsewhere",
+            ) from error
         raise MachineError(
             f"`{words[0]}` is not on this machine",
             hint="install it; `make setup` installs all that envbuild needs",
         ) from error
     except OSError as error:
-        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}") from error
+        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}", hint=_STARTABLE) from error
     _running[process.pid] = process
     return process
 

@@ -189,7 +189,10 @@ def _check_parent(tree: Path, entry: str) -> None:
     name = re.match(r"(?:\\.|[^\\\s])*", entry)
     parent = (tree / re.sub(r"\\(.)", r"\1", name[0] if name else "").lstrip("/")).parent
     if parent.is_symlink() or not parent.is_dir():
-        raise BuildError(f"`{entry}` lies in no directory of the tree `{tree}`")
+        raise BuildError(
+            f"`{entry}` lies in no directory of the tree `{tree}`",
+            hint="its directory must be in the tree, and no symbolic link",
+        )
 
 
 def _mksquashfs(

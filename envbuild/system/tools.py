@@ -155,7 +155,10 @@ def _digest(path: Path) -> str:
     try:
         return sha256(path)
     except OSError as error:
-        raise MachineError(f"`{path}` cannot be read: {error.strerror}") from error
+        raise MachineError(
+            f"`{path}` cannot be read: {error.strerror}",
+            hint="see that it may be read by you, or put another one first on PATH",
+        ) from error
 
 
 def _signature(path: Path) -> list[int]:

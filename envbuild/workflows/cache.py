@@ -213,7 +213,10 @@ def prune_cache(
         try:
             forget([each.path for each in gone])
         except OSError as error:
-            raise MachineError(f"`{error.filename}` cannot be removed: {error.strerror}") from error
+            raise MachineError(
+                f"`{error.filename}` cannot be removed: {error.strerror}",
+                hint="see who owns it: whoever may write to its directory can remove it",
+            ) from error
     return result, gone
 
 

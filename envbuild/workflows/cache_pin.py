@@ -66,7 +66,10 @@ def unpin_thing(thing: str, settings: Settings) -> tuple[Pin, ...]:
     try:
         forget([each.path for each in wanted])
     except OSError as error:
-        raise MachineError(f"`{error.filename}` cannot be removed: {error.strerror}") from error
+        raise MachineError(
+            f"`{error.filename}` cannot be removed: {error.strerror}",
+            hint="see who owns it: whoever may write to its directory can remove it",
+        ) from error
     return tuple(each.pin for each in wanted)
 
 

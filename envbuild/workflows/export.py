@@ -115,7 +115,10 @@ def export_image(
     check_outputs(outputs, keep=(image,))
     for output in outputs:
         if compression and not output.compression(compression):
-            raise RequestError(f"the form {output.format} has no squashfs to compress by {compression}")
+            raise RequestError(
+                f"the form {output.format} has no squashfs to compress by {compression}",
+                hint="leave the compression out, or name a form that has one: shifter, charliecloud",
+            )
         if output.format == "shifter" and compression == "zstd":
             emit(
                 Warned(

@@ -81,7 +81,9 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source)) from error
+        raise RequestError(
+            f"`{source.name}` is not UTF-8", at=Location(path=source), hint="save the file as UTF-8"
+        ) from error
     proposal = propose(read(text, source), _known(source.parent, recipes), name=_name(source))
     spec = proposal.to_yaml(source.name)
     # A spec that we could not read ourselves would be a mistake of ours.

@@ -252,7 +252,7 @@ def _choice(text: str) -> Choice:
     try:
         found = parse_choice(text)
     except ValueError as error:
-        raise RequestError(str(error)) from None
+        raise RequestError(str(error), hint="write a name, or `name@version`") from None
     if not isinstance(found, Choice):
         raise AssertionError("a text is parsed to a choice")
     return found

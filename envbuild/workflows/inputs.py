@@ -271,7 +271,7 @@ def read_asked(
     """
     reader = _Reader(find_catalog(recipes))
     if content is None:
-        content = read_input(spec_path, limit_bytes=MAX_BYTES)
+        content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
     spec, reader.mistakes = examine(EnvSpec, content, spec_path)
     settings = reader.site(spec, site)
     if spec is None:

@@ -179,7 +179,10 @@ def _keys_of(plan: bytes) -> tuple[str, ...]:
     try:
         return tuple(str(layer["key"]) for layer in json.loads(plan)["layers"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RequestError("its plan cannot be read") from error
+        raise RequestError(
+            "its plan cannot be read",
+            hint="the image was changed, or another version made it: build it anew from its spec",
+        ) from error
 
 
 def _inputs_of(value: object) -> list[str]:

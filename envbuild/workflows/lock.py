@@ -114,12 +114,8 @@ def lock_spec(
     if previous is not None and upgrade is None and not differences(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
         for difference in tool_differences(previous, pins):
-            settings.emit(
-                Warned(
-                    text=difference.sentence,
-                    hint="layers that it makes are built anew; `--locked` keeps those of the lock, if all are there",
-                )
-            )
+            hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
+            settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
         lock = make_lock(

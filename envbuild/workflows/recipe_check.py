@@ -197,7 +197,11 @@ def _same_state(image: Path, source: RecipeSource) -> None:
     name = source.loaded.value.name
     there = {pin.name: pin.digest for pin in lock.recipes}
     if name not in there:
-        raise RequestError(f"the image does not hold the recipe `{name}`", at=Location(path=image))
+        raise RequestError(
+            f"the image does not hold the recipe `{name}`",
+            at=Location(path=image),
+            hint="name an image that was built with it",
+        )
     if there[name] != source.digest:
         problem = f"the image holds another state of the recipe `{name}` than {source.loaded.path}"
         hint = "build it again, or name the recipe's directory with --recipes"

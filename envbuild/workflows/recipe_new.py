@@ -189,7 +189,10 @@ def _write(texts: dict[str, str], target: Path) -> None:
                 file.write_text(text)
             shutil.move(whole, target)
     except OSError as error:
-        raise MachineError(f"`{target}` cannot be written: {error.strerror}") from error
+        raise MachineError(
+            f"`{target}` cannot be written: {error.strerror}",
+            hint="free some space, or name another directory",
+        ) from error
 
 
 def _next_steps(target: Path, name: str) -> str:

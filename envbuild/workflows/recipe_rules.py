@@ -78,11 +78,17 @@ def unfit_controls(source: RecipeSource, loaded: Loaded[Controls]) -> Iterator[E
         content = source.files.get(f"verify/{control.job}")
         if content is None:
             problem = f"there is no file `verify/{control.job}` in the recipe"
-            yield RequestError(problem, at=loaded.at("controls", index, "job"))
+            yield RequestError(
+                problem, at=loaded.at("controls", index, "job"), hint="name a job that is there, or write it"
+            )
             continue
         if (control.job, control.name) in seen:
             problem = f"the control `{control.name}` of {control.job} is there twice"
-            yield RequestError(problem, at=loaded.at("controls", index, "name"))
+            yield RequestError(
+                problem,
+                at=loaded.at("controls", index, "name"),
+                hint="give each control of a job a name of its own",
+            )
         seen.add((control.job, control.name))
         yield from _unknown_checks(source, loaded, index)
         if not (control.alone or control.before or control.changes):
@@ -92,7 +98,11 @@ def unfit_controls(source: RecipeSource, loaded: Loaded[Controls]) -> Iterator[E
         text = content.decode(errors="replace")
         if why := unfit(Spoiled(recipe=source.loaded.value.name, control=control, original=text)):
             problem = f"the control `{control.name}` does not fit: {why}"
-            yield RequestError(problem, at=loaded.at("controls", index, "changes"))
+            yield RequestError(
+                problem,
+                at=loaded.at("controls", index, "changes"),
+                hint="`changes` must name text that the job holds once",
+            )
 
 
 def _readme_mistakes(loaded: Loaded[Recipe]) -> Iterator[EnvbuildError]:
@@ -213,7 +223,11 @@ def _file_mistakes(source: RecipeSource) -> Iterator[EnvbuildError]:
         try:
             tree = ast.parse(content)
         except (SyntaxError, ValueError) as error:
-            yield RequestError(f"it is no Python: {error}", at=Location(path=path))
+            yield RequestError(
+                f"it is no Python: {error}",
+                at=Location(path=path),
+                hint="mend it: `python3 -m py_compile FILE` shows where",
+            )
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Assert):
@@ -222,7 +236,11 @@ def _file_mistakes(source: RecipeSource) -> Iterator[EnvbuildError]:
                 yield RequestError("a job that judges itself", at=at, hint=hint)
         stem = re.escape(name.removesuffix(".py"))
         if name not in started and not re.search(rf"^\s*(import|from) {stem}\b", every, flags=re.MULTILINE):
-            yield RequestError("no job starts or imports this file", at=Location(path=path))
+            yield RequestError(
+                "no job starts or imports this file",
+                at=Location(path=path),
+                hint="start it under `verify` in the recipe, or remove it",
+            )
 
 
 def _unknown_checks(source: RecipeSource, loaded: Loaded[Controls], index: int) -> Iterator[EnvbuildError]:

@@ -154,7 +154,9 @@ def _text(image: Path, name: str) -> str:
     try:
         return read_data(image, name).decode()
     except ValueError as error:
-        raise RequestError(f"the `{name}` in `{image.name}` is no text", at=Location(path=image)) from error
+        raise RequestError(
+            f"the `{name}` in `{image.name}` is no text", at=Location(path=image), hint=_ANEW
+        ) from error
 
 
 def _other_tools(lock: Lock, settings: Settings) -> tuple[str, ...]:

@@ -305,6 +305,9 @@ def _lent(injected: Mapping[str, Path]) -> dict[str, Scanned]:
             ) from error
         found = read[real]
         if found is None:
-            raise RequestError(f"the host's library `{path}` is no library")
+            raise RequestError(
+                f"the host's library `{path}` is no library",
+                hint="`mpi.libraries` or `fabric.libraries` of the site file names a shared library itself",
+            )
         lent[name] = found
     return lent

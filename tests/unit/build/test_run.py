@@ -181,7 +181,7 @@ class TestBuild:
             deadline = time.monotonic() + 10
             while workshop.store.get(A.key) is None and time.monotonic() < deadline:
                 time.sleep(0.01)
-            raise BuildError("the step failed")
+            raise BuildError("the step failed", hint="mend it")
 
         monkeypatch.setattr(host, "cores", lambda: 4)
         with monkeypatch.context() as patched:
@@ -226,7 +226,7 @@ class TestBuild:
             if sent.acquire(blocking=False):
                 os.kill(os.getpid(), signal.SIGINT)  # the kernel gives it to the main thread
             if not process.run(["sleep", "60"], env=ENV).ok:
-                raise BuildError("ended")
+                raise BuildError("ended", hint="mend it")
 
         wide = [layer(f"l{number}", f"/opt/{number}") for number in range(6)]
         plan = BuildPlan(

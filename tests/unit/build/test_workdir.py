@@ -34,7 +34,7 @@ def test_it_is_kept_after_a_failed_step_alone(variable: Path) -> None:
         raise RuntimeError
     assert not list(variable.iterdir())
     with pytest.raises(BuildError), passable_directory() as path:
-        raise BuildError("x")
+        raise BuildError("x", hint="mend it")
     assert path.exists()
 
 

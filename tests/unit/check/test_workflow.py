@@ -187,7 +187,7 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
     json: bool,
 ) -> None:
     def full(*_: object) -> None:
-        raise MachineError("the disk is full")
+        raise MachineError("the disk is full", hint="mend it")
 
     monkeypatch.setattr(files, "write_atomically", full)
     options = {"store": tmp_path / "s", "report": tmp_path / "r.json", "json": json}

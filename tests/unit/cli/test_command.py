@@ -112,13 +112,16 @@ def test_no_words_at_all_show_the_help(helps: dict[str, subprocess.CompletedProc
     assert said.stderr == helps["envbuild"].stdout
 
 
+_NO_SPEC = "error: there is no file `nowhere.yaml`\n\nhint: `envbuild init` writes a first spec\n"
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["build", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
-        (["lock", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
-        (["plan", "nowhere.yaml", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
-        (["fetch", "nowhere.yaml", "--to", "d", "--store", "s"], "error: there is no file `nowhere.yaml`\n"),
+        (["build", "nowhere.yaml", "--store", "s"], _NO_SPEC),
+        (["lock", "nowhere.yaml", "--store", "s"], _NO_SPEC),
+        (["plan", "nowhere.yaml", "--store", "s"], _NO_SPEC),
+        (["fetch", "nowhere.yaml", "--to", "d", "--store", "s"], _NO_SPEC),
         (
             ["inspect", "nowhere.sif"],
             "error: there is no image `nowhere.sif`\n\nhint: `envbuild build SPEC -o IMAGE.sif` makes one\n",
@@ -215,8 +218,9 @@ class TestBoundary:
         self, fail: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
     ) -> None:
         place = Location(path=Path("a.yaml"), line=1, column=2)
-        fail(ManyErrors([MachineError("second"), BuildError("first", at=place)]))
-        told = "error: first\n  --> a.yaml:1:2\n\nerror: second\n"
+        errors = [MachineError("second", hint="mend it"), BuildError("first", at=place, hint="do it again")]
+        fail(ManyErrors(errors))
+        told = "error: first\n  --> a.yaml:1:2\n\nhint: do it again\n\nerror: second\n\nhint: mend it\n"
         assert run(["inspect", "x.sif"], capsys) == (3, "", told)
 
     def test_an_interrupt(

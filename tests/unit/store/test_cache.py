@@ -322,7 +322,7 @@ class TestPrune:
         layer(store, "a")
 
         def needs() -> Needs:
-            raise RequestError("nobody knows")
+            raise RequestError("nobody knows", hint="mend it")
 
         with pytest.raises(RequestError, match="nobody knows"):
             run(store, needs)

@@ -235,15 +235,19 @@ class TestStage:
         with store.stage() as stage:
             assert stat.S_IMODE(stage.stat().st_mode) == 0o700
 
-    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, RequestError])
-    def test_it_is_gone_after_an_error(self, store: Store, error: type[BaseException]) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [RuntimeError("x"), KeyboardInterrupt(), RequestError("x", hint="mend it")],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_it_is_gone_after_an_error(self, store: Store, error: BaseException) -> None:
         def fail() -> None:
             with store.stage() as stage:
                 (stage / "sub").mkdir()
                 (stage / "sub" / "file").touch()
-                raise error("x")
+                raise error
 
-        with pytest.raises(error):
+        with pytest.raises(type(error)):
             fail()
         assert not list((store.root / "stage").iterdir())
 
@@ -251,7 +255,7 @@ class TestStage:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(BuildError), store.stage() as stage:
-            raise BuildError("x")
+            raise BuildError("x", hint="mend it")
         store.sweep()
         assert stage.exists(), "this process may still look at it"
         gone = stage.with_name(stage.name.replace(f"-{os.getpid()}-", "-99999999-"))

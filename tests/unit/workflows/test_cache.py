@@ -289,7 +289,7 @@ def test_keeping_over_a_store_of_others_is_a_note(
     image: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Store, path: Path, text: str) -> None:
-        raise MachineError("no")
+        raise MachineError("no", hint="mend it")
 
     monkeypatch.setattr(Store, "write", refuse)
     told: list[events.Event] = []

@@ -58,7 +58,7 @@ def test_the_file_says_the_same(tmp_path: Path) -> None:
 
 def test_what_the_work_raises_comes_through(tmp_path: Path) -> None:
     def work() -> None:
-        raise RequestError("wrong")
+        raise RequestError("wrong", hint="mend it")
 
     with pytest.raises(RequestError, match="wrong"):
         timed(work, Store(tmp_path), "some")
