@@ -407,3 +407,10 @@ def test_skips_are_found(tmp_path: Path, text: str, found: int) -> None:
     path = tmp_path / "test_one.py"
     path.write_text(text)
     assert len({line for line, _ in skips(path)}) == found
+
+
+def test_every_file_of_tests_is_collected(pytestconfig: pytest.Config) -> None:
+    passed_over = pytestconfig.getini("norecursedirs")
+    directories = {parent for path in (TOP / "tests").rglob("test_*.py") for parent in path.parents}
+    names = {path.name for path in directories if path.is_relative_to(TOP / "tests")}
+    assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in passed_over)]
