@@ -109,6 +109,11 @@ class ManyErrors(EnvbuildError):
 
 def of_system(error: OSError) -> EnvbuildError:
     """Return what to tell of a system's error that no room has put into words: which file, and why."""
+    if error.filename is None:
+        # Nothing else is written without its name being told: help, and what typer says.
+        return MachineError(
+            f"standard output cannot be written: {error.strerror}", hint="free some space behind it"
+        )
     problem = f"`{error.filename}`: {error.strerror}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return RequestError(problem, hint="name another path")

@@ -124,11 +124,12 @@ def record(words: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         if done.returncode != 0:
             print("errors: not all tests passed; what they provoked counts all the same", file=sys.stderr)
         for path in sorted(Path(name).iterdir()):
-            for test, file, line, told in json.loads(path.read_text()):
+            for called, file, line, told in json.loads(path.read_text()):
+                test, several, _ = called.partition("[")
                 inner = [site for site in by_file[file] if site.first <= line <= site.last]
                 if inner:
                     site = min(inner, key=lambda site: site.last - site.first)
-                    found[site.id].append({**told, "test": test})
+                    found[site.id].append({**told, "test": test, "here": told["here"] and not several})
     return found
 
 
@@ -148,12 +149,14 @@ def chosen(known: dict[str, dict[str, Any]], found: dict[str, list[dict[str, Any
     return result
 
 
-def _plainness(told: dict[str, Any]) -> tuple[int, str, str]:
-    return len(told["problem"]), told["problem"], told["test"]
+def _plainness(told: dict[str, Any]) -> tuple[bool, int, str, str]:
+    # First one that its test is held to while it runs.
+    return not told["here"], len(told["problem"]), told["problem"], told["test"]
 
 
 def plain(text: str) -> str:
     """Return a text without what differs from run to run: directories, digests, ports and temporary names."""
+    text = text.replace(f"{ROOT}/", "").replace(str(ROOT), "…")
     text = re.sub(r"(?<![\w.:/…])/(?:[\w.+@~-]+/)*(?:pytest-of|envbuild-)[^\s`'\"]*/", "/…/", text)
     text = re.sub(r"\b[0-9a-f]{12,}\b", "1234abcd…", text)
     text = re.sub(r"(127\.0\.0\.1|localhost):\d+", r"\1:8000", text)
@@ -166,11 +169,11 @@ def page(known: dict[str, dict[str, Any]]) -> str:
     chapters = {room: title for title, rooms in _CHAPTERS.items() for room in rooms}
     grouped: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for name, told in known.items():
-        grouped[chapters[name.split("/")[0]]].append(told)
+        grouped[chapters.get(name.split("/")[0], [*_CHAPTERS][-1])].append(told)
     lines = ["# What errors say", "", _LINE, ""]
     lines += [
-        f"Every error of envbuild, {len(known)} of them, as a test of the suite provokes it: what is wrong,",
-        "and what to do next. Where a file is wrong, file, line and column stand between the two. What is wrong",
+        f"The {len(known)} errors of envbuild, each as a test of the suite provokes it: what is wrong, and",
+        "what to do next. Where a file is wrong, file, line and column stand between the two. What is wrong",
         "is told all at once, as far as it can be seen.",
         "",
         "| exit code | what it means |",
@@ -188,8 +191,7 @@ def page(known: dict[str, dict[str, Any]]) -> str:
         if told_here:
             lines += ["", f"## {title}"]
         for told in told_here:
-            test = told["test"].partition("[")[0]
-            lines += ["", f"Exit code {told['exit_code']}, from `{test}`:", "", "```text"]
+            lines += ["", f"Exit code {told['exit_code']}, from `{told['test']}`:", "", "```text"]
             lines += [f"error: {told['problem']}", "", f"hint: {told['hint']}", "```"]
     return "\n".join(lines) + "\n"
 

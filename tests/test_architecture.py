@@ -414,3 +414,39 @@ def test_every_file_of_tests_is_collected(pytestconfig: pytest.Config) -> None:
     directories = {parent for path in (TOP / "tests").rglob("test_*.py") for parent in path.parents}
     names = {path.name for path in directories if path.is_relative_to(TOP / "tests")}
     assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in passed_over)]
+
+
+def _only_for_types(tree: ast.Module) -> set[str]:
+    """Names that a module imports where types are checked, and not at run time."""
+    blocks = [
+        node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    imports = [
+        node for block in blocks for node in block.body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
+
+
+def _used(node: ast.AST, names: AbstractSet[str]) -> Iterator[ast.Name]:
+    """Yield uses at run time of names that nothing around them imports."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        within = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
+        names = names - {
+            (alias.asname or alias.name).partition(".")[0] for one in within for alias in one.names
+        }
+    if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+        yield node
+    for field, value in ast.iter_fields(node):
+        if field not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _used(child, names)
+
+
+def test_what_is_imported_for_types_alone_is_not_used_at_run_time() -> None:
+    found = [
+        f"{where(path, name.lineno)}: {name.id}"
+        for path in sources()
+        for name in _used(tree_of(path), _only_for_types(tree_of(path)))
+    ]
+    assert not found

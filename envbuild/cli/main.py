@@ -6,6 +6,7 @@ nothing to do start fast.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -144,7 +145,8 @@ def _run(words: Sequence[str]) -> int:
         sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
         return 130
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or error.filename is None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        if isinstance(error, BrokenPipeError) or (error.filename is None and not full):
             raise
         return _tell(of_system(error))
     except Exception as error:

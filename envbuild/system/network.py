@@ -202,6 +202,7 @@ class Client:
         NetworkError
             Nobody answers, there is no page, or it is longer than any page should be.
         """
+        import requests  # noqa: PLC0415
 
         def receive() -> Page:
             with self._good_answer(address, "GET", {"Accept": accept}) as response:

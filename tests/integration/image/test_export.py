@@ -163,7 +163,7 @@ def test_what_is_said(images: Images, shared: Path, installed: Path) -> None:
         "gzip",
     ]
     refused = desk.envbuild(*words, code=2)
-    assert refused.stderr == "error: the form oci has no squashfs to compress by gzip\n"
+    assert refused.stderr.startswith("error: the form oci has no squashfs to compress by gzip\n")
 
 
 def test_a_squashfs_and_a_flat_sif_run(images: Images, room: Path, program: str) -> None:

@@ -351,7 +351,7 @@ def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
     ]
     assert [single.hint for single in error.each()] == [
         "did you mean `git`?",
-        None,
+        "`apt-cache search WORD` on a machine of that distribution finds names",
         "name one of them: nano, vim",
     ]
 

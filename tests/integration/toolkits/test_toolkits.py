@@ -15,9 +15,9 @@ from envbuild.check.controls import overlooked
 from tests.integration.conftest import ROOT, Desk
 from tests.support.controls import controls_of, one_of_each_job, subject_of
 
-# Each stands for a kind: a large framework, one that is compiled from its source, one of Python 2.7 on an
-# old base, and a cluster of its own.
-TOOLKITS = ("tensorflow", "horovod", "cntk", "spark")
+# Each stands for a kind: a large framework, one of Python 2.7 on an old base, and a cluster of its own. One
+# that is compiled from its source is the main job's affair (test_source).
+TOOLKITS = ("tensorflow", "cntk", "spark")
 SHARED = ("mpich", "pytorch")  # their controls run with the main job's image
 
 

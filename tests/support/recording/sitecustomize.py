@@ -31,7 +31,7 @@ def _note(error: Any, frame: FrameType | None, root: Path) -> None:
     if path.is_relative_to(root):
         file = path.relative_to(root).as_posix()
         told = {"kind": type(error).__name__, "exit_code": error.exit_code}
-        told |= {"problem": error.problem, "hint": error.hint}
+        told |= {"problem": error.problem, "hint": error.hint, "here": "pytest" in sys.modules}
         _found.setdefault((test, file, frame.f_lineno), told)
 
 

@@ -9,18 +9,22 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.plan.model import FilesStep, key_of_data
+from envbuild.errors import RequestError
+from envbuild.plan.model import FilesStep, Layer, key_of_data
 from envbuild.store import carried
 from envbuild.store.carried import Origin
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.store.verify import verify
 from envbuild.system.sealing import sealed
+from envbuild.workflows import layer as workflow
+from envbuild.workflows.settings import Settings
 from tests.unit.store.test_cache import flip
 
 Run = Callable[..., tuple[int, str, str]]
@@ -216,3 +220,17 @@ def test_sums_are_those_of_sha256sum(layers: Path) -> None:
     done = subprocess.run(["sha256sum", "-c", carried.SUMS], cwd=layers, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.count(": OK\n") == 4
+
+
+def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = (
+        Layer(name=name, key=f"sha256:{name * 64}", step=FilesStep(files=(), tools=())) for name in "ab"
+    )
+    plan = SimpleNamespace(parts=lambda: tuple(planned))
+    monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
+    monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
+    monkeypatch.setattr(workflow, "hold", lambda *_: None)
+    settings = Settings(store=Store(tmp_path / "store"))
+    with pytest.raises(RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"):
+        workflow.export_layers(Path("spec.yaml"), settings, to=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()

@@ -71,6 +71,10 @@ def _stray_file(recipe: Path) -> None:
     (recipe / "verify/stray.py").write_text("print()\n")
 
 
+def _no_python(recipe: Path) -> None:
+    (recipe / "verify/stray.py").write_text("print(\n")
+
+
 def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
     return lambda recipe: replaced(recipe / file, old, new)
 
@@ -79,6 +83,10 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
     ("spoil", "expected"),
     [
         (_no_readme, ["there is no README.md beside the recipe [thing]"]),
+        (
+            _no_python,
+            ["it is no Python: '(' was never closed (<unknown>, line 1) [thing/verify/stray.py]"],
+        ),
         (
             _in("README.md", "# thing\n", "thing\n"),
             ["README.md does not begin with a heading [thing/README.md]"],
@@ -352,3 +360,12 @@ class TestWhatTheJudgeMissed:
 
     def test_a_pass_is_missed(self) -> None:
         assert self.missed("PASS", "difference=0")[0] == "X1.y/losses-as-one-rank did not fail"
+
+
+def test_a_recipe_without_a_job_proves_nothing(recipes: Path) -> None:
+    path = recipes / "thing/recipe.yaml"
+    text = path.read_text()
+    path.write_text(text[: text.index("\nverify:") + 1])
+    assert any(
+        "the recipe has no mini job: nothing proves that its ranks talk" in line for line in told(recipes)
+    )
