@@ -14,7 +14,15 @@ from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
 from envbuild.image.sif import SifFile, read_sif
-from envbuild.image.sifformat import DATA_OFFSET, DESCRIPTORS_OFFSET, HEADER_BYTES, Descriptor, Kind
+from envbuild.image.sifformat import (
+    DATA_OFFSET,
+    DESCRIPTOR_BYTES,
+    DESCRIPTORS_OFFSET,
+    HEADER_BYTES,
+    HEADER_FIXED_BYTES,
+    Descriptor,
+    Kind,
+)
 from envbuild.image.squashfs import Entry, Squashfs
 
 _CHUNK_BYTES = 1024 * 1024
@@ -33,7 +41,7 @@ class Difference:
     part : int
         Index of the file system, the root's is 0; -1 for the SIF around them.
     path : str
-        In the image; for the SIF the name of an object, or ``header``.
+        In the image; for the SIF the name of an object, or ``header``, ``table`` or ``padding``.
     kind : str
         ``missing`` (only the first has it), ``extra`` (only the second), ``type``, ``content``,
         ``mode``, ``owner``, ``time``, ``link``, ``attributes``, or ``packing``: the same files,
@@ -67,6 +75,10 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
+# All that the descriptors name is the same, and so are they.
+_BETWEEN = Difference(part=-1, path="padding", kind="content", detail="between or behind the objects")
+
+
 def compare_images(first: Path, second: Path) -> Comparison:
     """Compare two images byte by byte; where they differ, find out in what.
 
@@ -80,12 +92,19 @@ def compare_images(first: Path, second: Path) -> Comparison:
         if _same(one, two, 0, 0, left.size_bytes, right.size_bytes) < 0:
             return Comparison(identical=True, added=(), differences=())
         added = tuple(Kind(thing.kind).name.lower() for thing in left.objects if thing.kind in _ADDED)
-        found = list(_objects(left, right, one, two))
-        for index, (mine, other) in enumerate(zip(left.partitions, right.partitions, strict=False)):
-            if _same(one, two, mine.offset, other.offset, mine.size, other.size) >= 0:
-                found += _file_systems(index, one, two, mine, other, first)
-        if not found and not added:
-            found += _tables(one, two, left.size_bytes, right.size_bytes)
+        # What was added lies behind all that was built.
+        end = min(left.size_bytes, right.size_bytes) if added else left.size_bytes
+        if _same(one, two, DATA_OFFSET, DATA_OFFSET, end - DATA_OFFSET, right.size_bytes - DATA_OFFSET) < 0:
+            found = list(_frames(left, one, two, signed=bool(added)))
+        else:
+            found = list(_objects(left, right, one, two))
+            others = {other.number: other for other in right.partitions}
+            for index, mine in enumerate(left.partitions):
+                other = others.get(mine.number)
+                if other and _same(one, two, mine.offset, other.offset, mine.size, other.size) >= 0:
+                    found += _file_systems(index, one, two, mine, other, first)
+            if not found:
+                found = list(_frames(left, one, two, signed=bool(added))) or [_BETWEEN]
     return Comparison(identical=False, added=added, differences=tuple(found))
 
 
@@ -196,13 +215,31 @@ def _title(thing: Descriptor) -> str:
     return thing.name or f"object {thing.number}"
 
 
-def _tables(one: BinaryIO, two: BinaryIO, size: int, other_size: int) -> Iterator[Difference]:
-    """Name the piece of a SIF's frame that differs where all that it frames is the same."""
-    at = _same(one, two, 0, 0, size, other_size)
-    where = (
-        "header" if at < HEADER_BYTES else "table" if DESCRIPTORS_OFFSET <= at < DATA_OFFSET else "padding"
-    )
-    yield Difference(part=-1, path=where, kind="content", detail=f"byte {at}")
+def _frames(left: SifFile, one: BinaryIO, two: BinaryIO, *, signed: bool) -> Iterator[Difference]:
+    """Name the pieces of the frames that differ: header, descriptors, and what lies between them.
+
+    Parameters
+    ----------
+    left : SifFile
+        Of the first.
+    signed : bool
+        Whether something was added to the first: that sets times and counts in the header, and uses up
+        descriptors.
+    """
+    mine, other = (os.pread(file.fileno(), DATA_OFFSET, 0) for file in (one, two))
+    titles = {thing.number: _title(thing) for thing in left.objects}
+    header = HEADER_FIXED_BYTES if signed else HEADER_BYTES
+    stretches = [("header", 0, header), ("padding", HEADER_BYTES, DESCRIPTORS_OFFSET)]
+    for at in range(DESCRIPTORS_OFFSET, DATA_OFFSET - DESCRIPTOR_BYTES + 1, DESCRIPTOR_BYTES):
+        thing = Descriptor.parse(mine[at : at + DESCRIPTOR_BYTES])
+        if thing is None or thing.kind not in _ADDED:
+            stretches.append(("table", at, at + DESCRIPTOR_BYTES))
+    for name, begin, end in stretches:
+        if mine[begin:end] != other[begin:end]:
+            at = begin + _parting(mine[begin:end], other[begin:end])
+            number = (begin - DESCRIPTORS_OFFSET) // DESCRIPTOR_BYTES + 1
+            of = f", in the descriptor of {titles.get(number, 'nothing')}" if name == "table" else ""
+            yield Difference(part=-1, path=name, kind="content", detail=f"byte {at}{of}")
 
 
 def _same(one: BinaryIO, two: BinaryIO, at: int, other_at: int, size: int, other_size: int) -> int:

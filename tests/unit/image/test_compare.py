@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -124,27 +125,66 @@ def test_one_layer_more(tmp_path: Path) -> None:
     assert Difference(part=-1, path="layer-1", kind="missing") in found
 
 
+def padding(image: Path) -> int:
+    """Return where a byte lies that belongs to no object."""
+    objects = sorted(read_sif(image).objects, key=lambda thing: thing.offset)
+    return next(one.end for one, two in pairwise(objects) if one.end < two.offset)
+
+
 def test_the_frame_alone(tmp_path: Path) -> None:
     image = small_image(tmp_path, TREE)
-    for at, where in ((60, "header"), (4096 + 60, "table"), (2000, "padding")):
+    end = image.stat().st_size - 1
+    frame = [
+        (60, "header", "byte 60"),
+        (2000, "padding", "byte 2000"),
+        # A kind: one that is read otherwise hides no other object.
+        (4096, "table", "byte 4096, in the descriptor of definition"),
+        (4096 + 60, "table", "byte 4156, in the descriptor of definition"),
+        (4096 + 585 * 40, "table", "byte 27496, in the descriptor of nothing"),
+        (padding(image), "padding", "between or behind the objects"),
+    ]
+    assert end > padding(image)
+    for at, where, told in frame:
         other = tmp_path / "other.sif"
         content = bytearray(image.read_bytes())
         content[at] ^= 1
         other.write_bytes(content)
         found = compare_images(image, other)
         assert not found.identical
-        assert [(each.path, each.detail) for each in found.differences] == [(where, f"byte {at}")]
+        assert [(each.path, each.detail) for each in found.differences] == [(where, told)]
 
 
-def test_a_signature_is_no_difference(tmp_path: Path) -> None:
-    image = small_image(tmp_path, TREE)
+def signed(image: Path, tmp_path: Path) -> Path:
     signed = tmp_path / "signed.sif"
     shutil.copy(image, signed)
     (tmp_path / "signature").write_text("not looked at\n")
     words = ["--datatype", "5", "--signhash", "1", "--signentity", "A" * 40, "--groupid", "1"]
     subprocess.run(["apptainer", "sif", "add", *words, signed, tmp_path / "signature"], check=True)
-    found = compare_images(signed, image)
+    return signed
+
+
+def test_a_signature_is_no_difference(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    found = compare_images(signed(image, tmp_path), image)
     assert (found.identical, found.added, found.differences) == (False, ("signature",), ())
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [
+        (50, ("header", "byte 50")),
+        (1000, ("padding", "byte 1000")),
+        (4096 + 60, ("table", "byte 4156, in the descriptor of definition")),
+    ],
+)
+def test_a_signature_hides_nothing(at: int, told: tuple[str, str], tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE)
+    path = signed(image, tmp_path)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    (one,) = compare_images(path, image).differences
+    assert (one.path, one.detail) == told
 
 
 def test_a_file_system_that_cannot_be_read(tmp_path: Path) -> None:
