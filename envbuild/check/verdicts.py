@@ -1,6 +1,6 @@
 """Verdicts: what was last proven of an image, on which kind of host.
 
-One file for each image digest and host fingerprint, below the store:
+One file for each image digest and host fingerprint, sealed by a digest of its text, below the store:
 ``verdicts/<image digest>/<fingerprint>.json``. A verdict counts on hosts with
 the same fingerprint; on any other it is stale.
 """
@@ -18,8 +18,9 @@ from envbuild.check.report import Report
 from envbuild.errors import RequestError
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.system.sealing import check_seal, sealed
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 _LIMIT_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -98,7 +99,7 @@ def record(store_root: Path, report: Report) -> Path | None:
         raise RequestError(
             f"`{path.parent}` cannot be made: {error.strerror}", hint="name a store with --store"
         ) from error
-    files.write_atomically(path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+    files.write_atomically(path, (sealed(json.dumps(data, indent=1, sort_keys=True)) + "\n").encode())
     return path
 
 
@@ -142,7 +143,7 @@ def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdi
 def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
     """Return what a record says; None for one that is damaged: it proves nothing."""
     try:
-        data = json.loads(files.read_input(path, limit_bytes=_LIMIT_BYTES))
+        data = json.loads(check_seal(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode().rstrip("\n")))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
         if _hex(data["fingerprint"]) != path.stem:

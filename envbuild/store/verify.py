@@ -12,10 +12,13 @@ from typing import Literal
 from envbuild.store.pins import damaged_pins
 from envbuild.store.store import LayerRecord, Store, read_record
 from envbuild.system import host
-from envbuild.system.files import sha256
+from envbuild.system.files import open_regular, sha256
+from envbuild.system.sealing import check_seal
 
-What = Literal["record", "blob", "file", "pin", "stranger"]
+What = Literal["record", "blob", "file", "note", "pin", "stranger"]
 
+# Where what can be found out again is noted: nobody uses one that is damaged.
+_NOTES = ("scans", "unchanged", "verdicts")
 _HEX = r"[0-9a-f]{64}"
 
 
@@ -26,7 +29,8 @@ class Damage:
     Attributes
     ----------
     what : str
-        ``record``, ``blob``, ``file``, ``pin``, or ``stranger``: what no store writes there.
+        ``record``, ``blob``, ``file``, ``note`` (what was read of a blob, what a test came to, what a build
+        told), ``pin``, or ``stranger``: what no store writes there.
     id : str
         Layer key, blob digest or hex digest that the name stands for; empty where it is none.
     path : Path
@@ -50,8 +54,8 @@ class Verified:
 
     Attributes
     ----------
-    layers, blobs, files : int
-        How many records, squashfs and locked files were looked at (count).
+    layers, blobs, files, notes : int
+        How many records, squashfs, locked files and notes were looked at (count).
     size_bytes : int
         How much of them was read.
     damages : tuple of Damage
@@ -61,6 +65,7 @@ class Verified:
     layers: int
     blobs: int
     files: int
+    notes: int
     size_bytes: int
     damages: tuple[Damage, ...]
 
@@ -94,6 +99,8 @@ def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Ver
     for shelf, file in contents.items():
         if file is not None and (problem := _wrong(shelf.name, digests[file], file, [], names)) is not None:
             damages.append(Damage(what="file", id=shelf.name, path=file, problem=problem))
+    notes, spoilt = _notes(store)
+    damages += spoilt
     damages += _without_blob(store, records, {path.name for path in blobs})
     damages += [
         Damage(what="pin", id="", path=path, problem="it cannot be read: nobody knows what it keeps")
@@ -103,6 +110,7 @@ def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Ver
         layers=len(records),
         blobs=len(blobs),
         files=len(shelves),
+        notes=notes,
         size_bytes=sum(size for size, _ in digests.values()),
         damages=tuple(sorted(damages, key=lambda damage: str(damage.path))),
     )
@@ -151,6 +159,21 @@ def _records(store: Store) -> tuple[list[LayerRecord], list[Damage]]:
             continue
         records.append(record)
     return records, damages
+
+
+def _notes(store: Store) -> tuple[int, list[Damage]]:
+    """Hold the notes to their seals; return how many there are, and those that are damaged."""
+    paths = [path for name in _NOTES for path in sorted((store.root / name).rglob("*.json"))]
+    damages = []
+    for path in paths:
+        try:
+            with open_regular(path) as stream:
+                check_seal(stream.read().decode().rstrip("\n"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            damages.append(Damage(what="note", id="", path=path, problem=f"it cannot be used: {error}"))
+    return len(paths), damages
 
 
 def _named(root: Path, damages: list[Damage]) -> list[Path]:

@@ -49,6 +49,8 @@ class Checked:
             return "remove it"
         if damage.what == "pin":
             return "remove it, and build or pin again what it was for: until then nothing is pruned"
+        if damage.what == "note":
+            return "`--repair` puts it aside; nothing uses it, and it is found out anew"
         users = self.users(damage)
         specs = sorted({self.specs[label] for label in users if label in self.specs})
         thin = any(label.startswith("thin installation ") for label in users)
@@ -66,6 +68,7 @@ class Checked:
             "layers": found.layers,
             "blobs": found.blobs,
             "files": found.files,
+            "notes": found.notes,
             "size_bytes": found.size_bytes,
             "damages": [
                 {
@@ -93,7 +96,7 @@ class Checked:
         count = len(found.damages)
         outcome = f"{count} damaged" if count else "all whole"
         lines.append(
-            f"{found.layers} layers, {found.blobs} blobs, {found.files} locked files,"
+            f"{found.layers} layers, {found.blobs} blobs, {found.files} locked files, {found.notes} notes,"
             f" {found.size_bytes / 1e6:.1f} MB read: {outcome}"
         )
         return "\n".join(lines)

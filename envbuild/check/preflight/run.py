@@ -48,6 +48,7 @@ from envbuild.lock.text import load
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import read_input
+from envbuild.system.sealing import check_seal, sealed
 
 _MAX_SCAN_BYTES = 512 << 20
 # Coarser than the clock of any file system that holds images.
@@ -255,14 +256,15 @@ def _kept(store: Store, digest: str) -> Path | None:
 
 def _read(path: Path) -> LayerScan | None:
     try:
-        return from_json(read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode())
+        return from_json(check_seal(read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()))
     except (RequestError, ValueError):
         return None
 
 
 def _write(store: Store, path: Path, text: str) -> None:
     try:
-        store.write(path, text)
+        # What one flipped bit turns into another library would decide a verdict.
+        store.write(path, sealed(text))
     except EnvbuildError:
         return  # who may only read a store looks anew each time
 

@@ -18,7 +18,7 @@ from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
 from envbuild.image.squashfs import Entry, Squashfs
 
 # Raised whenever a scan sees more, or writes it otherwise.
-SCAN_FORMAT = 4
+SCAN_FORMAT = 5
 
 # What says where the loader, and Python, look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")

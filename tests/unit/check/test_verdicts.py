@@ -11,6 +11,7 @@ from envbuild.check.findings import Finding
 from envbuild.check.report import Report
 from envbuild.errors import RequestError
 from envbuild.system.fingerprint import HostFingerprint
+from envbuild.system.sealing import sealed
 
 IMAGE = "sha256:" + "ab" * 32
 HERE = HostFingerprint(facts={"kernel": "6.2", "cpu": "x"})
@@ -85,7 +86,7 @@ def test_a_test_that_proved_nothing_leaves_no_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 1},
         {"passed": "yes"},
         {"ranks": "2"},
         {"when": "now\n"},
@@ -99,7 +100,18 @@ def test_a_test_that_proved_nothing_leaves_no_verdict(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_record_proves_nothing(tmp_path: Path, change: dict[str, object]) -> None:
     path = verdicts.record(tmp_path, report(HERE, PASS))
     assert path is not None
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    data = json.loads(path.read_text())
+    del data["seal"]
+    path.write_text(sealed(json.dumps(data)))
+    assert verdicts.latest(tmp_path, IMAGE, here=HERE) is not None
+    path.write_text(sealed(json.dumps({**data, **change})))
+    assert verdicts.latest(tmp_path, IMAGE, here=HERE) is None
+
+
+def test_a_failure_does_not_become_a_success_by_a_changed_word(tmp_path: Path) -> None:
+    path = verdicts.record(tmp_path, report(HERE, FAIL))
+    assert path is not None
+    path.write_text(path.read_text().replace('"passed": false', '"passed": true'))
     assert verdicts.latest(tmp_path, IMAGE, here=HERE) is None
 
 

@@ -338,6 +338,17 @@ class TestVerify:
         assert (found.layers, found.blobs, found.files, found.damages) == (1, 1, 1, ())
         assert found.size_bytes == len(b"bytes of a") + 4
 
+    @pytest.mark.parametrize("place", ["scans/5-ab/cd", "unchanged", "verdicts/ab"])
+    def test_a_note_of_another_word(self, store: Store, place: str) -> None:
+        path = store.directory(place) / "x.json"
+        path.write_text(sealed('{"passed": false}') + "\n")
+        assert (verify(store).notes, verify(store).damages) == (1, ())
+        path.write_text(path.read_text().replace("false", "true"))
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.path) == ("note", path)
+        assert put_aside(store, [damage]) == [path]
+        assert verify(store).damages == ()
+
     def test_an_empty_one_stays_unmade(self, store: Store) -> None:
         assert verify(store).damages == ()
         assert not store.root.exists()

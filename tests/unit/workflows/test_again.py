@@ -13,6 +13,7 @@ import pytest
 from envbuild.events import Warned
 from envbuild.store.store import Store
 from envbuild.system import noted, tools
+from envbuild.system.sealing import sealed
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows import again
 from envbuild.workflows.again import Wanted, recall, remember
@@ -113,7 +114,7 @@ def test_an_image_that_was_written_just_now_is_looked_at(
     assert recall(wanted, settings) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"[]", sealed('{"format": 1}').encode(), b"\xff"])
 def test_a_note_that_is_damaged_is_none(wanted: Wanted, settings: Settings, content: bytes) -> None:
     wanted.place(settings.store).write_bytes(content)
     assert recall(wanted, settings) is None

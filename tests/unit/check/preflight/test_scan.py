@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,12 +122,16 @@ def test_each_file_system_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert preflight(image, kept.store, intact=True)[1] == first
 
 
-def test_a_damaged_scan_is_read_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoil", [lambda text: text[:-40], lambda text: text.replace("libc.so.6", "libc.so.7")]
+)
+def test_a_damaged_scan_is_read_anew(tmp_path: Path, spoil: Callable[[str], str]) -> None:
     image, kept = small_image(tmp_path, BASE, LAYER), Kept(tmp_path / "store")
     first = preflight(image, kept.store)[1]
     whole = [path.read_text() for path in kept.files()]
     for path in kept.files():
-        path.write_text(path.read_text()[:-40])
+        path.write_text(spoil(path.read_text()))
+    assert [path.read_text() for path in kept.files()] != whole
     assert preflight(image, kept.store)[1] == first
     assert [path.read_text() for path in kept.files()] == whole
 
