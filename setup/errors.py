@@ -136,13 +136,14 @@ def record(words: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
 def chosen(known: dict[str, dict[str, Any]], found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return one example of each error that is still in the source, the plainest of what was seen."""
     result = {}
+    ran = {told["test"] for seen in found.values() for told in seen}
     for name in sorted(sites()):
         seen = [
             {**told, **{key: plain(told[key]) for key in ("problem", "hint")}} for told in found.get(name, ())
         ]
-        # A known example stays as long as its test still says it.
+        # A known example stays as long as its test still says it, or did not run.
         old = known.get(name)
-        if old is not None and (not seen or old in seen):
+        if old is not None and (not seen or old in seen or old["test"] not in ran):
             result[name] = old
         elif seen:
             result[name] = min(seen, key=_plainness)

@@ -180,10 +180,13 @@ def _is_file(place: Path) -> bool:
 
 
 def _not_here(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
-    names = ", ".join(sorted(file_name(pin) for pin in missing if not isinstance(pin, RootPin)))
-    if names:
+    lacking = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=file_name)
+    if lacking:
+        size = sum(pin.size_bytes for pin in lacking) / 1e6
+        names = "".join(f"\n  {file_name(pin)}" for pin in lacking)
         yield RequestError(
-            f"locked files are not on this machine, which is to do without network: {names}",
+            f"locked files are not on this machine, which is to do without network:"
+            f" {len(lacking)}, {size:.1f} MB{names}",
             at=Location(path=asked.path),
             hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
         )

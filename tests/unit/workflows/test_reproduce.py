@@ -186,7 +186,7 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
     made = make(tmp_path, plan_of(pins), plan_of(pins), pins)
     lock = replace(lock_of(asked(), base_debs=(), python=gone), tools=pins)
     write(made, lock, plan, trees_of(made), store)
-    with pytest.raises(RequestError, match=r"alpha-1.0.*beta-1.0") as caught:
+    with pytest.raises(RequestError, match=r"alpha-1.0.*\n  beta-1.0") as caught:
         reproduce_image(made, settings, offline=True)
     assert "--from DIR" in str(caught.value.hint)
     assert caught.value.exit_code == 2
