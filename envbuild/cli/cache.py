@@ -139,6 +139,8 @@ def pin(thing: ThingArgument, store: StoreOption = None) -> None:
 
     made = pin_thing(thing, Settings.of(store=store, apptainer=None, recipes=None, site=None))
     say(f"{made.label}: {len(made.keys)} layers and {len(made.files)} files are kept")
+    if made.kind == "lock" and not made.keys:
+        say("no image was built of it over this store, which knows layers by their images: pin these by KEY")
 
 
 @app.command("unpin")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from envbuild.cli.options import JsonOption, RecipesOption, SiteOption, SpecArgument, StoreOption, put, say
+from envbuild.errors import RequestError, raise_all
 
 app = typer.Typer(
     help="Carry finished layers to a machine that cannot build them.",
@@ -22,7 +23,8 @@ app = typer.Typer(
 def export(
     spec: SpecArgument,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False)
+        str,  # a path that is empty would become the working directory
+        typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False),
     ],
     flat: Annotated[
         bool, typer.Option("--flat", help="The one layer of the flat image instead of the layered one's.")
@@ -40,13 +42,15 @@ def export(
     from envbuild.workflows.layer import export_layers  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
+    if not to:
+        raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        moved = export_layers(spec, settings, to=to, flat=flat)
+        moved = export_layers(spec, settings, to=Path(to), flat=flat)
     if json:
         put(json_text.dumps(moved.to_data()))
     say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    say(f"next: carry {shlex.quote(str(to))}, the spec and its lock; there, `envbuild layer import DIR`")
+    say(f"next: carry {shlex.quote(to)}, the spec and its lock; there, `envbuild layer import DIR`")
 
 
 @app.command("import")
@@ -71,6 +75,7 @@ def import_(
         moved = import_layers(directory, settings)
     if json:
         put(json_text.dumps(moved.to_data()))
+    raise_all(moved.wrong)
     new = sum(row.state == "imported" for row in moved.rows)
     say(f"{new} of {len(moved.rows)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
     say("next: envbuild build SPEC --locked")

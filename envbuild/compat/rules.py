@@ -316,7 +316,7 @@ def _table_mistakes(loaded: Loaded[RuleFile], name: str, table: Table) -> Iterat
         at = loaded.at("tables", name, "rows", index, "match")
         if len(row.match) != len(table.columns):
             yield RequestError(
-                f"a row of `{name}` has {len(table.columns)} columns",
+                f"a row of `{name}` has as many entries as the table has columns, {len(table.columns)}",
                 at=at,
                 hint="write one entry for each column",
             )
@@ -382,7 +382,7 @@ def _condition_mistakes(
             )
         elif len(by) != len(tables[operand.table].columns):
             yield RequestError(
-                f"`{operand.table}` has {len(tables[operand.table].columns)} columns",
+                f"`{operand.table}` has another number of columns: {len(tables[operand.table].columns)}",
                 at=at,
                 hint="name as many facts under `by`, in their order",
             )

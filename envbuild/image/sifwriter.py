@@ -40,7 +40,7 @@ _SQUASHFS_MAGIC = b"hsqs"
 _COPY_BYTES = 64 * 1024 * 1024
 # What copy_file_range says where two file systems, or one of a kind, cannot do it.
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EIO)
-_VERIFY = "`envbuild cache verify` finds what is damaged"
+_VERIFY = "`envbuild cache verify --repair` puts aside what is damaged; then build it again"
 _HINT = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -339,7 +339,11 @@ class _Apt:
             reason = apttext.conflict(output) or apttext.complaint(output)
             problem = f"the Debian packages cannot be installed together: {reason}"
             errors.append(
-                RequestError(problem, at=at, hint="`envbuild lock SPEC --upgrade` takes newer versions")
+                RequestError(
+                    problem,
+                    at=at,
+                    hint="leave one out under `packages.system`, or `envbuild lock SPEC --upgrade`",
+                )
             )
         raise_all(errors)
 
@@ -369,7 +373,8 @@ class _Apt:
         )
         if finished.timed_out:
             raise MachineError(
-                f"apt did not end within {_TIMEOUT_S:.0f} s", hint="is the network slow or cut?"
+                f"apt did not end within {_TIMEOUT_S:.0f} s",
+                hint="`envbuild doctor lock --online` tells whether its archives answer",
             )
         return finished
 

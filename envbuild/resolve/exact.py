@@ -163,7 +163,9 @@ class Finder:
         try:
             return network.Page(address=page.as_uri(), content=page.read_bytes(), kind="text/html")
         except OSError as error:
-            raise network.NetworkError(f"`{page}` cannot be read: {error.strerror}", gone=True) from error
+            raise network.NetworkError(
+                f"`{page}` cannot be read: {error.strerror}", gone=True, hint=network.OTHER
+            ) from error
 
     def _at(self) -> Location:
         return Location(path=self.asked.path)

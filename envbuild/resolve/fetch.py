@@ -188,7 +188,8 @@ def _not_here(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
             f"locked files are not on this machine, which is to do without network:"
             f" {len(lacking)}, {size:.1f} MB{names}",
             at=Location(path=asked.path),
-            hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here",
+            hint="`envbuild fetch SPEC --to DIR` where there is a network, then `--from DIR` here;"
+            " or `layer export` there and `layer import` here",
         )
 
 
@@ -333,7 +334,7 @@ class _Downloads:
                 except OSError as error:
                     missing = isinstance(error, FileNotFoundError)
                     raise network.NetworkError(
-                        f"`{local}` cannot be read: {error.strerror}", gone=missing
+                        f"`{local}` cannot be read: {error.strerror}", gone=missing, hint=network.OTHER
                     ) from error
                 report(part.stat().st_size)
                 return

@@ -40,14 +40,22 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     at = Location(path=asked.base_path)
     if root.kind == "oci":
         if not is_directory(place):
-            raise RequestError(f"there is no directory `{place}`", at=at, hint="`place` names an OCI layout")
+            raise RequestError(
+                f"there is no directory `{place}`",
+                at=at,
+                hint="mend `place` under `root` of the base image: it names an OCI layout",
+            )
         return tuple(_Layout(place, at, asked.architecture).layers(root.sha256))
     try:
         is_file = place.is_file()
     except OSError as error:
         raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at, hint=_READABLE) from None
     if not is_file:
-        raise RequestError(f"there is no file `{place}`", at=at, hint="`place` under `root` names it")
+        raise RequestError(
+            f"there is no file `{place}`",
+            at=at,
+            hint="mend `place` under `root` of the base image, or put the file there",
+        )
     if not _NAME.fullmatch(place.name):
         raise RequestError(
             f"`{place.name}` cannot be locked", at=at, hint="call it by letters, digits, `.`, `_` and `-`"
@@ -133,7 +141,9 @@ class _Layout:
         for one in manifests:
             platform = one.get("platform") if isinstance(one, dict) else None
             if isinstance(platform, dict) and platform.get("architecture") == self._architecture:
-                return f"its image for {self._architecture} is {self._hex(one)}"
+                return (
+                    f"write the digest of its image for {self._architecture} in its place: {self._hex(one)}"
+                )
         return None
 
     def _wrong(self, digest: str, problem: str, hint: str | None = None) -> EnvbuildError:

@@ -284,7 +284,8 @@ class Uv:
         at = Location(path=self.asked.path)
         if finished.timed_out:
             return MachineError(
-                f"uv did not end within {_TIMEOUT_S:.0f} s", hint=f"its output is in {self.log}"
+                f"uv did not end within {_TIMEOUT_S:.0f} s",
+                hint=f"read why in {self.log}; `envbuild doctor lock --online` asks the indexes",
             )
         if "No solution found" not in stderr:
             if any(word in stderr for word in _UNREACHABLE):
@@ -295,7 +296,10 @@ class Uv:
             said = next(
                 (line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason"
             )
-            return MachineError(f"uv failed: {redact_text(said[7:])}", hint=f"its output is in {self.log}")
+            return MachineError(
+                f"uv failed: {redact_text(said[7:])}",
+                hint=f"read why in {self.log}; `envbuild doctor lock --online` asks the indexes",
+            )
         base = self.asked.base
         sourced = uvtext.without_wheels(stderr)
         if sourced:
@@ -306,7 +310,9 @@ class Uv:
                 at=at,
                 hint=f"{uvtext.reason(stderr)}; a source archive is built where a recipe says how (`source`)",
             )
-        hint = self._origin_hint(stderr) or f"uv's whole reasoning is in {self.log}"
+        hint = (
+            self._origin_hint(stderr) or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
+        )
         if self.offline:
             hint = f"only what is on this machine was asked; {hint}"
         reason = uvtext.reason(stderr)

@@ -82,7 +82,7 @@ class Offer:
         return self.file.endswith(".whl")
 
 
-_REPORT = "another uv than the one that came with envbuild? if not, please report it"
+_REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it stays, please report it"
 
 
 def platform(architecture: str, glibc: str) -> str:

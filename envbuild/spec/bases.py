@@ -115,7 +115,11 @@ def none_fits(needs: Sequence[Need], bases: Sequence[Loaded[BaseImage]], archite
     known = ", ".join(f"{base.value.name} (Python {base.value.python.version})" for base in here)
     if not here:
         at = needs[0].at if needs else None
-        yield RequestError(f"no base image is made for {architecture}", at=at, hint="a definition names it")
+        yield RequestError(
+            f"no base image is made for {architecture}",
+            at=at,
+            hint="write a definition for it: docs/bases.md",
+        )
         return
     alone = [need for need in needs if first_fitting([need], here, architecture) is None]
     for need in alone:
@@ -147,7 +151,7 @@ def finished_root_mistakes(
     if base.root is None:
         return
     there = set(base.packages)
-    hint = "what it has itself its definition may name under `packages`"
+    hint = "if the root has it, list it under `packages` of the base image; else take a base made of packages"
     for number, name in enumerate(spec.value.packages.system):
         if name not in there:
             problem = f"`{name}` cannot be added: the base image `{base.name}` is a finished root"

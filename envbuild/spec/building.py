@@ -82,7 +82,7 @@ def against_mistakes(
                 by = chosen.recipe.name
                 problem = f"the recipe `{by}` compiles against `{other}`, which owns no distribution"
                 hint = (
-                    "another MPI has its headers in a layer of its own"
+                    "write another MPI, `mpi: mpich` say: its headers are in a layer of its own"
                     if name == "mpi"
                     else "name one that owns its distribution"
                 )

@@ -19,13 +19,17 @@ from envbuild.spec.satisfiable import can_be_met
 Mistakes = Iterator[EnvbuildError]
 
 # Where a spec's files must not go, and why.
-_OWNED = "another layer owns it"
-_HIDDEN = "the runtime mounts its own there"
+_OWNED = "another layer owns it: choose a place outside of it"
+_HIDDEN = "the runtime mounts its own there: choose another place"
 _LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
 RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), _OWNED),
-    **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch"), "the image keeps its own story there"),
-    **dict.fromkeys(("/environment", "/singularity"), "the image keeps its own story there"),
+    **dict.fromkeys(
+        ("/.envbuild", "/.singularity.d", "/ch"), "the image keeps its own story there: choose another place"
+    ),
+    **dict.fromkeys(
+        ("/environment", "/singularity"), "the image keeps its own story there: choose another place"
+    ),
     **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
     **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
     "/etc/localtime": _HIDDEN,

@@ -149,7 +149,7 @@ def read_yaml(content: bytes, path: Path) -> Document:
 
 def _empty(path: Path) -> RequestError:
     return RequestError(
-        "the file is empty", at=Location(path=path), hint="`envbuild init` writes a first spec"
+        "the file is empty", at=Location(path=path), hint="docs/reference has an example of each kind of file"
     )
 
 

@@ -23,7 +23,9 @@ FORMAT = 1
 SUMS = "SHA256SUMS"
 _HEX = r"[0-9a-f]{64}"
 # The manifest of a root with 100,000 files has some 15 MB.
-_LIMIT_BYTES = 256 << 20
+_LIMIT_BYTES = 64 << 20
+_PATH = re.compile(r"(?!/)(?:(?!\.{1,2}(?:/|$))[^/\0]+(?:/|$))+(?<!/)")
+_ENTRY = re.compile(r"d [0-7]{4}|f [0-7]{4} [0-9a-f]{64}|l [^\0]+|whiteout", re.DOTALL)
 
 KeyOf = Callable[[str, object, list[str]], str]
 
@@ -94,16 +96,28 @@ def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
         content = stream.read(_LIMIT_BYTES + 1)
     if len(content) > _LIMIT_BYTES:
         raise ValueError(f"it is larger than {_LIMIT_BYTES} bytes")
-    text = check_seal(content.decode().removesuffix("\n"))
+    try:
+        text = check_seal(content.decode().removesuffix("\n"))
+    except UnicodeDecodeError:
+        raise ValueError("it is no text") from None
     try:
         data = json.loads(text)
-        if data["format"] != FORMAT:
+    except (ValueError, RecursionError, MemoryError):
+        raise ValueError("it is no manifest of a layer") from None
+    try:
+        if type(data["format"]) is not int or data["format"] != FORMAT:
             raise ValueError("another version of envbuild made it")
         record, made = record_of(data["layer"]), data["made_by"]
-        key = key_of(made["kind"], made["step"], made["inputs"])
+        kind, step, inputs = made["kind"], made["step"], made["inputs"]
+        if not (isinstance(kind, str) and isinstance(step, dict) and isinstance(inputs, list)):
+            raise ValueError("it is no manifest of a layer")
+        key = key_of(kind, step, inputs)
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError("it is no manifest of a layer") from error
-    if not all(re.fullmatch(rf"sha256:{_HEX}", digest) for digest in (record.key, record.blob)):
+    digests = (record.key, record.blob, *inputs)
+    sound = all(re.fullmatch(rf"sha256:{_HEX}", str(digest)) for digest in digests)
+    sound = sound and record.name.isprintable() and all(map(_PATH.fullmatch, record.tree.entries))
+    if not sound or not all(map(_ENTRY.fullmatch, record.tree.entries.values())):
         raise ValueError("it is no manifest of a layer")
     if manifest_name(record.key) != path.name:
         raise ValueError(f"it is that of layer {record.name}, {record.key[7:19]}…")
@@ -119,5 +133,5 @@ def sums(directory: Path) -> str:
     """
     names = sorted(path.name for path in directory.iterdir())
     lines = [f"{name[:64]}  {name}\n" for name in names if re.fullmatch(rf"{_HEX}\.squashfs", name)]
-    lines += [f"{sha256(path)}  {path.name}\n" for path in manifests(directory)]
+    lines += [f"{sha256(path)}  {path.name}\n" for path in manifests(directory) if path.is_file()]
     return "".join(sorted(lines, key=lambda line: line[66:]))

@@ -120,10 +120,11 @@ class Store:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refusal(error) from error
+            raise self.refusal(error) from error
         return path
 
-    def _refusal(self, error: OSError) -> EnvbuildError:
+    def refusal(self, error: OSError) -> EnvbuildError:
+        """Return what to tell where the store cannot be written."""
         if error.errno in _FULL:
             return BuildError(
                 f"no space left in the store `{self.root}`",
@@ -192,19 +193,29 @@ class Store:
         tuple
             The record, and the digest of an earlier, different blob of the
             same key (a broken promise) or None.
+
+        Raises
+        ------
+        MachineError
+            The store cannot be written.
+        BuildError
+            The disk is full.
         """
         earlier = self.get(key)
         blob = "sha256:" + sha256(squashfs)
         record = LayerRecord(key=key, name=name, blob=blob, size_bytes=squashfs.stat().st_size, tree=tree)
         target = self.blob_path(blob)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        squashfs.chmod(0o444)
-        sync(squashfs)
-        if target.is_dir() and not target.is_symlink():
-            # No store makes one, and no file can take its place.
-            self.put_aside(target)
-        squashfs.replace(target)
-        sync(target.parent)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            squashfs.chmod(0o444)
+            sync(squashfs)
+            if target.is_dir() and not target.is_symlink():
+                # No store makes one, and no file can take its place.
+                self.put_aside(target)
+            squashfs.replace(target)
+            sync(target.parent)
+        except OSError as error:
+            raise self.refusal(error) from error
         self._write_record(record)
         return record, earlier.blob if earlier is not None and earlier.blob != blob else None
 
@@ -257,7 +268,7 @@ class Store:
         except OSError as error:
             with contextlib.suppress(OSError):
                 staged.unlink(missing_ok=True)
-            raise self._refusal(error) from error
+            raise self.refusal(error) from error
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
@@ -273,7 +284,7 @@ class Store:
         try:
             path = private_directory(self.directory("stage"))
         except OSError as error:
-            raise self._refusal(error) from error
+            raise self.refusal(error) from error
         # A shared store's directories may be set-group-ID: ours must not be, modes become bytes.
         path.chmod(0o700)
         try:
@@ -283,7 +294,7 @@ class Store:
         except BaseException as error:
             remove(path)
             if isinstance(error, OSError) and error.errno in _FULL:
-                raise self._refusal(error) from error
+                raise self.refusal(error) from error
             raise
         remove(path)
 

@@ -36,6 +36,7 @@ _REACH = (
     "`envbuild doctor --online` asks every address; proxies come from https_proxy, mirrors from `origins`"
     " of the site file"
 )
+OTHER = "mend or replace that address: `origins` of the site file, or pip's or apt's configuration, names it"
 
 
 class NetworkError(MachineError):
@@ -173,7 +174,9 @@ class Client:
             try:
                 return path.stat().st_size
             except OSError as error:
-                raise NetworkError(f"`{path}` cannot be read: {error.strerror}", gone=True) from error
+                raise NetworkError(
+                    f"`{path}` cannot be read: {error.strerror}", gone=True, hint=OTHER
+                ) from error
 
         def ask(method: str) -> int | None:
             # The length of the file itself: a compressed transfer must not be counted.
@@ -211,7 +214,9 @@ class Client:
                     for chunk in response.iter_content(_CHUNK_BYTES):
                         content += chunk
                         if len(content) > _PAGE_LIMIT_BYTES:
-                            raise NetworkError(f"{redact(address)} is longer than a page should be")
+                            raise NetworkError(
+                                f"{redact(address)} is longer than a page should be", hint=OTHER
+                            )
                 except requests.RequestException as error:
                     raise _TransientError(f"{redact(address)} was cut: {type(error).__name__}") from error
                 kind = response.headers.get("Content-Type", "")
@@ -313,7 +318,9 @@ class Client:
         except requests.exceptions.ConnectionError as error:
             raise _TransientError(f"{redact(address)} cannot be reached") from error
         except (requests.RequestException, UnicodeError) as error:
-            raise NetworkError(f"{redact(address)} cannot be asked: it is no usable address") from error
+            raise NetworkError(
+                f"{redact(address)} cannot be asked: it is no usable address", hint=OTHER
+            ) from error
         with response:
             yield response
 
@@ -368,7 +375,9 @@ def _receive(
                     raise Cancelled
                 have += len(chunk)
                 if have > size_bytes:
-                    raise NetworkError(f"{shown} is longer than the {size_bytes} bytes that are locked")
+                    raise NetworkError(
+                        f"{shown} is longer than the {size_bytes} bytes that are locked", hint=OTHER
+                    )
                 stream.write(chunk)
                 on_bytes(have)
         except requests.RequestException as error:

@@ -16,7 +16,7 @@ from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
 from envbuild.image.model import Manifest, Part
-from envbuild.image.outputs import places
+from envbuild.image.outputs import Output, places
 from envbuild.lock.text import dump
 from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
 from envbuild.resolve.fit import tell
@@ -30,7 +30,8 @@ from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import hold, keep_image
-from envbuild.workflows.layer import finished
+from envbuild.workflows.kinds import refuse_other_kinds
+from envbuild.workflows.layer import lacking
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -114,7 +115,7 @@ def build_image(
     EnvbuildError
         Of every kind: see the exit codes.
     """
-    path, forms = places(outputs, default=spec.parent / f"{spec.stem}.sif", keep=(spec, lock_path(spec)))
+    path, forms = _places(outputs, spec)
     _check_sources(sources)
     with noted.noting() as answers:
         state = lock_spec(
@@ -125,7 +126,7 @@ def build_image(
             sources=sources,
             layered=not flat,
             # What is only put together needs none of the tools that made it.
-            finished=None if rebuild else finished(settings, flat=flat),
+            lacking=None if rebuild else lacking(settings, flat=flat),
         )
     _tell_locked(state, settings)
     check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
@@ -162,6 +163,11 @@ def build_image(
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
         _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
     return built
+
+
+def _places(outputs: Sequence[str], spec: Path) -> tuple[Path, tuple[Output, ...]]:
+    refuse_other_kinds(spec)
+    return places(outputs, default=spec.parent / f"{spec.stem}.sif", keep=(spec, lock_path(spec)))
 
 
 def _tell_locked(state: Locked, settings: Settings) -> None:

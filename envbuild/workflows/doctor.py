@@ -79,9 +79,10 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
         There is no such verb.
     """
     if verb is not None and verb not in VERBS:
-        raise RequestError(
-            f"there is no verb `{verb}`", hint=did_you_mean(verb, VERBS) or f"it is one of {', '.join(VERBS)}"
-        )
+        meant = did_you_mean(verb, VERBS)
+        known = f"it knows {', '.join(VERBS)}; without a verb it looks for all"
+        problem = f"doctor knows nothing of a verb `{verb}`"
+        raise RequestError(problem, hint=f"{meant} {known}" if meant else known)
     machine = _with_origins(look(store=settings.store.root, named=settings.apptainer), settings, online)
     found = findings(machine)
     return Diagnosis(verb=verb, findings=tuple(concerning(found, verb) if verb else found))

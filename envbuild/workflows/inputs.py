@@ -14,12 +14,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
 from envbuild.spec.bases import newest_of_distribution
-from envbuild.spec.check import (
-    Parts,
-    RecipeSource,
-    put_together,
-    recipe_mistakes,
-)
+from envbuild.spec.check import Parts, RecipeSource, put_together, recipe_mistakes
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
@@ -37,10 +32,10 @@ from envbuild.system.files import (
     settings_homes,
 )
 from envbuild.system.host import architecture
+from envbuild.workflows.kinds import refuse_other_kinds
 
 MAX_FILE_BYTES = 64 << 20
 _RECIPE = "recipe.yaml"
-
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -271,6 +266,7 @@ def read_asked(
     """
     reader = _Reader(find_catalog(recipes))
     if content is None:
+        refuse_other_kinds(spec_path)
         content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
     spec, reader.mistakes = examine(EnvSpec, content, spec_path)
     settings = reader.site(spec, site)

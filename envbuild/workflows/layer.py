@@ -9,22 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envbuild.build.run import missing_layers
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.errors import BuildError, EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import Layer, key_of_data
 from envbuild.resolve.files import copy
 from envbuild.store import carried
 from envbuild.store.carried import Origin
+from envbuild.store.pins import freshen
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock, host
-from envbuild.system.files import sha256, sync, write_atomically
-from envbuild.system.leftovers import half_of
+from envbuild.system.files import exists, is_below, is_directory, sha256, sync
+from envbuild.system.leftovers import own_name, sweep
 from envbuild.workflows.design import design
 from envbuild.workflows.keeping import hold
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.settings import Settings
 
+# What stands around the names of files that are being written.
+_HALF, _HALF_END = ".layer-", ".partial"
 _COPY_AGAIN = (
     f"copy it again; `sha256sum -c {carried.SUMS}` in its directory names what was damaged on the way"
 )
@@ -54,10 +56,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What came of an export or import."""
+    """What came of an export or import.
+
+    Attributes
+    ----------
+    wrong : tuple of EnvbuildError
+        Why others were not imported.
+    """
 
     directory: Path
     rows: tuple[Row, ...]
+    wrong: tuple[EnvbuildError, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -69,9 +78,14 @@ class Moved:
         return {"directory": str(self.directory), "layers": [asdict(row) for row in self.rows]}
 
 
-def finished(settings: Settings, *, flat: bool) -> Callable[[Locked], bool]:
-    """Return what tells whether the store holds every layer that the image of a lock is composed of."""
-    return lambda state: not missing_layers(design(state, flat=flat), settings.store)
+def lacking(settings: Settings, *, flat: bool) -> Callable[[Locked], tuple[str, ...]]:
+    """Return what names the layers that the image of a lock is composed of, and that the store lacks."""
+
+    def names(state: Locked) -> tuple[str, ...]:
+        parts = design(state, flat=flat).parts()
+        return tuple(layer.name for layer in parts if settings.store.get(layer.key) is None)
+
+    return names
 
 
 def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = False) -> Moved:
@@ -91,13 +105,14 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = Fals
     MachineError
         The directory cannot be written.
     """
+    _check_place(to, settings)
     state = lock_spec(
         spec,
         settings,
         refuse_change=True,
         write=False,
         layered=not flat,
-        finished=finished(settings, flat=flat),
+        lacking=lacking(settings, flat=flat),
     )
     plan = design(state, flat=flat)
     held = hold(plan, state.lock, settings.store)
@@ -113,13 +128,22 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = Fals
         keys = {layer.name: layer.key for layer in plan.layers}
         with _writing(to), ThreadPoolExecutor(host.cores()) as pool:
             to.mkdir(parents=True, exist_ok=True)
+            sweep(to, before=_HALF, after=_HALF_END)
             rows = tuple(pool.map(lambda pair: _export(pair[0], pair[1], keys, to, settings), whole))
-            write_atomically(to / carried.SUMS, carried.sums(to).encode())
+            _put(to / carried.SUMS, carried.sums(to).encode())
     finally:
         if held is not None:
             with contextlib.suppress(OSError):
                 held.unlink()
     return Moved(directory=to, rows=rows)
+
+
+def _check_place(to: Path, settings: Settings) -> None:
+    hint = "name a directory with --to DIR; it is made if it is not there"
+    if exists(to) and not is_directory(to):
+        raise RequestError(f"`{to}` is no directory", hint=hint)
+    if is_below(to, settings.store.root):
+        raise RequestError(f"`{to}` lies in the store, which keeps its layers otherwise", hint=hint)
 
 
 @contextlib.contextmanager
@@ -133,71 +157,94 @@ def _writing(to: Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def _new(target: Path) -> Iterator[Path]:
+    """Yield where to write a file that takes its place afterwards: a link that is there is replaced."""
+    part = target.parent / f"{_HALF}{own_name()}{_HALF_END}"
+    try:
+        yield part
+        sync(part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _put(target: Path, content: bytes) -> None:
+    """Write a file, unless it is there: who holds everything may have a directory that can only be read."""
+    if target.is_symlink() or not target.is_file() or target.read_bytes() != content:
+        with _new(target) as part:
+            part.write_bytes(content)
+
+
 def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, settings: Settings) -> Row:
     target = to / carried.squashfs_name(record)
     state = "present"
-    if not _is(target, record):
+    if target.is_symlink() or not _is(target, record):
         state = "exported"
-        part = half_of(target)
-        try:
+        with _new(target) as part:
             copy(settings.store.blob_path(record.blob), part)
             if not _is(part, record):
                 problem = f"layer {record.name} in the store is damaged"
                 raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
-            part.chmod(0o644)
-            sync(part)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
     step = asdict(layer)["step"]
     origin = Origin(
         kind=type(layer.step).__name__, step=step, inputs=tuple(keys[name] for name in layer.inputs)
     )
-    write_atomically(to / carried.manifest_name(record.key), carried.manifest(record, origin).encode())
+    _put(to / carried.manifest_name(record.key), carried.manifest(record, origin).encode())
     return Row.of(record, state)
 
 
 def import_layers(directory: Path, settings: Settings) -> Moved:
     """Put layers that `export_layers` wrote into the store; each is held to its manifest first.
 
+    Returns
+    -------
+    Moved
+        With what is wrong with others: damaged ones, and what the store refused.
+
     Raises
     ------
     RequestError
-        The directory holds none, or some are damaged: these are told together, and the others imported.
-    MachineError, BuildError
-        The store cannot be written.
+        The directory holds none, or what is to be the store is none.
     """
+    settings.store.check_is_one()
+    hint = "name the directory that `envbuild layer export SPEC --to DIR` has filled"
     try:
         paths = carried.manifests(directory)
     except OSError as error:
-        raise RequestError(
-            f"`{directory}` cannot be read: {error.strerror}",
-            hint="name the directory that `envbuild layer export SPEC --to DIR` has filled",
-        ) from None
+        raise RequestError(f"`{directory}` cannot be read: {error.strerror}", hint=hint) from None
     if not paths:
-        raise RequestError(
-            f"there is no manifest of a layer in `{directory}`",
-            hint="name the directory that `envbuild layer export SPEC --to DIR` has filled",
-        )
+        raise RequestError(f"there is no manifest of a layer in `{directory}`", hint=hint)
     rows: list[Row] = []
     wrong: list[EnvbuildError] = []
     settings.store.sweep()
     for path in paths:
         try:
-            record = carried.read_manifest(path, key_of_data)
+            record = _read(path)
             rows.append(_import(record, path.parent / carried.squashfs_name(record), path, settings))
-        except RequestError as error:
+        except (MachineError, BuildError) as error:
             wrong.append(error)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            hint = _COPY_AGAIN
-            if "another version" in str(reason):
-                hint = "use the same version of envbuild on both sides, and export it again"
-            wrong.append(
-                RequestError(f"a layer cannot be imported: {reason}", at=Location(path=path), hint=hint)
-            )
-    raise_all(wrong)
-    return Moved(directory=directory, rows=tuple(rows))
+            break  # the store's trouble is that of all the others
+        except EnvbuildError as error:
+            wrong.append(error)
+    return Moved(directory=directory, rows=tuple(rows), wrong=tuple(wrong))
+
+
+def _read(path: Path) -> LayerRecord:
+    at = Location(path=path)
+    try:
+        return carried.read_manifest(path, key_of_data)
+    except OSError as error:
+        raise RequestError(
+            f"a layer cannot be imported: {error.strerror}",
+            at=at,
+            hint="see that it is a file that you may read",
+        ) from None
+    except ValueError as error:
+        hint = _COPY_AGAIN
+        if "another version" in str(error):
+            hint = "use the same version of envbuild on both sides, and export it again"
+        raise RequestError(f"a layer cannot be imported: {error}", at=at, hint=hint) from None
 
 
 def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Settings) -> Row:
@@ -205,7 +252,11 @@ def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Setti
     there = store.get(record.key)
     if there is not None and store.is_intact(there):
         if there.blob == record.blob:
+            # Somebody is about to use it: `prune` leaves it for a while.
+            freshen(store, [there.key])
             return Row.of(there, "present")
+        if not _is(squashfs, record):
+            raise _damaged(squashfs, record, manifest)
         emit(
             Warned(
                 text=f"layer {record.name}: the store holds {there.blob[7:19]}… under its key, and keeps it;"
@@ -220,7 +271,7 @@ def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Setti
     try:
         with store.stage() as stage:
             part = stage / "layer.squashfs"
-            _take(squashfs, part, record, manifest)
+            _take(squashfs, part, record, manifest, settings)
             store.publish(key=record.key, name=record.name, squashfs=part, tree=record.tree)
     except BaseException:
         emit(TaskFailed(task=task))
@@ -230,18 +281,26 @@ def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Setti
     return Row.of(record, "imported")
 
 
-def _take(squashfs: Path, part: Path, record: LayerRecord, manifest: Path) -> None:
+def _take(squashfs: Path, part: Path, record: LayerRecord, manifest: Path, settings: Settings) -> None:
     """Copy a squashfs and hold the copy, which nobody else can change, to its manifest."""
-    at = Location(path=manifest)
-    if not squashfs.is_file():
-        problem = f"the squashfs of layer {record.name} is missing: `{squashfs.name}`"
-        raise RequestError(problem, at=at, hint=_COPY_AGAIN)
-    if squashfs.stat().st_size == record.size_bytes:
+    if not squashfs.is_file() or squashfs.stat().st_size != record.size_bytes:
+        raise _damaged(squashfs, record, manifest)
+    try:
         copy(squashfs, part)
-        if _is(part, record):
-            return
-    problem = f"the squashfs of layer {record.name} is damaged: `{squashfs.name}`"
-    raise RequestError(problem, at=at, hint=_COPY_AGAIN)
+    except OSError as error:
+        if error.filename != str(squashfs):
+            raise settings.store.refusal(error) from error
+        problem = f"the squashfs of layer {record.name} cannot be read: {error.strerror}"
+        hint = f"see who may read `{squashfs}`"
+        raise RequestError(problem, at=Location(path=manifest), hint=hint) from None
+    if not _is(part, record):
+        raise _damaged(squashfs, record, manifest)
+
+
+def _damaged(squashfs: Path, record: LayerRecord, manifest: Path) -> RequestError:
+    how = "damaged" if squashfs.is_file() else "missing"
+    problem = f"the squashfs of layer {record.name} is {how}: `{squashfs.name}`"
+    return RequestError(problem, at=Location(path=manifest), hint=_COPY_AGAIN)
 
 
 def _is(path: Path, record: LayerRecord) -> bool:

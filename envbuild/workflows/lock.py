@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ def lock_spec(
     sources: Sequence[Path] = (),
     write: bool = True,
     layered: bool | None = None,
-    finished: Callable[[Locked], bool] | None = None,
+    lacking: Callable[[Locked], Sequence[str]] | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -75,9 +76,9 @@ def lock_spec(
         Whether a new lock is written beside the spec.
     layered : bool or None
         Whether a layered image is to be made of it, which not every site can start.
-    finished : callable, optional
-        Whether all that is to be made of a lock is there. With `refuse_change`, the tools of such a lock need
-        not be those of this machine, nor be there.
+    lacking : callable, optional
+        Which of the layers that a lock's image is composed of the store lacks. Where it lacks none, a lock
+        that is to stay needs none of its tools.
 
     Raises
     ------
@@ -93,16 +94,13 @@ def lock_spec(
     with spans.span("identify tools"):
         pins, unknown = _tool_pins_or_why(settings, asked)
     changes = _changes(previous, asked, pins)
-    if refuse_change and previous is not None and changes and not differences(previous, asked):
-        kept = Locked(asked=asked, lock=previous, path=path, changes=())
-        if finished is not None and finished(kept):
-            for change in changes:
-                settings.emit(Note(text=f"{change}: it is not needed, every layer is in the store"))
-            return replace(kept, verdicts=_fit(asked, previous, settings, layered))
-    if unknown is not None:
-        raise unknown
     if refuse_change:
-        refuse(spec, changes)
+        kept = None if previous is None else Locked(asked=asked, lock=previous, path=path, changes=())
+        for change in _not_needed(spec, kept, changes, lacking):
+            settings.emit(Note(text=f"{change}: it is not needed, every layer is in the store"))
+        changes = ()
+    elif unknown is not None:
+        raise unknown
     if previous is not None and not changes and upgrade is None:
         return Locked(
             asked=asked,
@@ -144,10 +142,40 @@ def _fit(asked: Asked, lock: Lock, settings: Settings, layered: bool | None) -> 
     return verdicts
 
 
+def _not_needed(
+    spec: Path,
+    kept: Locked | None,
+    changes: tuple[str, ...],
+    lacking: Callable[[Locked], Sequence[str]] | None,
+) -> tuple[str, ...]:
+    """Return in what tools here differ from those of a lock that is to stay, and needs none of them.
+
+    Raises
+    ------
+    RequestError
+        There is more that differs, or layers would have to be made with other tools.
+    """
+    if kept is None or lacking is None or differences(kept.lock, kept.asked):
+        refuse(spec, changes)
+        return ()
+    names = lacking(kept) if changes else ()
+    if names:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise RequestError(
+            f"the store lacks finished layers of the lock `{kept.path}`: {', '.join(names)}; and it was made"
+            f" with other tools than this machine's\n{listed}",
+            hint="`envbuild layer import DIR` takes layers from where they were made;"
+            f" `envbuild lock {shlex.quote(str(spec))}` takes this machine's tools, and all that they make is"
+            " built anew",
+        )
+    return changes
+
+
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_previous(spec), asked, _tool_pins(settings, asked))
+    pins, _ = _tool_pins_or_why(settings, asked)
+    return _changes(_previous(spec), asked, pins)
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> None:
@@ -170,7 +198,7 @@ def _previous(spec: Path) -> Lock | None:
     path = lock_path(spec)
     if not path.exists():
         return None
-    hint = f"delete it and run `envbuild lock {shlex.quote(str(spec))}`"
+    hint = f"take it back from version control; or delete it and run `envbuild lock {shlex.quote(str(spec))}`"
     return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path, hint=hint)
 
 
@@ -205,14 +233,18 @@ def _versions(lock: Lock) -> dict[str, str]:
 
 
 def _tool_pins_or_why(settings: Settings, asked: Asked) -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
-    """Return the tools of this machine; none, and the reason, where one is missing."""
-    try:
-        return _tool_pins(settings, asked), None
-    except EnvbuildError as error:
-        return (), error
-
-
-def _tool_pins(settings: Settings, asked: Asked) -> tuple[ToolPin, ...]:
+    """Return the tools of this machine, and why others cannot be told."""
     names = tools.LEGACY_NAMES if asked.base.python.is_legacy else tools.NAMES
+    try:
+        return _pins(settings, names), None
+    except EnvbuildError as error:
+        found: list[ToolPin] = []
+        for name in names:
+            with contextlib.suppress(EnvbuildError):
+                found += _pins(settings, [name])
+        return tuple(sorted(found)), error
+
+
+def _pins(settings: Settings, names: Sequence[str]) -> tuple[ToolPin, ...]:
     found = tools.identify(settings.store.root / "tools", names)
     return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))

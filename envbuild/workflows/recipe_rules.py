@@ -101,13 +101,13 @@ def unfit_controls(source: RecipeSource, loaded: Loaded[Controls]) -> Iterator[E
             yield RequestError(
                 problem,
                 at=loaded.at("controls", index, "changes"),
-                hint="`changes` must name text that the job holds once",
+                hint="`changes` names text that the job holds once, and what becomes of it is Python",
             )
 
 
 def _readme_mistakes(loaded: Loaded[Recipe]) -> Iterator[EnvbuildError]:
     path = loaded.path.parent / README
-    hint = "versions, what its jobs prove, pitfalls, and what was seen"
+    hint = "begin it with `# NAME`, then write versions, what its jobs prove, pitfalls, and what was seen"
     if not exists(path):
         yield RequestError(
             f"there is no {README} beside the recipe", at=Location(path=path.parent), hint=hint
@@ -277,5 +277,5 @@ def unproven_checks(source: RecipeSource, controls: Sequence[Spoiled]) -> Iterat
         for check in _judged(job):
             if check not in failing:
                 at = loaded.at("verify", index)
-                hint = f"a spoiled copy of {job.job} in {CONTROLS} that must fail it"
+                hint = f"add a spoiled copy of {job.job} that must fail it to {CONTROLS}"
                 yield RequestError(f"nothing shows that `{check}` can fail", at=at, hint=hint)

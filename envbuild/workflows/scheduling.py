@@ -120,7 +120,8 @@ def _offered() -> tuple[str, ...]:
         raise MachineError(f"`srun --mpi=list` did not answer within {_ASK_S:g} s", hint=_NAME_THEM)
     offered = mpi_types(done.output) if done.ok else ()
     if not offered:
-        raise MachineError("`srun --mpi=list` names nothing", hint=done.last_lines(1) or _NAME_THEM)
+        why = f": {done.last_lines(1)}" if done.last_lines(1) else ""
+        raise MachineError(f"`srun --mpi=list` names nothing{why}", hint=_NAME_THEM)
     return offered
 
 

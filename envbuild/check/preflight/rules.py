@@ -116,7 +116,7 @@ def _symbols(process: Process, simulation: Simulation) -> Iterator[Problem]:
                     file=simulation.path_of(asking),
                     need=f"{_some(lacking)} of {name}",
                     winner=_who(winner, simulation),
-                    hint="it was built with another release of that library; a name alone proves nothing",
+                    hint="run it on the image's own library, or build it against that release",
                 )
 
 

@@ -30,7 +30,7 @@ from envbuild.image.outputs import Output, check_outputs
 from envbuild.image.sif import read_sif
 from envbuild.lock.check import check_unique
 from envbuild.lock.model import RootPin
-from envbuild.lock.text import load
+from envbuild.lock.text import HEADER, load
 from envbuild.plan.model import FilesStep, Layer
 from envbuild.resolve import debian, exact, fetch, python, uvtext
 from envbuild.resolve import uv as resolver
@@ -124,6 +124,16 @@ class TestBuilding:
     ) -> None:
         words = [verb, str(tmp_path / "x.yaml"), "--from", str(tmp_path / "nowhere")]
         assert "there is no directory" in told([*words, "--store", str(tmp_path / "s")], capsys)
+
+    @pytest.mark.parametrize("verb", ["build", "lock", "plan"])
+    def test_what_is_no_spec(self, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        image = small_image(tmp_path, BASE)
+        (tmp_path / "x.lock.yaml").write_text(HEADER + "format: 1\n")
+        for path, said in (
+            (image, "is an image, not a spec"),
+            (tmp_path / "x.lock.yaml", "is a lock, not a spec"),
+        ):
+            assert said in told([verb, str(path), "--store", str(tmp_path / "s")], capsys)
 
     def test_a_lock_that_is_to_stay(self) -> None:
         with pytest.raises(RequestError, match="does not satisfy the spec\n  git is not asked for"):

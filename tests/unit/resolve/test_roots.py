@@ -126,7 +126,7 @@ def test_an_index_says_which_image_is_for_this_machine(tmp_path: Path) -> None:
     digest = blob(tmp_path / "layout", {"manifests": [None, {"platform": "x"}, *entries]})
     with pytest.raises(RequestError, match="is an index of several images") as caught:
         root_pins(asked_of(tmp_path, "oci", "layout", digest))
-    assert caught.value.hint == f"its image for amd64 is {mine}"
+    assert caught.value.hint == f"write the digest of its image for amd64 in its place: {mine}"
 
 
 @pytest.mark.parametrize(("kind", "said"), [("tar", "there is no file"), ("oci", "there is no directory")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -22,10 +23,15 @@ from envbuild.store.carried import Origin
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.store.verify import verify
+from envbuild.system import host
 from envbuild.system.sealing import sealed
 from envbuild.workflows import layer as workflow
+from envbuild.workflows import lock
+from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
-from tests.unit.store.test_cache import flip
+from tests.unit.lock.test_satisfy import LOCK, WHAT
+from tests.unit.store.test_cache import aged, flip
+from tests.unit.store.test_cache import layer as published
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -234,3 +240,142 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"):
         workflow.export_layers(Path("spec.yaml"), settings, to=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"/etc/x": "d 0755"},
+        {"../x": "d 0755"},
+        {"a/../b": "d 0755"},
+        {"a//b": "d 0755"},
+        {"a/": "d 0755"},
+        {"": "d 0755"},
+        {"a": "device"},
+        {"a": "f 0644"},
+        {"a": "l "},
+    ],
+)
+def test_a_manifest_lists_paths_of_an_image_alone(
+    run: Run, layers: Path, store: Store, tree: dict[str, str]
+) -> None:
+    record = put(layers, "a", b"bytes of a")
+    rewrite(layers / carried.manifest_name(record.key), lambda data: data["layer"].update(tree=tree))
+    code, _, err = run("import", layers)
+    assert (code, store.records()) == (2, [])
+    assert "it is no manifest of a layer" in err
+
+
+def test_what_a_store_refuses_is_no_damage(
+    run: Run, layers: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(layers, "a", b"bytes of a")
+    put(layers, "b", b"bytes of b")
+    store.directory("blobs").joinpath("sha256").write_text("in the way")
+    code, out, err = run("import", layers, "--json")
+    assert code == 5
+    assert err.count("error: ") == 1, "it is the same for all"
+    assert "cannot be written" in err
+    assert "copy it again" not in err
+    assert json.loads(out)["layers"] == []
+
+
+def test_bytes_that_are_not_there_do_not_differ(run: Run, layers: Path) -> None:
+    record = put(layers, "a", b"bytes of a")
+    run("import", layers)
+    path = layers / carried.manifest_name(record.key)
+    rewrite(path, lambda data: data["layer"].update(blob=f"sha256:{'0' * 64}"))
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert "the squashfs of layer a is missing" in err
+
+
+def test_what_is_imported_again_is_young_again(run: Run, layers: Path, store: Store) -> None:
+    record = put(layers, "a", b"bytes of a")
+    run("import", layers)
+    aged(store.record_path(record.key), 3)
+    before = store.record_path(record.key).stat().st_mtime
+    run("import", layers)
+    assert store.record_path(record.key).stat().st_mtime > before + 86_400
+
+
+def test_what_is_no_store_becomes_none(run: Run, layers: Path, store: Store) -> None:
+    put(layers, "a", b"bytes of a")
+    store.root.mkdir()
+    (store.root / "letter.txt").touch()
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert "holds nothing that a store holds" in err
+    assert [path.name for path in store.root.iterdir()] == ["letter.txt"]
+
+
+class TestExport:
+    """One planned layer, written to a directory."""
+
+    @pytest.fixture
+    def planned(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> LayerRecord:
+        record = published(store, "a")
+        layer = Layer(name="a", key=record.key, step=FilesStep(files=(), tools=()))
+        plan = SimpleNamespace(parts=lambda: (layer,), layers=(layer,))
+        monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
+        monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
+        monkeypatch.setattr(workflow, "hold", lambda *_: None)
+        return record
+
+    def test_links_in_the_directory_lead_nowhere(
+        self, run: Run, layers: Path, store: Store, planned: LayerRecord, tmp_path: Path
+    ) -> None:
+        layers.mkdir()
+        victim = tmp_path / "victim"
+        victim.write_bytes(store.blob_path(planned.blob).read_bytes())
+        names = [carried.manifest_name(planned.key), carried.squashfs_name(planned), carried.SUMS]
+        for name in names:
+            (layers / name).symlink_to(victim)
+        assert run("export", "x.yaml", "--to", layers)[0] == 0
+        assert victim.read_bytes() == store.blob_path(planned.blob).read_bytes()
+        assert not any((layers / name).is_symlink() for name in names)
+
+    def test_what_is_there_is_not_written_again_and_half_files_go(
+        self, run: Run, layers: Path, planned: LayerRecord
+    ) -> None:
+        run("export", "x.yaml", "--to", layers)
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        (layers / f".layer-envbuild-{host.name()}-{ended.pid}-ab.partial").touch()
+        before = {path.name: path.stat().st_ino for path in layers.iterdir() if path.name[0] != "."}
+        assert run("export", "x.yaml", "--to", layers)[0] == 0
+        assert {path.name: path.stat().st_ino for path in layers.iterdir()} == before
+
+    def test_places_where_layers_do_not_belong(
+        self, run: Run, store: Store, planned: LayerRecord, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").touch()
+        for place, told in (
+            (tmp_path / "file", "is no directory"),
+            (store.root, "lies in the store"),
+            (store.root / "blobs/x", "lies in the store"),
+            ("", "the directory for the layers is empty"),
+        ):
+            code, _, err = run("export", "x.yaml", "--to", place)
+            assert (code, told in err) == (2, True), err
+
+
+@pytest.mark.parametrize("content", ["directory", "pipe"])
+def test_a_manifest_that_is_no_file_is_told(run: Run, layers: Path, content: str) -> None:
+    layers.mkdir()
+    path = layers / f"{'a' * 64}.json"
+    path.mkdir() if content == "directory" else os.mkfifo(path)
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert "see that it is a file that you may read" in err
+
+
+def test_a_lock_of_other_tools_wants_every_layer() -> None:
+    state = Locked(asked=WHAT, lock=LOCK, path=Path("x.lock.yaml"), changes=())
+    told = ("tool mksquashfs is 5 here, the lock has 4",)
+    assert lock._not_needed(Path("x.yaml"), state, told, lambda _: ()) == told
+    assert lock._not_needed(Path("x.yaml"), state, (), lambda _: ("mpi",)) == ()
+    with pytest.raises(RequestError, match=r"lacks finished layers .*: base, mpi; (.|\n)*is 5 here"):
+        lock._not_needed(Path("x.yaml"), state, told, lambda _: ("base", "mpi"))
+    with pytest.raises(RequestError, match="does not satisfy the spec"):
+        lock._not_needed(Path("x.yaml"), None, ("there was no lock",), lambda _: ())
