@@ -67,6 +67,9 @@ def prepare(bench: Bench, chosen: Collection[str], spec: str) -> None:
     if set(_BUILT) & set(chosen):
         peers.prepare(bench, envbuild(), ["bench", "more", "mpi"])
         try:
+            if shutil.which("buildah") is None:
+                raise OSError("it is not on this machine")
+            bench.failed.pop("buildah", None)
             peers.prepare_buildah(bench)
         except (RuntimeError, OSError) as error:
             bench.failed["buildah"] = str(error).splitlines()[-1]

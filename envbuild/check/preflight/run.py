@@ -242,7 +242,8 @@ def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Re
         problem = f"a file system of `{Path(file.name).name}` ({part.name}) is not the one that was built,"
         raise CheckError(f"{problem} and cannot be read: {error}", hint=CHANGED) from error
     if path is not None:
-        _write(store, path, scan.to_json())
+        # What one flipped bit turns into another library would decide a verdict.
+        _write(store, path, sealed(scan.to_json().rstrip("\n")) + "\n")
     return _Read(scan, same)
 
 
@@ -256,15 +257,15 @@ def _kept(store: Store, digest: str) -> Path | None:
 
 def _read(path: Path) -> LayerScan | None:
     try:
-        return from_json(check_seal(read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()))
+        text = read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()
+        return from_json(check_seal(text.rstrip("\n")))
     except (RequestError, ValueError):
         return None
 
 
 def _write(store: Store, path: Path, text: str) -> None:
     try:
-        # What one flipped bit turns into another library would decide a verdict.
-        store.write(path, sealed(text))
+        store.write(path, text)
     except EnvbuildError:
         return  # who may only read a store looks anew each time
 

@@ -10,6 +10,8 @@ from envbuild.check import verdicts
 from envbuild.check.findings import Finding
 from envbuild.check.report import Report
 from envbuild.errors import RequestError
+from envbuild.store.store import Store
+from envbuild.store.verify import verify
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.system.sealing import sealed
 
@@ -43,6 +45,7 @@ def test_absent_until_it_is_tested(tmp_path: Path) -> None:
 def test_what_was_recorded_is_read(tmp_path: Path, findings: tuple[Finding, ...], state: str) -> None:
     path = verdicts.record(tmp_path, report(HERE, *findings))
     assert path == tmp_path / "verdicts" / IMAGE[7:] / f"{HERE.digest[7:]}.json"
+    assert (verify(Store(tmp_path)).notes, verify(Store(tmp_path)).damages) == (1, ())
     verdict = verdicts.latest(tmp_path, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.passed, verdict.ranks) == (state, state == "passed", 2)

@@ -18,6 +18,7 @@ from envbuild.errors import CheckError, RequestError
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.image.squashfs import Squashfs
 from envbuild.store.store import Store
+from envbuild.store.verify import verify
 from tests.support.elves import Elf
 from tests.support.small_images import BASE, LIB, Layer, small_image
 
@@ -117,6 +118,8 @@ def test_each_file_system_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     first = preflight(image, kept.store)[1]
     digests = sorted(part.digest.removeprefix("sha256:") for part in read_manifest(image).parts)
     assert sorted(path.stem for path in kept.files()) == digests
+    found = verify(kept.store)
+    assert (found.notes, found.damages) == (len(digests), ())
     monkeypatch.setattr("envbuild.check.preflight.run.scan_layer", lambda _: pytest.fail("read again"))
     assert preflight(image, kept.store)[1] == first
     assert preflight(image, kept.store, intact=True)[1] == first
