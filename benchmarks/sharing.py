@@ -150,16 +150,20 @@ def _files(bench: Bench, form: str, package: str) -> list[Path]:
 
 
 def _layers(store: Path) -> Iterator[Path]:
-    """Yield the blob of each layer of each environment."""
+    """Yield the blob of each layer of each environment; of one that was not made, those that it merges."""
     for package in PACKAGES:
         plan = json.loads((store / "plans" / f"{_name(package)}.json").read_text())
-        single = {name for names in plan["members"].values() for name in names}
-        for layer in plan["layers"]:
-            if layer["name"] in single:
-                key = layer["key"].removeprefix("sha256:")
-                record = json.loads((store / "layers" / key[:2] / f"{key}.json").read_text())
-                blob = record["blob"].removeprefix("sha256:")
+        planned = {layer["name"]: layer for layer in plan["layers"]}
+        waiting = sorted({name for names in plan["members"].values() for name in names})
+        while waiting:
+            layer = planned[waiting.pop()]
+            key = layer["key"].removeprefix("sha256:")
+            record = store / "layers" / key[:2] / f"{key}.json"
+            if record.exists():
+                blob = json.loads(record.read_text())["blob"].removeprefix("sha256:")
                 yield store / "blobs/sha256" / blob[:2] / blob
+            else:
+                waiting += layer["inputs"]
 
 
 def _blocks(paths: Iterable[Path]) -> float:
