@@ -66,15 +66,20 @@ def prepare(bench: Bench, chosen: Collection[str], spec: str) -> None:
         bench.write(f"{name}.lock.yaml", (bench.place / "bench.lock.yaml").read_text())
     if set(_BUILT) & set(chosen):
         peers.prepare(bench, envbuild(), ["bench", "more", "mpi"])
-        try:
-            if shutil.which("buildah") is None:
-                raise OSError("it is not on this machine")
-            bench.failed.pop("buildah", None)
-            peers.prepare_buildah(bench)
-        except (RuntimeError, OSError) as error:
-            bench.failed["buildah"] = str(error).splitlines()[-1]
+        _prepare_buildah(bench)
     if {"start", "import"} & set(chosen):
         _prepare_starts(bench)
+
+
+def _prepare_buildah(bench: Bench) -> None:
+    bench.failed.pop("buildah", None)
+    if shutil.which("buildah") is None:
+        bench.failed["buildah"] = "it is not on this machine"
+        return
+    try:
+        peers.prepare_buildah(bench)
+    except (RuntimeError, OSError) as error:
+        bench.failed["buildah"] = str(error).splitlines()[-1]
 
 
 def _prepare_starts(bench: Bench) -> None:

@@ -43,7 +43,7 @@ _CHAPTERS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
-class Site:
+class Place:
     """A place in the source where an error is made.
 
     Attributes
@@ -62,7 +62,7 @@ class Site:
     last: int
 
 
-def sites() -> dict[str, Site]:
+def places() -> dict[str, Place]:
     """Return every place where an error is made, by its id."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
     classes = {"EnvbuildError"}
@@ -79,7 +79,7 @@ def sites() -> dict[str, Site]:
         classes |= more
     # It carries others, and says nothing of its own.
     classes.discard("ManyErrors")
-    found: dict[str, Site] = {}
+    found: dict[str, Place] = {}
     for path, tree in trees.items():
         file = path.relative_to(PACKAGE).as_posix()
         counted: Counter[str] = Counter()
@@ -87,8 +87,8 @@ def sites() -> dict[str, Site]:
             name = f"{file} {function} {ast.unparse(call.args[0]) if call.args else ''}".strip()
             counted[name] += 1
             again = f" ({counted[name]})" if counted[name] > 1 else ""
-            site = Site(id=name + again, file=file, first=call.lineno, last=call.end_lineno or call.lineno)
-            found[site.id] = site
+            place = Place(id=name + again, file=file, first=call.lineno, last=call.end_lineno or call.lineno)
+            found[place.id] = place
     return found
 
 
@@ -112,9 +112,9 @@ def kept() -> dict[str, dict[str, Any]]:
 
 def record(words: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Run tests; return what each place said, with the test that had it say so."""
-    by_file: dict[str, list[Site]] = defaultdict(list)
-    for site in sites().values():
-        by_file[site.file].append(site)
+    by_file: dict[str, list[Place]] = defaultdict(list)
+    for place in places().values():
+        by_file[place.file].append(place)
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="envbuild-errors-") as name:
         # Tests run as several users, and each writes files of its own.
@@ -126,10 +126,10 @@ def record(words: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         for path in sorted(Path(name).iterdir()):
             for called, file, line, told in json.loads(path.read_text()):
                 test, several, _ = called.partition("[")
-                inner = [site for site in by_file[file] if site.first <= line <= site.last]
+                inner = [place for place in by_file[file] if place.first <= line <= place.last]
                 if inner:
-                    site = min(inner, key=lambda site: site.last - site.first)
-                    found[site.id].append({**told, "test": test, "here": told["here"] and not several})
+                    place = min(inner, key=lambda place: place.last - place.first)
+                    found[place.id].append({**told, "test": test, "here": told["here"] and not several})
     return found
 
 
@@ -137,7 +137,7 @@ def chosen(known: dict[str, dict[str, Any]], found: dict[str, list[dict[str, Any
     """Return one example of each error that is still in the source, the plainest of what was seen."""
     result = {}
     ran = {told["test"] for seen in found.values() for told in seen}
-    for name in sorted(sites()):
+    for name in sorted(places()):
         seen = [
             {**told, **{key: plain(told[key]) for key in ("problem", "hint")}} for told in found.get(name, ())
         ]
@@ -202,7 +202,7 @@ def main() -> int:
     known = chosen(kept(), record(sys.argv[1:] or ["tests"]))
     KEPT.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(known), encoding="utf-8")
-    missing = sites().keys() - known.keys()
+    missing = places().keys() - known.keys()
     for name in sorted(missing):
         print(f"errors: no test provokes {name}", file=sys.stderr)
     return 4 if missing else 0

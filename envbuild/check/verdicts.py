@@ -18,7 +18,7 @@ from envbuild.check.report import Report
 from envbuild.errors import RequestError
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.sealing import check_sealed_line, sealed_line
 
 RECORD_FORMAT = 2
 _LIMIT_BYTES = 1 << 20
@@ -99,7 +99,7 @@ def record(store_root: Path, report: Report) -> Path | None:
         raise RequestError(
             f"`{path.parent}` cannot be made: {error.strerror}", hint="name a store with --store"
         ) from error
-    files.write_atomically(path, (sealed(json.dumps(data, indent=1, sort_keys=True)) + "\n").encode())
+    files.write_atomically(path, sealed_line(json.dumps(data, indent=1, sort_keys=True)).encode())
     return path
 
 
@@ -143,7 +143,7 @@ def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdi
 def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
     """Return what a record says; None for one that is damaged: it proves nothing."""
     try:
-        data = json.loads(check_seal(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode().rstrip("\n")))
+        data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
         if _hex(data["fingerprint"]) != path.stem:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
+from envbuild.image.contents import unreadable
 from envbuild.image.sif import SifFile, read_sif
 from envbuild.image.sifformat import (
     DATA_OFFSET,
@@ -264,7 +265,4 @@ def _reading(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise RequestError(
-            f"`{path}` cannot be read: {error.strerror}",
-            hint="see that the file is there, and may be read by you",
-        ) from error
+        raise unreadable(path, error) from error

@@ -21,7 +21,7 @@ from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarte
 from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.exact import Finder
-from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, copy, file_name
+from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
 from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
 from envbuild.resolve.python import resolver_of
 from envbuild.resolve.roots import place_of as root_place
@@ -29,6 +29,7 @@ from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
 from envbuild.system import clock, network
+from envbuild.system.files import copy
 from envbuild.system.redaction import redact
 
 __all__ = ["FileCache", "export", "fetch"]

@@ -21,7 +21,6 @@ from envbuild.system.files import sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
 
-_CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -111,18 +110,3 @@ def check(path: Path, pin: Pin) -> None:
     found = sha256(path)
     if found != pin.sha256:
         raise WrongBytes(f"its sha256 is {found[:12]}…, {pin.sha256[:12]}… is locked")
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a file's bytes, sharing them with the original where the file system can."""
-    with source.open("rb") as reading, target.open("wb") as writing:
-        left = source.stat().st_size
-        try:
-            while left > 0 and (sent := os.copy_file_range(reading.fileno(), writing.fileno(), left)):
-                left -= sent
-        except OSError:
-            reading.seek(0)
-            writing.seek(0)
-            writing.truncate()
-            while chunk := reading.read(_CHUNK_BYTES):
-                writing.write(chunk)

@@ -17,7 +17,7 @@ from typing import Any
 
 from envbuild.store.store import LayerRecord, record_data, record_of
 from envbuild.system.files import open_regular, sha256
-from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.sealing import check_sealed_line, sealed_line
 
 FORMAT = 1
 SUMS = "SHA256SUMS"
@@ -63,7 +63,7 @@ def manifest(record: LayerRecord, origin: Origin) -> str:
     """Return the text of a layer's manifest."""
     made = {"kind": origin.kind, "step": origin.step, "inputs": origin.inputs}
     data = {"format": FORMAT, "layer": record_data(record), "made_by": made}
-    return sealed(json.dumps(data, sort_keys=True, separators=(",", ":"))) + "\n"
+    return sealed_line(json.dumps(data, sort_keys=True, separators=(",", ":")))
 
 
 def manifests(directory: Path) -> list[Path]:
@@ -97,7 +97,7 @@ def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
     if len(content) > _LIMIT_BYTES:
         raise ValueError(f"it is larger than {_LIMIT_BYTES} bytes")
     try:
-        text = check_seal(content.decode().removesuffix("\n"))
+        text = check_sealed_line(content.decode())
     except UnicodeDecodeError:
         raise ValueError("it is no text") from None
     try:

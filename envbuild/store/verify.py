@@ -13,7 +13,7 @@ from envbuild.store.pins import damaged_pins
 from envbuild.store.store import LayerRecord, Store, read_record
 from envbuild.system import host
 from envbuild.system.files import open_regular, sha256
-from envbuild.system.sealing import check_seal
+from envbuild.system.sealing import check_sealed_line
 
 What = Literal["record", "blob", "file", "note", "pin", "stranger"]
 
@@ -168,7 +168,7 @@ def _notes(store: Store) -> tuple[int, list[Damage]]:
     for path in paths:
         try:
             with open_regular(path) as stream:
-                check_seal(stream.read().decode().rstrip("\n"))
+                check_sealed_line(stream.read().decode())
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

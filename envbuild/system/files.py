@@ -15,6 +15,7 @@ import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
 from envbuild.system import noted
 
+_CHUNK_BYTES = 1024 * 1024
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
 
@@ -269,3 +270,18 @@ def sha256(path: Path) -> str:
     """Return the hex digest of a file's bytes, 64 characters."""
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file's bytes, sharing them with the original where the file system can."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        left = source.stat().st_size
+        try:
+            while left > 0 and (sent := os.copy_file_range(reading.fileno(), writing.fileno(), left)):
+                left -= sent
+        except OSError:
+            reading.seek(0)
+            writing.seek(0)
+            writing.truncate()
+            while chunk := reading.read(_CHUNK_BYTES):
+                writing.write(chunk)

@@ -23,3 +23,19 @@ def check_seal(text: str) -> str:
     if text != sealed("{" + rest):
         raise ValueError("its text is not the one that was written")
     return text
+
+
+def sealed_line(text: str) -> str:
+    """Return a sealed JSON object as a file of text holds it: a line break ends it, outside of the seal."""
+    return sealed(text.removesuffix("\n")) + "\n"
+
+
+def check_sealed_line(text: str) -> str:
+    """Return a text that `sealed_line` has made, without its line break.
+
+    Raises
+    ------
+    ValueError
+        It is another one than was written.
+    """
+    return check_seal(text.removesuffix("\n"))

@@ -23,7 +23,7 @@ from envbuild.store.inventory import NOTES
 from envbuild.store.store import Store
 from envbuild.system import noted, tools
 from envbuild.system.noted import Answer
-from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.sealing import check_sealed_line, sealed_line
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.settings import Settings
 
@@ -87,7 +87,7 @@ def recall(wanted: Wanted, settings: Settings) -> Same | None:
     place = wanted.place(settings.store)
     try:
         at = place.stat().st_mtime_ns
-        data = json.loads(check_seal(place.read_text().rstrip("\n")))
+        data = json.loads(check_sealed_line(place.read_text()))
         if data["format"] != _FORMAT or data["program"] != noted.program():
             return None
         for path, was in data["files"].items():
@@ -135,4 +135,4 @@ def remember(
         "built": built,
         "warned": [[warning.text, warning.hint] for warning in warned],
     }
-    settings.store.write(wanted.place(settings.store), sealed(json.dumps(data)) + "\n")
+    settings.store.write(wanted.place(settings.store), sealed_line(json.dumps(data)))

@@ -26,6 +26,13 @@ def hold(plan: BuildPlan, lock: Lock, store: Store) -> Path | None:
     return hold_build(store, keys=_keys(plan), files=_files(lock))
 
 
+def release(held: Path | None) -> None:
+    """Take back what `hold` returned."""
+    if held is not None:
+        with contextlib.suppress(OSError):
+            held.unlink()
+
+
 def keep_image(
     path: Path,
     manifest: Manifest,
@@ -155,9 +162,7 @@ def _write(store: Store, pin: Pin, emit: Emit, held: Path | None) -> None:
         # Who may only read a store can still compose and install from it.
         text = f"the store does not note that it is needed by {pin.name}: it cannot be written"
         emit(Note(text=text))
-    if held is not None:
-        with contextlib.suppress(OSError):
-            held.unlink()
+    release(held)
 
 
 def _keys(plan: BuildPlan) -> tuple[str, ...]:

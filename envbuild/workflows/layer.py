@@ -12,16 +12,15 @@ from pathlib import Path
 from envbuild.errors import BuildError, EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import Layer, key_of_data
-from envbuild.resolve.files import copy
 from envbuild.store import carried
 from envbuild.store.carried import Origin
 from envbuild.store.pins import freshen
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock, host
-from envbuild.system.files import exists, is_below, is_directory, sha256, sync
+from envbuild.system.files import copy, exists, is_below, is_directory, sha256, sync
 from envbuild.system.leftovers import own_name, sweep
 from envbuild.workflows.design import design
-from envbuild.workflows.keeping import hold
+from envbuild.workflows.keeping import hold, release
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -132,9 +131,7 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = Fals
             rows = tuple(pool.map(lambda pair: _export(pair[0], pair[1], keys, to, settings), whole))
             _put(to / carried.SUMS, carried.sums(to).encode())
     finally:
-        if held is not None:
-            with contextlib.suppress(OSError):
-                held.unlink()
+        release(held)
     return Moved(directory=to, rows=rows)
 
 

@@ -48,7 +48,7 @@ from envbuild.lock.text import load
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import read_input
-from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.sealing import check_sealed_line, sealed_line
 
 _MAX_SCAN_BYTES = 512 << 20
 # Coarser than the clock of any file system that holds images.
@@ -243,7 +243,7 @@ def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Re
         raise CheckError(f"{problem} and cannot be read: {error}", hint=CHANGED) from error
     if path is not None:
         # What one flipped bit turns into another library would decide a verdict.
-        _write(store, path, sealed(scan.to_json().rstrip("\n")) + "\n")
+        _write(store, path, sealed_line(scan.to_json()))
     return _Read(scan, same)
 
 
@@ -257,8 +257,7 @@ def _kept(store: Store, digest: str) -> Path | None:
 
 def _read(path: Path) -> LayerScan | None:
     try:
-        text = read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()
-        return from_json(check_seal(text.rstrip("\n")))
+        return from_json(check_sealed_line(read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()))
     except (RequestError, ValueError):
         return None
 

@@ -34,6 +34,7 @@ from tests.unit.store.test_cache import aged, flip
 from tests.unit.store.test_cache import layer as published
 
 Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[[Callable[[dict[str, Any]], None]], str]
 
 
 def put(directory: Path, name: str, content: bytes, *, inputs: tuple[str, ...] = ()) -> LayerRecord:
@@ -80,6 +81,20 @@ def run(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
         out, err = capsys.readouterr()
         assert isinstance(ended.value.code, int)
         return ended.value.code, out, err
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Run, layers: Path, store: Store) -> Refused:
+    """Change the manifest of a layer, and return what its import says; nothing of it is in the store."""
+
+    def call(change: Callable[[dict[str, Any]], None]) -> str:
+        record = put(layers, "a", b"bytes of a")
+        rewrite(layers / carried.manifest_name(record.key), change)
+        code, _, err = run("import", layers)
+        assert (code, store.records()) == (2, [])
+        return err
 
     return call
 
@@ -166,15 +181,11 @@ def test_all_that_is_damaged_is_told_at_once_and_the_rest_imported(
     ],
 )
 def test_a_manifest_tells_of_no_other_step_than_the_layers_own(
-    run: Run, layers: Path, store: Store, change: Callable[[dict[str, Any]], None]
+    refused: Refused, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    record = put(layers, "a", b"bytes of a")
-    rewrite(layers / carried.manifest_name(record.key), change)
-    code, _, err = run("import", layers)
-    assert code == 2
+    err = refused(change)
     assert "another version of envbuild made it" in err
     assert "use the same version of envbuild on both sides" in err
-    assert store.records() == []
 
 
 @pytest.mark.parametrize(
@@ -188,15 +199,8 @@ def test_a_manifest_tells_of_no_other_step_than_the_layers_own(
         lambda data: data["made_by"].update(inputs=7),
     ],
 )
-def test_what_is_no_manifest_is_told(
-    run: Run, layers: Path, store: Store, change: Callable[[dict[str, Any]], None]
-) -> None:
-    record = put(layers, "a", b"bytes of a")
-    rewrite(layers / carried.manifest_name(record.key), change)
-    code, _, err = run("import", layers)
-    assert code == 2
-    assert "a layer cannot be imported: " in err
-    assert store.records() == []
+def test_what_is_no_manifest_is_told(refused: Refused, change: Callable[[dict[str, Any]], None]) -> None:
+    assert "a layer cannot be imported: " in refused(change)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'{"seal":"sha256:0",' + b"[" * 100_000])
@@ -256,14 +260,8 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
         {"a": "l "},
     ],
 )
-def test_a_manifest_lists_paths_of_an_image_alone(
-    run: Run, layers: Path, store: Store, tree: dict[str, str]
-) -> None:
-    record = put(layers, "a", b"bytes of a")
-    rewrite(layers / carried.manifest_name(record.key), lambda data: data["layer"].update(tree=tree))
-    code, _, err = run("import", layers)
-    assert (code, store.records()) == (2, [])
-    assert "it is no manifest of a layer" in err
+def test_a_manifest_lists_paths_of_an_image_alone(refused: Refused, tree: dict[str, str]) -> None:
+    assert "it is no manifest of a layer" in refused(lambda data: data["layer"].update(tree=tree))
 
 
 def test_what_a_store_refuses_is_no_damage(
