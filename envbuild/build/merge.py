@@ -13,16 +13,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import BuildError
-from envbuild.system import squashfs
+from envbuild.system import host, squashfs
 from envbuild.system.squashfs import Compression
 
 _END = b"# START OF DATA - DO NOT MODIFY\n"
 # NAME TYPE TIME MODE UID GID …; a name holds blanks and quotes behind a backslash.
 _NAME = rb"((?:\\.|[^\\\s])+)"
+# Small layers take as long to start as to unpack; each holds up to 128 MiB.
+_DUMPED_AT_ONCE = 4
 _ENTRY = re.compile(_NAME + rb" (?:([A-Z]) \d+ [0-7]+ \d+ \d+(.*)|L " + _NAME + rb")\n", re.DOTALL)
 
 
@@ -130,8 +133,8 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
     """
     with tempfile.TemporaryDirectory(dir=beside, prefix=".merge-") as work:
         dumps = [Path(work) / f"{index}.dump" for index in range(len(layers))]
-        for layer, dump in zip(layers, dumps, strict=True):
-            squashfs.dump(layer.path, dump, offset=layer.offset)
+        with ThreadPoolExecutor(max_workers=min(host.cores(), _DUMPED_AT_ONCE)) as pool:
+            list(pool.map(_dump, layers, dumps))
         try:
             listings = [
                 list(_entries(dump, {_written(path) for path in layer.opaque}))
@@ -152,6 +155,10 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
                 _hide(dump, gone)
         # From top to bottom: a directory's entry is the topmost layer's, and comes before what it holds.
         yield dumps[::-1]
+
+
+def _dump(layer: Blob, into: Path) -> None:
+    squashfs.dump(layer.path, into, offset=layer.offset)
 
 
 def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> list[list[Entry]]:

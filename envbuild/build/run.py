@@ -75,27 +75,6 @@ def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> t
     return tuple(layer for layer in plan.layers if layer.name in wanted)
 
 
-def drop_damaged(plan: BuildPlan, store: Store, emit: Emit, *, rebuild: bool = False) -> None:
-    """Compare the layers that a build is about to use with what was published; take damaged ones away.
-
-    They are missing then, and built again. Reads every byte of them.
-    """
-    while True:
-        missing = missing_layers(plan, store, rebuild=rebuild)
-        used = {part.name for part in plan.parts()}
-        used |= {name for layer in missing for name in (*layer.inputs, *layer.needs)}
-        names = sorted(used - {layer.name for layer in missing})
-        records = [record for name in names if (record := store.get(plan.layer(name).key)) is not None]
-        with ThreadPoolExecutor(max_workers=host.cores()) as pool:
-            intact = list(pool.map(store.is_intact, records))
-        damaged = [record for record, good in zip(records, intact, strict=True) if not good]
-        for record in damaged:
-            emit(Warned(text=f"layer {record.name} in the store is damaged; it is built again"))
-            store.discard(record)
-        if not damaged:
-            return
-
-
 def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
     """Make every layer of the image exist; a failed one leaves nothing behind but its log.
 

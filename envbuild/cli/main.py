@@ -7,6 +7,7 @@ nothing to do start fast.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -112,6 +113,8 @@ def _is_spec(word: str) -> bool:
     return word.endswith((".yaml", ".yml")) or Path(word).is_file()
 
 
+# Objects (count) between two looks for garbage.
+_YOUNG = 100_000
 # What these finish is kept, and found by the next run.
 _RESUMED = ("build", "lock", "fetch")
 
@@ -119,6 +122,8 @@ _RESUMED = ("build", "lock", "fetch")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
     completion.prepare()
+    # A command reads a lot and soon ends: looking for garbage so often would be a tenth of what it computes.
+    gc.set_threshold(_YOUNG)
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

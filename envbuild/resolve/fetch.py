@@ -49,6 +49,7 @@ def fetch(
     emit: Emit,
     machine: Machine | None = None,
     patience: network.Patience | None = None,
+    located: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Make the files of all pins exist in the cache, each checked by length and SHA-256.
 
@@ -64,6 +65,8 @@ def fetch(
         The machine's configuration; read from it if absent.
     patience : network.Patience, optional
         Limits of each download.
+    located : mapping, optional
+        Where files of Python distributions are, as `make_lock` found it in this run.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def fetch(
     hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
     with network.Client(patience, hosts) as client:
         resolver = resolver_of(asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
-        addresses = debian | _python_addresses(resolver, missing)
+        addresses = debian | _python_addresses(resolver, missing, located or {})
         _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
 
 
@@ -236,21 +239,20 @@ def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -
     }
 
 
-def _python_addresses(resolver: Uv | Finder, missing: Sequence[Pin]) -> dict[str, list[str]]:
-    """Ask where the very files are that are locked: SHA-256 → addresses, maybe none."""
-    addresses: dict[str, list[str]] = {}
-    left = [pin for pin in missing if isinstance(pin, PythonPin)]
+def _python_addresses(
+    resolver: Uv | Finder, missing: Sequence[Pin], located: Mapping[str, Sequence[str]]
+) -> dict[str, Sequence[str]]:
+    """Ask where the very files are that are locked, unless it is known: SHA-256 → addresses, maybe none."""
+    wheels = [pin for pin in missing if isinstance(pin, PythonPin)]
+    addresses = {pin.sha256: located[pin.sha256] for pin in wheels if pin.sha256 in located}
+    left = [pin for pin in wheels if pin.sha256 not in located]
     while left:
         # An image and the builds from source in it may hold two versions of one distribution.
         pins = {pin.name: pin for pin in left}
         left = [pin for pin in left if pins[pin.name] != pin]
         offered = _offered(resolver, pins)
         for name, pin in pins.items():
-            addresses[pin.sha256] = [
-                offer.address
-                for offer in offered.get(name, [])
-                if (offer.file, offer.sha256) == (pin.file, pin.sha256)
-            ]
+            addresses[pin.sha256] = [offer.address for offer in offered.get(name, []) if offer.is_same(pin)]
     return addresses
 
 

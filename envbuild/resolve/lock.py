@@ -35,6 +35,7 @@ def make_lock(
     sources: Sequence[Path] = (),
     offline: bool = False,
     machine: Machine | None = None,
+    located: dict[str, Sequence[str]] | None = None,
 ) -> Lock:
     """Return a lock that satisfies what is asked.
 
@@ -58,6 +59,8 @@ def make_lock(
         Use only what is on this machine.
     machine : Machine, optional
         The machine's configuration; read from it if absent.
+    located : dict, optional
+        Filled with where the files are that were looked for: SHA-256 → addresses. `fetch` takes it.
 
     Raises
     ------
@@ -83,6 +86,7 @@ def make_lock(
             debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
     with _collected(errors):
         places = _with_directories(python_sources(asked.site, here), sources)
+        places = replace(places, located=located if located is not None else {})
         wheels = _python(asked, old, parts, upgrade, places, cache_dir, emit, offline=offline)
         build_tools = _build_tools(
             asked, old, parts, wheels, upgrade, places, cache_dir, emit, offline=offline

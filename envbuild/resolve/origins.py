@@ -26,7 +26,7 @@ import configparser
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -79,12 +79,15 @@ class PythonSources:
         Other origins' indexes (``pytorch-cpu``).
     no_index : bool
         Whether only `find_links` may be asked.
+    located : dict
+        Where files were found so far: SHA-256 → addresses.
     """
 
     indexes: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     named: Mapping[str, tuple[str, ...]]
     no_index: bool = False
+    located: dict[str, Sequence[str]] = field(default_factory=dict, compare=False)
 
     def local_directories(self) -> tuple[Path, ...]:
         """Return the directories on this machine among `find_links`."""

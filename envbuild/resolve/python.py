@@ -151,6 +151,9 @@ def _resolve(
     sought = [entry for entry in resolved if entry.name not in known]
     offered = resolver.locate({entry.name: entry.version for entry in sought}) if sought else {}
     files = _with_sizes(_choose(resolver.asked, sought, offered), old, resolver.client)
+    for file in files:
+        same = (offer for offer in offered[file.name] if offer.is_same(file))
+        resolver.sources.located[file.sha256] = tuple(offer.address for offer in same)
     found = [_pin(resolver, entry, file, resolved) for entry, file in zip(sought, files, strict=True)]
     for entry in resolved:
         if entry.name in known:

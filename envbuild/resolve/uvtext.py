@@ -21,6 +21,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import MachineError
+from envbuild.lock.model import PythonPin
 from envbuild.system.redaction import redact_text
 
 PROJECT = "envbuild-request"
@@ -80,6 +81,10 @@ class Offer:
     def is_wheel(self) -> bool:
         """Whether it can be installed as it is."""
         return self.file.endswith(".whl")
+
+    def is_same(self, other: Offer | PythonPin) -> bool:
+        """Whether another offer, or what is locked, is the very same file, wherever it is."""
+        return (self.file, self.sha256) == (other.file, other.sha256)
 
 
 _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it stays, please report it"

@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import RequestError, did_you_mean
+from envbuild.spec.composing import BOOL, FLOAT, INT, NULL, STR, shorten
 from envbuild.spec.docstrings import described
 from envbuild.spec.model import Choice
-from envbuild.spec.nodes import BOOL, FLOAT, INT, NULL, STR, Document, Loc, name_of, shorten
+from envbuild.spec.nodes import Document, Loc, name_of
 
 _SIMPLE: dict[Any, str] = {
     str: "text",

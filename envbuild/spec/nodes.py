@@ -1,45 +1,34 @@
-"""YAML text to plain values with the place of each; nothing is guessed, nothing is executed.
-
-Built on PyYAML's scanner and composer. What a plain scalar means is decided
-here: YAML 1.1's octal, sexagesimal and date forms stay text.
-"""
+"""YAML text to plain values with the place of each; nothing is guessed, nothing is executed."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from envbuild.errors import Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.spec.composing import (
+    CORE,
+    FLOAT,
+    INT,
+    NULL,
+    STR,
+    Refused,
+    StrictComposer,
+    locate,
+    quick_composer,
+    scalar_tag,
+    scalar_value,
+    shorten,
+)
 from envbuild.spec.syntax import explain_syntax
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 16
 MAX_TOLD = 50
 
 Loc = tuple[str | int, ...]
-
-_CORE = "tag:yaml.org,2002:"
-STR, INT, FLOAT, BOOL, NULL, MAP, SEQ = (
-    _CORE + name for name in ("str", "int", "float", "bool", "null", "map", "seq")
-)
-_FITTING = {
-    yaml.ScalarNode: {STR, INT, FLOAT, BOOL, NULL},
-    yaml.MappingNode: {MAP},
-    yaml.SequenceNode: {SEQ},
-}
-
-_TRUE = {"true", "yes", "on"}
-_FALSE = {"false", "no", "off"}
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(
-    r"[-+]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,40}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?"
-)
 
 # Control characters, lone surrogates, and what hides or reorders text on a screen.
 _FORBIDDEN = re.compile(
@@ -81,17 +70,6 @@ class Document:
         return locate(self.path, self.keys.get(loc, self.nodes[loc]).start_mark)
 
 
-def locate(path: Path, mark: yaml.Mark) -> Location:
-    """Turn PyYAML's mark, counted from 0, into a place."""
-    return Location(path=path, line=mark.line + 1, column=mark.column + 1)
-
-
-def shorten(text: str, limit: int = 60) -> str:
-    """Make text from a file fit for a message: one line, no control characters, not long."""
-    visible = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text[: limit + 1])
-    return visible if len(text) <= limit else visible[:limit] + "…"
-
-
 def name_of(loc: Loc) -> str:
     """Write steps as people do (``packages.python``); indexes are left to the place."""
     return shorten(".".join(step for step in loc if isinstance(step, str)))
@@ -111,7 +89,10 @@ def read_yaml(content: bytes, path: Path) -> Document:
         The file is not text, not YAML, empty, or no mapping: there is nothing to go on with.
     """
     text = _decode(content, path)
-    composer = _Composer(text, path)
+    quick = _read_quickly(text, path)
+    if quick is not None:
+        return quick
+    composer = StrictComposer(text, path)
     document = Document(path=path, mistakes=composer.mistakes)
     try:
         root = composer.compose_only()
@@ -132,7 +113,7 @@ def read_yaml(content: bytes, path: Path) -> Document:
             document.nodes[()] = root
             document.value.update(_Builder(document).mapping(root, ()))
             return document
-        if isinstance(root, _Refused):
+        if isinstance(root, Refused):
             pass
         elif root is None or (root.tag == NULL and not root.value):
             document.mistakes.append(_empty(path))
@@ -145,6 +126,23 @@ def read_yaml(content: bytes, path: Path) -> Document:
         composer.dispose()
     raise_all(document.mistakes)
     raise AssertionError("a file without a mapping has a mistake")
+
+
+def _read_quickly(text: str, path: Path) -> Document | None:
+    """Read a text that is all right by libyaml's events; None for any other: PyYAML's tell what is wrong."""
+    composer = quick_composer(text, path)
+    if composer is None:
+        return None
+    document = Document(path=path, mistakes=composer.mistakes)
+    try:
+        root = composer.compose_only()
+        if not isinstance(root, yaml.MappingNode):
+            return None
+        document.nodes[()] = root
+        document.value.update(_Builder(document).mapping(root, ()))
+    except (yaml.YAMLError, ValueError, OverflowError, EnvbuildError):
+        return None
+    return None if document.mistakes else document
 
 
 def _empty(path: Path) -> RequestError:
@@ -186,103 +184,6 @@ def _place(path: Path, before: str) -> Location:
     return Location(path=path, line=len(lines), column=len(lines[-1]) + 1)
 
 
-_CONVERT: dict[str, Callable[[str], object]] = {
-    STR: str,
-    INT: int,
-    FLOAT: float,
-    BOOL: lambda text: text.lower() in _TRUE,
-    NULL: lambda _: None,
-}
-
-
-class _Refused(yaml.ScalarNode):
-    """Stands where something was refused, so that nothing more is said of it."""
-
-
-def scalar_is_text(text: str) -> bool:
-    """Return whether a plain scalar stays text, and is not read as a number, a truth or nothing."""
-    return _scalar_tag(text) == STR
-
-
-def _scalar_tag(text: str) -> str:
-    """Say what a plain scalar is."""
-    lower = text.lower()
-    if lower in ("", "~", "null"):
-        return NULL
-    if lower in _TRUE | _FALSE:
-        return BOOL
-    if _INT.fullmatch(text):
-        return INT
-    return FLOAT if _FLOAT.fullmatch(text) and math.isfinite(float(text)) else STR
-
-
-class _Composer(yaml.SafeLoader):
-    """PyYAML's composer without anchors, aliases, foreign tags and deep nesting."""
-
-    def __init__(self, text: str, path: Path) -> None:
-        super().__init__(text)
-        self.path = path
-        self.mistakes: list[RequestError] = []
-        self._depth = 0
-        self._aliases: set[str] = set()  # told already
-
-    def compose_only(self) -> yaml.Node | None:
-        """Compose the only document; None where there is none."""
-        self._next()
-        if self.check_event(yaml.StreamEndEvent):
-            return None
-        root: yaml.Node | None = self.compose_document()
-        if not self.check_event(yaml.StreamEndEvent):
-            self._refuse("a second document begins here", self._peek(), "one file holds one document")
-        return root
-
-    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:  # noqa: ANN401  # PyYAML's types
-        """Say what a node without a tag is."""
-        if kind is yaml.ScalarNode:
-            return _scalar_tag(value) if implicit[0] else STR
-        return MAP if kind is yaml.MappingNode else SEQ
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401  # as above
-        """Compose a node, or its stand-in where it is refused."""
-        event = self._peek()
-        if self.check_event(yaml.AliasEvent):
-            self._next()
-            if event.anchor not in self._aliases:
-                self._aliases.add(event.anchor)
-                self._refuse(
-                    f"the alias `*{shorten(event.anchor)}` is not allowed", event, "write the value out"
-                )
-            return _Refused(STR, "", event.start_mark, event.end_mark)
-        if event.anchor is not None:
-            self._refuse(f"the anchor `&{shorten(event.anchor)}` is not allowed", event, "take it away")
-            event.anchor = None
-        written: str | None = event.tag
-        if self._depth >= MAX_DEPTH:
-            self._refuse(
-                f"nested deeper than {MAX_DEPTH} levels",
-                event,
-                "take brackets away: no key here holds so many lists in one another",
-            )
-            raise_all(self.mistakes)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if written is None or (node is not None and written in _FITTING[type(node)]):
-            return node
-        shown = shorten("!!" + written.removeprefix(_CORE) if written.startswith(_CORE) else written)
-        self._refuse(f"the tag `{shown}` is not allowed", event, "only plain values are read; take it away")
-        return _Refused(STR, "", event.start_mark, event.end_mark)
-
-    def _peek(self) -> Any:  # noqa: ANN401  # an event; which attributes it has depends on its class
-        return self.peek_event()  # type: ignore[no-untyped-call]
-
-    def _next(self) -> None:
-        self.get_event()  # type: ignore[no-untyped-call]
-
-    def _refuse(self, problem: str, event: Any, hint: str) -> None:  # noqa: ANN401  # as above
-        self.mistakes.append(RequestError(problem, at=locate(self.path, event.start_mark), hint=hint))
-
-
 class _Builder:
     """Builds the plain values of a document and notes their nodes."""
 
@@ -306,13 +207,13 @@ class _Builder:
         return result
 
     def _key(self, node: yaml.Node) -> str | None:
-        if isinstance(node, _Refused):
+        if isinstance(node, Refused):
             return None
         if not isinstance(node, yaml.ScalarNode):
             self._mistake("a key must be text, not a list or a mapping", node, hint="write `key: value`")
             return None
         text: str = node.value
-        if node.style is None and text == "<<":
+        if not node.style and text == "<<":
             self._mistake("merge keys (`<<`) are not allowed", node, hint="write the keys out")
             return None
         if node.tag != STR:
@@ -324,7 +225,7 @@ class _Builder:
 
     def _value(self, node: yaml.Node, loc: Loc) -> object:
         self._document.nodes[loc] = node
-        if isinstance(node, _Refused):
+        if isinstance(node, Refused):
             self._document.refused.add(loc)
             return None
         if isinstance(node, yaml.MappingNode):
@@ -335,20 +236,20 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node, loc: Loc) -> object:
         text: str = node.value
-        is_blank = node.tag == NULL and not text and node.style is None  # type: ignore[attr-defined]
+        is_blank = node.tag == NULL and not text and not node.style  # type: ignore[attr-defined]
         if is_blank:
             what = f"`{name_of(loc)}` has no value" if isinstance(loc[-1], str) else "an entry has no value"
             self._mistake(what, node, at=self._document.at_key(loc), hint="give it one, or take it away")
-        fits = node.tag == STR or _scalar_tag(text) in (node.tag, INT if node.tag == FLOAT else node.tag)
+        fits = node.tag == STR or scalar_tag(text) in (node.tag, INT if node.tag == FLOAT else node.tag)
         if not fits:
-            word = node.tag.removeprefix(_CORE)
+            word = node.tag.removeprefix(CORE)
             self._mistake(
                 f"`{shorten(text)}` does not fit the tag `!!{word}`", node, hint="take the tag away"
             )
         if is_blank or not fits or not self._clean(node):
             self._document.refused.add(loc)
             return None
-        return _CONVERT[node.tag](text)
+        return scalar_value(node.tag, text)
 
     def _clean(self, node: yaml.Node) -> bool:
         bad = _FORBIDDEN.search(node.value)

@@ -34,6 +34,7 @@ from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
 from envbuild.system.files import open_regular, sha256, sync
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
+from envbuild.system.noted import signature
 from envbuild.system.sealing import check_seal, sealed
 
 RECORD_FORMAT = 2
@@ -82,6 +83,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # Records of large layers take a while to read, and a build asks for each of them again and again.
+        self._records: dict[str, tuple[list[int], LayerRecord]] = {}
 
     def check_is_one(self) -> None:
         """Refuse what is there and is no store; one that is not there yet is empty.
@@ -157,11 +160,20 @@ class Store:
         length, is no finished layer: it will be built again.
         """
         try:
-            record = read_record(self.record_path(key))
+            record = self._record(key)
             whole = self.blob_path(record.blob).stat().st_size == record.size_bytes
         except (OSError, ValueError, RequestError):
             return None
         return record if whole and record.key == key else None
+
+    def _record(self, key: str) -> LayerRecord:
+        """Read a record, once as long as its file is the same one."""
+        path = self.record_path(key)
+        now = signature(path)
+        kept = self._records.get(key)
+        if kept is None or kept[0] != now:
+            kept = self._records[key] = (now, read_record(path))
+        return kept[1]
 
     def records(self) -> list[LayerRecord]:
         """Return all finished layers, sorted by key."""

@@ -7,7 +7,6 @@ environment names others. Nothing here decides whether bytes are the right ones:
 from __future__ import annotations
 
 import re
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -331,6 +330,8 @@ def _certificates() -> str | bool:
     As uv is told to: a centre's own authority is in the machine's store, and not among those
     that the Python package brings. True, which means the package's, where the machine has none.
     """
+    import ssl  # noqa: PLC0415  # late, as above
+
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
         return paths.cafile

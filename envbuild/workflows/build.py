@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers, drop_damaged, missing_layers
+from envbuild.build.run import Workshop, build_layers, missing_layers
+from envbuild.build.soundness import compared_meanwhile, discard, drop_damaged
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import preflight
+from envbuild.check.preflight.run import preflight, read_ahead
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
@@ -138,11 +140,8 @@ def build_image(
     if missing or not is_image(path, manifest_with(state, parts_of(plan, records), flat=flat)):
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, settings.store)
-        with spans.span("verify layers of the store"):
-            drop_damaged(plan, settings.store, settings.emit, rebuild=rebuild)
-        missing = missing_layers(plan, settings.store, rebuild=rebuild)
-    if missing:
-        records = _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+        _make_layers(state, plan, settings, offline=offline, rebuild=rebuild, sources=sources)
+        records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
     parts = parts_of(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
@@ -230,16 +229,20 @@ def _compose(
     blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
     with spans.span("bill of materials"):
         bill = bill_of(state.lock, [blob for _, blob in blobs])
-    with spans.span("compose"):
-        compose(
-            path,
-            manifest,
-            blobs,
-            lock=dump(state.lock),
-            plan=plan.to_json(),
-            bill=bill,
-            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-        )
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        # Copying waits for the disk; what is looked for in the image afterwards lies in the store already.
+        ahead = pool.submit(read_ahead, [(part.digest, blob) for part, blob in blobs], settings.store)
+        with spans.span("compose"):
+            compose(
+                path,
+                manifest,
+                blobs,
+                lock=dump(state.lock),
+                plan=plan.to_json(),
+                bill=bill,
+                advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+            )
+        ahead.result()
     settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
 
 
@@ -260,6 +263,31 @@ def plan_record(state: Locked, settings: Settings) -> Path:
     return settings.store.root / "plans" / f"{state.asked.spec.name}.json"
 
 
+def _make_layers(
+    state: Locked,
+    plan: BuildPlan,
+    settings: Settings,
+    *,
+    offline: bool,
+    rebuild: bool,
+    sources: Sequence[Path],
+) -> None:
+    """Make every layer of the image exist, and hold what was published."""
+    store, emit = settings.store, settings.emit
+    while True:
+        drop_damaged(plan, store, emit, rebuild=rebuild)
+        missing = missing_layers(plan, store, rebuild=rebuild)
+        if not missing:
+            return
+        with compared_meanwhile(plan, store, missing) as damaged:
+            _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+        found = damaged()
+        if not found:
+            return
+        discard(found, store, emit)
+        rebuild = False  # the others are new
+
+
 def _build(
     state: Locked,
     plan: BuildPlan,
@@ -269,7 +297,7 @@ def _build(
     offline: bool,
     rebuild: bool,
     sources: Sequence[Path],
-) -> dict[str, LayerRecord]:
+) -> None:
     by_digest = {pin.sha256: pin for pin in all_pins(state.lock)}
     wanted = {file.sha256 for layer in missing for file in input_files(layer.step)}
     with spans.span("fetch"):
@@ -292,7 +320,7 @@ def _build(
         emit=settings.emit,
         rebuild=rebuild,
     )
-    return build_layers(plan, workshop)
+    build_layers(plan, workshop)
 
 
 def _finished(layer: Layer, settings: Settings) -> LayerRecord:

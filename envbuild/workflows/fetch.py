@@ -57,5 +57,6 @@ def fetch_pins(
         offline=offline,
         cache_dir=settings.store.root / "resolve",
         emit=settings.emit,
+        located=settings.located,
     )
     return cache

@@ -11,8 +11,8 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
+from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.model import Choice, parse_choice
-from envbuild.spec.nodes import scalar_is_text
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.variants import variant_for

@@ -125,6 +125,7 @@ def lock_spec(
             sources=sources,
             offline=offline,
             emit=settings.emit,
+            located=settings.located,
         )
     verdicts = _fit(asked, lock, settings, layered)
     if lock != previous and write:

@@ -12,9 +12,9 @@ import jinja2
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.fields import Distribution, ProvenVersion
 from envbuild.spec.model import MAX_NAME, NAME
-from envbuild.spec.nodes import scalar_is_text
 from envbuild.spec.recipe import ModuleName
 from envbuild.system.files import exists
 from envbuild.workflows.recipe_rules import BLANK, CONTROLS, README

@@ -12,6 +12,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 
+@cache
+def _matches(pattern: str, name: str) -> bool:
+    """Look once: each process of an image is asked for the same names again."""
+    return re.fullmatch(pattern, name) is not None
+
+
 class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,11 +43,11 @@ class Family(_Row):
 
     def is_library(self, *names: str) -> bool:
         """Whether one of the names is the one library's."""
-        return any(re.fullmatch(self.library, name) for name in names)
+        return any(_matches(self.library, name) for name in names)
 
     def concerns(self, names: Sequence[str]) -> bool:
         """Whether one of the names belongs to the family."""
-        return any(re.fullmatch(f"{self.library}|{self.beside or '(?!)'}", name) for name in names)
+        return any(_matches(f"{self.library}|{self.beside or '(?!)'}", name) for name in names)
 
     def owns(self, path: str, *names: str) -> bool:
         """Whether a file is of no use without the image's own library."""

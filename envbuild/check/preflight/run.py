@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.store.store import Store
-from envbuild.system import host
+from envbuild.system import host, spans
 from envbuild.system.files import read_input
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
@@ -206,6 +207,25 @@ def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
     )
 
 
+def read_ahead(blobs: Iterable[tuple[str, Path]], store: Store) -> None:
+    """Read file systems that an image is being composed of, so that `look` finds in the store what they hold.
+
+    What cannot be read or kept is left to `look`.
+
+    Parameters
+    ----------
+    blobs : iterable of (str, Path)
+        Digest and file of each.
+    """
+    with spans.span("read new layers"):
+        for digest, blob in blobs:
+            path = _kept(store, digest)
+            if path is None or path.is_file():
+                continue
+            with contextlib.suppress(OSError, ValueError), blob.open("rb") as file:
+                _scanned(file, 0, blob.stat().st_size, store, path)
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What a file system holds, and whether its bytes are those that the manifest says."""
@@ -230,21 +250,25 @@ def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Re
     # What another file system holds must neither be told of this one nor be kept under its name.
     same = _same(file, part, store) if intact is None else intact
     path = _kept(store, part.digest) if same else None
-    if path is not None:
-        kept = _read(path)
-        if kept is not None:
-            return _Read(kept, same)
     try:
-        scan = scan_layer(Squashfs(file, thing.offset, thing.size))
+        return _Read(_scanned(file, thing.offset, thing.size, store, path), same)
     except ValueError as error:
         if same:
             raise
         problem = f"a file system of `{Path(file.name).name}` ({part.name}) is not the one that was built,"
         raise CheckError(f"{problem} and cannot be read: {error}", hint=CHANGED) from error
+
+
+def _scanned(file: BinaryIO, offset: int, size: int, store: Store, path: Path | None) -> LayerScan:
+    """Read what a file system holds: as it was kept, or from its bytes, which is then kept at the path."""
+    kept = None if path is None else _read(path)
+    if kept is not None:
+        return kept
+    scan = scan_layer(Squashfs(file, offset, size))
     if path is not None:
         # What one flipped bit turns into another library would decide a verdict.
         _write(store, path, sealed_line(scan.to_json()))
-    return _Read(scan, same)
+    return scan
 
 
 def _kept(store: Store, digest: str) -> Path | None:

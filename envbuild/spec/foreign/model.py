@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.spec.nodes import scalar_is_text
+from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.satisfiable import can_be_met
 
 Outcome = Literal["taken", "needless", "left"]

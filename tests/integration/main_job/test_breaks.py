@@ -1,6 +1,7 @@
 """Killed, failed and hostile: the store stays valid, the next run resumes, and people are told."""
 
 import filecmp
+import hashlib
 import json
 import os
 import random
@@ -141,20 +142,40 @@ def test_an_output_that_must_not_be_written_is_told_before_any_work(
     assert (desk.place / "pytorch-mpi.yaml").read_text() == before
 
 
-def test_a_damaged_layer_in_the_store_is_noticed_and_built_again(desk: Desk, image: Path) -> None:
+def damage(desk: Desk, image: Path, layer: str) -> str:
+    """Flip bits of a layer in the store; return its digest."""
     records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
     parts = json.loads(desk.envbuild("inspect", image, "--json").stdout)["parts"]
-    (part,) = [part for part in parts if part["layers"] == ["python:large"]]
+    (part,) = [part for part in parts if part["layers"] == [layer]]
     assert part["digest"] in {record["blob"] for record in records}
-    digest = part["digest"].removeprefix("sha256:")
+    digest: str = part["digest"].removeprefix("sha256:")
     blob = desk.store / "blobs" / "sha256" / digest[:2] / digest
     content = bytearray(blob.read_bytes())
     content[len(content) // 2] ^= 0xFF
     blob.chmod(0o644)
     blob.write_bytes(content)
+    return digest
+
+
+def test_a_damaged_layer_in_the_store_is_noticed_and_built_again(desk: Desk, image: Path) -> None:
+    damage(desk, image, "python:large")
     said = desk.envbuild("build", "pytorch-mpi.yaml", "-o", "mended.sif").stderr
     assert "layer python:large in the store is damaged" in said
     assert filecmp.cmp(image, desk.place / "mended.sif", shallow=False)
+
+
+def test_a_damaged_layer_is_noticed_while_another_is_built(desk: Desk, image: Path) -> None:
+    spec = (desk.place / "pytorch-mpi.yaml").read_text()
+    desk.write("other.yaml", spec + 'environment: {OTHER: "1"}\n')
+    desk.write("other.lock.yaml", (desk.place / "pytorch-mpi.lock.yaml").read_text())
+    digest = damage(desk, image, "python:large")
+    said = desk.envbuild("build", "other.yaml").stderr
+    assert "layer python:large in the store is damaged" in said
+    assert said.index("build layer metadata") < said.index("build layer python:large")
+    # Reads every part, and compares it with its digest.
+    desk.envbuild("check", "other.sif")
+    blob = desk.store / "blobs" / "sha256" / digest[:2] / digest
+    assert hashlib.sha256(blob.read_bytes()).hexdigest() == digest
 
 
 def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:

@@ -66,6 +66,8 @@ class TestPreferences:
             def origin(self, found: Resolved, address: str) -> str:
                 return "pypi"
 
+            sources = PythonSources(named={})
+
         monkeypatch.setattr(resolving, "Uv", Stand)
         return seen
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import EnvbuildError, Location
+from envbuild.spec.composing import MAX_DEPTH
 from envbuild.spec.load import examine, load, load_base_image, load_recipe, load_site, load_spec
 from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
-from envbuild.spec.nodes import MAX_BYTES, MAX_DEPTH
+from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
 
 TOP = Path(__file__).parents[3]
