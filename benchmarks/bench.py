@@ -142,10 +142,12 @@ def main() -> None:
 
 def recall(bench: Bench, kept: dict[str, Any]) -> None:
     """Add what earlier runs measured of other cases, and keep it all for later ones."""
+    measured = {case.partition(": ")[2] for case in bench.seconds}
+    lacked = {peer: why for peer, why in kept.get("failed", {}).items() if peer not in measured}
     bench.seconds = {**kept.get("seconds", {}), **bench.seconds}
     bench.cpu_seconds = {**kept.get("cpu_seconds", {}), **bench.cpu_seconds}
     bench.peak_bytes = {**kept.get("peak_bytes", {}), **bench.peak_bytes}
-    bench.failed = {**kept.get("failed", {}), **bench.failed}
+    bench.failed = {**lacked, **bench.failed}
     bench.shares = bench.shares or kept.get("shares", {})
     data = {
         "machine": page.machine(),

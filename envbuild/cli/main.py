@@ -168,6 +168,8 @@ def _tell_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a private
     # One form for all mistakes; typer's own shows what it is made of ("Value error, …").
     said = error.format_message().replace(": Value error, ", ": ").rstrip(".")
     asked = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
+    if said.endswith("is not readable"):
+        return _tell(RequestError(said, hint="see that it may be read by you: `ls -l` shows who may"))
     return _tell(RequestError(said, hint=f"`{asked} --help` shows what there is"))
 
 

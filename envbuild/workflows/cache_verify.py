@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuild.errors import MachineError
+from envbuild.errors import MachineError, RequestError
 from envbuild.events import TaskAdvanced, TaskDone, TaskFailed, TaskStarted
 from envbuild.store.pins import Needs, held
 from envbuild.store.verify import Damage, Verified, put_aside, verify
@@ -108,12 +108,18 @@ def verify_cache(settings: Settings, *, repair: bool) -> Checked:
     Raises
     ------
     RequestError
-        It is no store.
+        It is no store, or not there.
     MachineError
         Something cannot be put aside.
     """
     store, started, task = settings.store, clock.seconds(), "verify"
     store.check_is_one()
+    if not store.root.exists():
+        # "All whole" of a misspelled name would be believed.
+        raise RequestError(
+            f"there is no store at `{store.root}`",
+            hint="the first build makes it; --store DIR or ENVBUILD_STORE names another",
+        )
     settings.emit(TaskStarted(task=task, title=f"what {store.root} holds"))
     found = verify(store, read=lambda count: settings.emit(TaskAdvanced(task=task, bytes=count)))
     pins = held(store, identify)

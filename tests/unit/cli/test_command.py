@@ -183,6 +183,19 @@ def test_a_command_line_that_is_wrong(
     assert "Traceback" not in err
 
 
+def test_a_file_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.touch()
+    # As an ordinary user: root reads everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != spec)
+    code, _, err = run(["build", str(spec)], capsys)
+    assert code == 2
+    assert f"{spec}' is not readable\n\nhint: see that it may be read by you" in err
+
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"], capsys) == (0, f"envbuild {__version__}\n", "")
 

@@ -264,8 +264,12 @@ def test_usage_tells_apart_what_is_shared(image: Path, store: Store, settings: S
 
 def test_an_empty_store_is_none_and_stays_none(run: Run, store: Store) -> None:
     assert run("ls")[:2] == (0, "")
-    for verb in ("du", "verify", "prune"):
+    for verb in ("du", "prune"):
         assert run(verb)[0] == 0
+    # Whoever misspells a store is not told that it is whole.
+    code, _, err = run("verify")
+    assert code == 2
+    assert f"there is no store at `{store.root}`" in err
     assert not store.root.exists()
 
 
