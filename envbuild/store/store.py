@@ -85,6 +85,7 @@ class Store:
         self.root = root
         # Records of large layers take a while to read, and a build asks for each of them again and again.
         self._records: dict[str, tuple[list[int], LayerRecord]] = {}
+        self._intact: dict[str, list[int]] = {}
 
     def check_is_one(self) -> None:
         """Refuse what is there and is no store; one that is not there yet is empty.
@@ -182,11 +183,21 @@ class Store:
         return [record for record in found if record is not None]
 
     def is_intact(self, record: LayerRecord) -> bool:
-        """Return whether a layer's blob still holds the bytes that were published; reads all of it."""
+        """Return whether a layer's blob still holds the bytes that were published.
+
+        Reads all of it, and of one that is whole no more as long as it is the same file.
+        """
+        path = self.blob_path(record.blob)
+        now = signature(path)
+        if self._intact.get(record.blob) == now:
+            return True
         try:
-            return "sha256:" + sha256(self.blob_path(record.blob)) == record.blob
+            intact = "sha256:" + sha256(path) == record.blob
         except OSError:
             return False
+        if intact:
+            self._intact[record.blob] = now
+        return intact
 
     def paths(self, record: LayerRecord) -> tuple[Path, Path]:
         """Return where a finished layer lies: its record, and its blob."""

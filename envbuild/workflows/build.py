@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import uv
 from envbuild.build.run import Workshop, build_layers, missing_layers
 from envbuild.build.soundness import compared_meanwhile, discard, drop_damaged
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import preflight, read_ahead
+from envbuild.check.preflight.run import preflight_layers
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
@@ -28,6 +28,7 @@ from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
+from envbuild.workflows.ahead import plan_record, reading_ahead
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
@@ -129,6 +130,7 @@ def build_image(
             layered=not flat,
             # What is only put together needs none of the tools that made it.
             lacking=None if rebuild else lacking(settings, flat=flat),
+            renewing=lambda asked: reading_ahead(asked, settings),
         )
     _tell_locked(state, settings)
     check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
@@ -145,8 +147,9 @@ def build_image(
     parts = parts_of(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
     unchanged = is_image(path, manifest)
-    if not unchanged:
-        _compose(path, manifest, parts, state, plan, settings)
+    with _preflight_meanwhile(path, manifest, state, settings) as found:
+        if not unchanged:
+            _compose(path, manifest, parts, state, plan, settings)
     _remember(state, plan, settings)
     store, emit = settings.store, settings.emit
     keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
@@ -157,7 +160,7 @@ def build_image(
         layers=sum(len(part.layers) for part in parts),
         unchanged=unchanged,
         written=tuple(export_image(path, forms, settings.emit)) if forms else (),
-        preflight=_preflight(path, settings),
+        preflight=found(),
     )
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
         _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
@@ -229,38 +232,38 @@ def _compose(
     blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
     with spans.span("bill of materials"):
         bill = bill_of(state.lock, [blob for _, blob in blobs])
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        # Copying waits for the disk; what is looked for in the image afterwards lies in the store already.
-        ahead = pool.submit(read_ahead, [(part.digest, blob) for part, blob in blobs], settings.store)
-        with spans.span("compose"):
-            compose(
-                path,
-                manifest,
-                blobs,
-                lock=dump(state.lock),
-                plan=plan.to_json(),
-                bill=bill,
-                advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-            )
-        ahead.result()
+    with spans.span("compose"):
+        compose(
+            path,
+            manifest,
+            blobs,
+            lock=dump(state.lock),
+            plan=plan.to_json(),
+            bill=bill,
+            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+        )
     settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
 
 
-def _preflight(path: Path, settings: Settings) -> Preflight:
-    """Look at what was composed: layers that the store has seen before were read then."""
+@contextlib.contextmanager
+def _preflight_meanwhile(
+    path: Path, manifest: Manifest, state: Locked, settings: Settings
+) -> Iterator[Callable[[], Preflight]]:
+    """See from its layers what an image would load, while the block writes it; yield what tells it."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        yield pool.submit(_preflight, path, manifest, state, settings).result
+
+
+def _preflight(path: Path, manifest: Manifest, state: Locked, settings: Settings) -> Preflight:
+    """Look at what the image is composed of: layers that the store has seen before were read then."""
     started = clock.seconds()
     settings.emit(TaskStarted(task="check", title=f"what {path.name} would load"))
-    # Its file systems were copied from the store's blobs just now, or are as large as these.
+    blobs = [(part.digest, settings.store.blob_path(part.digest)) for part in manifest.parts]
     with spans.span("check"):
-        _, found = preflight(path, settings.store, intact=True)
+        found = preflight_layers(manifest, state.lock, blobs, settings.store)
     seconds = clock.seconds() - started
     settings.emit(TaskDone(task="check", seconds=seconds) if found.passed else TaskFailed(task="check"))
     return found
-
-
-def plan_record(state: Locked, settings: Settings) -> Path:
-    """Return where the store remembers the last plan of a spec's name."""
-    return settings.store.root / "plans" / f"{state.asked.spec.name}.json"
 
 
 def _make_layers(
@@ -333,7 +336,7 @@ def _finished(layer: Layer, settings: Settings) -> LayerRecord:
 
 
 def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:
-    path = plan_record(state, settings)
+    path = plan_record(state.asked, settings)
     text = plan.to_json()
     if not path.exists() or path.read_text() != text:
         settings.store.write(path, text)

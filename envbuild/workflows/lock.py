@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def lock_spec(
     write: bool = True,
     layered: bool | None = None,
     lacking: Callable[[Locked], Sequence[str]] | None = None,
+    renewing: Callable[[Asked], AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -79,6 +81,8 @@ def lock_spec(
     lacking : callable, optional
         Which of the layers that a lock's image is composed of the store lacks. Where it lacks none, a lock
         that is to stay needs none of its tools.
+    renewing : callable
+        What to do beside while a lock is made: archives and indexes take their time.
 
     Raises
     ------
@@ -116,17 +120,18 @@ def lock_spec(
             settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
-        lock = make_lock(
-            asked,
-            previous=previous,
-            upgrade=upgrade,
-            tools=pins,
-            cache_dir=settings.store.root / "resolve",
-            sources=sources,
-            offline=offline,
-            emit=settings.emit,
-            located=settings.located,
-        )
+        with renewing(asked):
+            lock = make_lock(
+                asked,
+                previous=previous,
+                upgrade=upgrade,
+                tools=pins,
+                cache_dir=settings.store.root / "resolve",
+                sources=sources,
+                offline=offline,
+                emit=settings.emit,
+                located=settings.located,
+            )
     verdicts = _fit(asked, lock, settings, layered)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.store.store import Store
-from envbuild.system import host, spans
+from envbuild.system import host
 from envbuild.system.files import read_input
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
@@ -90,28 +89,38 @@ class Looked:
     around: tuple[str, ...] = ()
 
     def simulation(self, injected: Mapping[str, Path] | None = None) -> Simulation:
-        """Return its processes; parameters and errors are those of `preflight`."""
-        lent = _lent(injected or {})
-        variables = apply(self.manifest.environment, {})
-        return Simulation(
-            ImageTree(self.scans, lent),
-            machine=self.manifest.architecture,
-            library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
-            injected=lent,
-        )
+        """Return its processes.
+
+        Parameters
+        ----------
+        injected : mapping of str to Path, optional
+            Soname → file of the host, in a directory that the loader searches first.
+
+        Raises
+        ------
+        RequestError
+            A library of the host cannot be read.
+        """
+        return _simulation(self.manifest, self.scans, _lent(injected or {}))
 
     def preflight(
         self, *, injected: Mapping[str, Path] | None = None, names: Collection[str] = ()
     ) -> Preflight:
-        """Return what is wrong with its processes; parameters and errors are those of the function."""
-        simulation = self.simulation(injected)
-        python = judge_python(
-            simulation.tree,
-            python=self.manifest.python,
-            architecture=self.manifest.architecture,
-            requests=self._lock().requests,
-        )
-        return examine(simulation, lacks=self.manifest.lacks, names=names, python=python)
+        """Return what is wrong with its processes.
+
+        Parameters
+        ----------
+        injected : mapping of str to Path, optional
+            As in `simulation`.
+        names : collection of str, optional
+            Libraries to tell of whether the image has them.
+
+        Raises
+        ------
+        RequestError, ManyErrors
+            A library of the host cannot be read; or the image carries no lock, or one that cannot be read.
+        """
+        return _examine(self.simulation(injected), self.manifest, self._lock(), names)
 
     def facts(self, found: Preflight) -> Facts:
         """Return its facts, as rules are judged by.
@@ -139,33 +148,37 @@ class Looked:
             raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
 
 
-def preflight(
-    image: Path,
-    store: Store,
-    *,
-    injected: Mapping[str, Path] | None = None,
-    intact: bool | None = None,
-    names: Collection[str] = (),
-) -> tuple[Manifest, Preflight]:
-    """Look at an image, and say what is wrong with its processes.
+def preflight_layers(
+    manifest: Manifest, lock: Lock, blobs: Sequence[tuple[str, Path]], store: Store
+) -> Preflight:
+    """Say what would be wrong with the processes of an image that is put together from finished layers.
+
+    Reads none of the image, so that it can be written meanwhile.
 
     Parameters
     ----------
-    store, intact
+    blobs : sequence of (str, Path)
+        Digest and squashfs of each part, from bottom to top; they are whole.
+    store : Store
         As in `look`.
-    injected : mapping of str to Path, optional
-        Soname → file of the host, in a directory that the loader searches first.
-    names : collection of str, optional
-        Libraries to tell of whether the image has them.
 
     Raises
     ------
-    RequestError, ManyErrors
-        As `look`; a library of the host cannot be read; or the image carries no
-        lock, or one that cannot be read.
+    RequestError
+        A squashfs cannot be read.
     """
-    looked = look(image, store, intact=intact)
-    return looked.manifest, looked.preflight(injected=injected, names=names)
+
+    def read(part: tuple[str, Path]) -> LayerScan:
+        digest, blob = part
+        try:
+            with blob.open("rb") as file:
+                return _scanned(file, 0, blob.stat().st_size, store, _kept(store, digest))
+        except (OSError, ValueError) as error:
+            raise unreadable(blob, error) from error
+
+    with ThreadPoolExecutor(host.cores()) as pool:
+        scans = tuple(pool.map(read, blobs))
+    return _examine(_simulation(manifest, scans, {}), manifest, lock, ())
 
 
 def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
@@ -207,23 +220,24 @@ def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
     )
 
 
-def read_ahead(blobs: Iterable[tuple[str, Path]], store: Store) -> None:
-    """Read file systems that an image is being composed of, so that `look` finds in the store what they hold.
+def _simulation(manifest: Manifest, scans: Sequence[LayerScan], lent: Mapping[str, Scanned]) -> Simulation:
+    variables = apply(manifest.environment, {})
+    return Simulation(
+        ImageTree(scans, lent),
+        machine=manifest.architecture,
+        library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
+        injected=lent,
+    )
 
-    What cannot be read or kept is left to `look`.
 
-    Parameters
-    ----------
-    blobs : iterable of (str, Path)
-        Digest and file of each.
-    """
-    with spans.span("read new layers"):
-        for digest, blob in blobs:
-            path = _kept(store, digest)
-            if path is None or path.is_file():
-                continue
-            with contextlib.suppress(OSError, ValueError), blob.open("rb") as file:
-                _scanned(file, 0, blob.stat().st_size, store, path)
+def _examine(simulation: Simulation, manifest: Manifest, lock: Lock, names: Collection[str]) -> Preflight:
+    python = judge_python(
+        simulation.tree,
+        python=manifest.python,
+        architecture=manifest.architecture,
+        requests=lock.requests,
+    )
+    return examine(simulation, lacks=manifest.lacks, names=names, python=python)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.check import run
 from envbuild.check.preflight import rules
-from envbuild.check.preflight.run import look, preflight
+from envbuild.check.preflight.run import look
 from envbuild.image import sif
 from envbuild.image.model import Part
 from envbuild.image.squashfs import Squashfs
@@ -18,6 +18,7 @@ from envbuild.system import host, process, squashfs
 from envbuild.system.files import sha256
 from tests.integration.conftest import Desk
 from tests.support.elves import Elf
+from tests.support.looking import preflight
 
 OPEN_MPI = Elf(soname="libmpi.so.12", defined=("MPI_Init", "ompi_mpi_comm_world"))
 

@@ -11,7 +11,7 @@ from envbuild.build.soundness import compared_meanwhile, discard, drop_damaged
 from envbuild.events import Event, Warned
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, MergeStep, TextEntry, layer_key
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
+from tests.support.stores import flip, publish
 
 
 def layer(name: str) -> Layer:
@@ -37,24 +37,8 @@ def store(tmp_path: Path) -> Store:
     """Return a store that has every layer but the merged one."""
     store = Store(tmp_path / "store")
     for one in (BASE, LARGE, SMALL, OTHER):
-        publish(store, one)
+        publish(store, one.name, one.key)
     return store
-
-
-def publish(store: Store, one: Layer) -> None:
-    with store.stage() as stage:
-        made = stage / "made"
-        made.write_text(f"hsqs {one.name}")
-        store.publish(key=one.key, name=one.name, squashfs=made, tree=Tree(entries={}))
-
-
-def flip(store: Store, one: Layer) -> None:
-    """Change a layer's bytes, and not how many there are."""
-    record = store.get(one.key)
-    assert record is not None
-    blob = store.blob_path(record.blob)
-    blob.chmod(0o644)
-    blob.write_text(blob.read_text().swapcase())
 
 
 def names_of(layers: tuple[Layer, ...]) -> set[str]:
@@ -62,8 +46,8 @@ def names_of(layers: tuple[Layer, ...]) -> set[str]:
 
 
 def test_what_a_missing_layer_is_made_from_is_read_first(store: Store) -> None:
-    flip(store, OTHER)
-    flip(store, LARGE)
+    flip(store, OTHER.key)
+    flip(store, LARGE.key)
     told: list[Event] = []
     drop_damaged(PLAN, store, told.append)
     assert names_of(missing_layers(PLAN, store)) == {"small+other", "other"}
@@ -71,10 +55,10 @@ def test_what_a_missing_layer_is_made_from_is_read_first(store: Store) -> None:
 
 
 def test_the_rest_is_read_meanwhile(store: Store) -> None:
-    flip(store, OTHER)
-    flip(store, LARGE)
+    flip(store, OTHER.key)
+    flip(store, LARGE.key)
     with compared_meanwhile(PLAN, store, missing_layers(PLAN, store)) as damaged:
-        publish(store, MERGED)
+        publish(store, MERGED.name, MERGED.key)
     assert [record.name for record in damaged()] == ["large"]
     told: list[Event] = []
     discard(damaged(), store, told.append)
@@ -83,15 +67,15 @@ def test_the_rest_is_read_meanwhile(store: Store) -> None:
 
 
 def test_where_nothing_is_missing_all_is_read_first(store: Store) -> None:
-    publish(store, MERGED)
-    flip(store, LARGE)
+    publish(store, MERGED.name, MERGED.key)
+    flip(store, LARGE.key)
     drop_damaged(PLAN, store, lambda _: None)
     assert names_of(missing_layers(PLAN, store)) == {"large"}
 
 
 def test_what_is_built_anew_anyway_is_not_read(store: Store) -> None:
     for one in (BASE, LARGE, SMALL, OTHER):
-        flip(store, one)
+        flip(store, one.key)
     told: list[Event] = []
     drop_damaged(PLAN, store, told.append, rebuild=True)
     with compared_meanwhile(PLAN, store, missing_layers(PLAN, store, rebuild=True)) as damaged:

@@ -195,7 +195,6 @@ def test_a_file_that_may_not_be_read(
     assert f"{spec}' is not readable\n\nhint: see that it may be read by you" in err
 
 
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"], capsys) == (0, f"envbuild {__version__}\n", "")
 

@@ -13,11 +13,11 @@ import pytest
 
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.rules import Problem
-from envbuild.check.preflight.run import preflight
 from envbuild.image.model import Variable
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
 from tests.support.fatbins import cubins, with_sections
+from tests.support.looking import preflight
 from tests.support.small_images import BASE, LIB, Layer, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from envbuild.check.preflight.facts import newest
-from envbuild.check.preflight.run import preflight
 from envbuild.cli.main import main
 from envbuild.compat.from_image import ReadFacts
 from envbuild.image.sif import LOCK, read_data, read_sif
 from envbuild.store.store import Store
 from tests.support.elves import Elf
+from tests.support.looking import preflight
 from tests.support.small_images import BASE, Layer, small_image
 
 MPICH = ("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED")

@@ -11,7 +11,7 @@ import pytest
 
 from envbuild.check.preflight import gpu
 from envbuild.check.preflight.components import components
-from envbuild.check.preflight.run import look, preflight
+from envbuild.check.preflight.run import look
 from envbuild.cli.main import main
 from envbuild.compat.from_image import FrameworkCode
 from envbuild.elf.gpu import GpuCode
@@ -20,6 +20,7 @@ from envbuild.store.store import Store
 from tests.support.asking import wheel
 from tests.support.elves import Elf
 from tests.support.fatbins import CUBIN, PTX, cubins, fat_binary, with_sections
+from tests.support.looking import preflight
 from tests.support.small_images import BASE, Layer, small_image
 
 Told = Callable[..., tuple[int, dict[str, list[Any]]]]

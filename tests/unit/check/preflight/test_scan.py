@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.check.preflight import components, run
-from envbuild.check.preflight.run import look, preflight
+from envbuild.check.preflight.run import look
 from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
 from envbuild.errors import CheckError, RequestError
 from envbuild.image.sif import read_manifest, read_sif
@@ -20,6 +20,7 @@ from envbuild.image.squashfs import Squashfs
 from envbuild.store.store import Store
 from envbuild.store.verify import verify
 from tests.support.elves import Elf
+from tests.support.looking import preflight
 from tests.support.small_images import BASE, LIB, Layer, small_image
 
 MPI = Elf(soname="libmpi.so.12", defined=("MPI_Init", "helper", "MPI_UNWEIGHTED"), undefined=("puts",))

@@ -9,12 +9,12 @@ import pytest
 
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.rules import COPIES, LIBRARIES, RULES, Problem
-from envbuild.check.preflight.run import preflight
 from envbuild.cli.main import main
 from envbuild.store.store import Store
 from envbuild.workflows import build
 from envbuild.workflows.build import Built
 from tests.support.elves import Elf
+from tests.support.looking import preflight
 from tests.support.small_images import BASE, Layer, small_image
 
 BROKEN: Layer = {"/opt/tool": Elf(needed=("libgone.so.1",), interpreter="/lib/ld.so")}
