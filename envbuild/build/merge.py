@@ -12,20 +12,22 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import BuildError
 from envbuild.system import host, squashfs
 from envbuild.system.squashfs import Compression
+from envbuild.system.threads import threads
 
 _END = b"# START OF DATA - DO NOT MODIFY\n"
 # NAME TYPE TIME MODE UID GID …; a name holds blanks and quotes behind a backslash.
 _NAME = rb"((?:\\.|[^\\\s])+)"
-# Small layers take as long to start as to unpack; each holds up to 128 MiB.
+# Small layers take as long to start as to unpack; each holds up to 128 MiB, whoever merges.
 _DUMPED_AT_ONCE = 4
+_dumping = threading.BoundedSemaphore(_DUMPED_AT_ONCE)
 _ENTRY = re.compile(_NAME + rb" (?:([A-Z]) \d+ [0-7]+ \d+ \d+(.*)|L " + _NAME + rb")\n", re.DOTALL)
 
 
@@ -133,7 +135,7 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
     """
     with tempfile.TemporaryDirectory(dir=beside, prefix=".merge-") as work:
         dumps = [Path(work) / f"{index}.dump" for index in range(len(layers))]
-        with ThreadPoolExecutor(max_workers=min(host.cores(), _DUMPED_AT_ONCE)) as pool:
+        with threads(min(host.cores(), _DUMPED_AT_ONCE)) as pool:
             list(pool.map(_dump, layers, dumps))
         try:
             listings = [
@@ -158,7 +160,8 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
 
 
 def _dump(layer: Blob, into: Path) -> None:
-    squashfs.dump(layer.path, into, offset=layer.offset)
+    with _dumping:
+        squashfs.dump(layer.path, into, offset=layer.offset)
 
 
 def hidden_entries(listings: Sequence[Sequence[Entry]], *, with_root: bool) -> list[list[Entry]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from envbuild.build import debian, python, python2, roots, source
 from envbuild.build.files import write_files
 from envbuild.build.merge import merge
 from envbuild.build.sandbox import Sandbox
-from envbuild.errors import BuildError
+from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
     PIECE,
@@ -30,8 +30,9 @@ from envbuild.plan.model import (
 )
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree, collisions, scan, stack
-from envbuild.system import clock, host, process, spans, squashfs
+from envbuild.system import clock, host, spans, squashfs
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.threads import threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,36 @@ def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> t
     return tuple(layer for layer in plan.layers if layer.name in wanted)
 
 
-def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
+def made_from(layers: Collection[Layer]) -> set[str]:
+    """Return the names of the layers that layers are made from."""
+    return {name for layer in layers for name in (*layer.inputs, *layer.needs)}
+
+
+def finished(layer: Layer, store: Store) -> LayerRecord:
+    """Return the record of a layer that was in the store a moment ago.
+
+    Raises
+    ------
+    EnvbuildError
+        It is no more.
+    """
+    record = store.get(layer.key)
+    if record is None:
+        raise EnvbuildError(
+            f"layer {layer.name} vanished from the store while it was used", hint="run it again"
+        )
+    return record
+
+
+def build_layers(
+    plan: BuildPlan, workshop: Workshop, missing: Collection[Layer] | None = None
+) -> dict[str, LayerRecord]:
     """Make every layer of the image exist; a failed one leaves nothing behind but its log.
+
+    Parameters
+    ----------
+    missing : collection of Layer, optional
+        What `missing_layers` returned of late; looked up if absent.
 
     Returns
     -------
@@ -87,10 +116,16 @@ def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
     ------
     BuildError
         A step failed, or two layers hold the same path differently.
+    EnvbuildError
+        A layer vanished that another is made from.
     """
     workshop.store.sweep()
     records: dict[str, LayerRecord] = {}
-    missing = missing_layers(plan, workshop.store, rebuild=workshop.rebuild)
+    if missing is None:
+        missing = missing_layers(plan, workshop.store, rebuild=workshop.rebuild)
+    made = {layer.name for layer in missing}
+    for name in sorted(made_from(missing) - made):
+        records[name] = finished(plan.layer(name), workshop.store)
     for layer in plan.layers:
         record = workshop.store.get(layer.key)
         if record is not None and layer not in missing:
@@ -108,25 +143,17 @@ def build_layers(plan: BuildPlan, workshop: Workshop) -> dict[str, LayerRecord]:
 def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord], workshop: Workshop) -> None:
     waiting = list(missing)
     running: dict[Future[LayerRecord], Layer] = {}
-    with ThreadPoolExecutor(max_workers=max(2, host.cores())) as pool:
-        try:
-            while waiting or running:
-                ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
-                for layer in ready:
-                    waiting.remove(layer)
-                    below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
-                    running[pool.submit(_build_layer, layer, below, workshop)] = layer
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    layer = running.pop(future)
-                    records[layer.name] = future.result()
-        except KeyboardInterrupt:
-            with process.none_left():
-                pool.shutdown(cancel_futures=True)
-            raise
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # what waits is not begun, what runs is kept
-            raise
+    with threads(max(2, host.cores())) as pool:
+        while waiting or running:
+            ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
+            for layer in ready:
+                waiting.remove(layer)
+                below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
+                running[pool.submit(_build_layer, layer, below, workshop)] = layer
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                layer = running.pop(future)
+                records[layer.name] = future.result()
 
 
 def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:

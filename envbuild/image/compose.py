@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.image.contents import file_systems
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.image.contents import file_systems, unreadable_layer
 from envbuild.image.model import Manifest, Part
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
@@ -65,9 +65,7 @@ def bill_of(lock: Lock, blobs: Sequence[Path]) -> bytes:
             files = [(stack.enter_context(blob.open("rb")), blob.stat().st_size) for blob in blobs]
             return sbom(lock, read_packages([Squashfs(file, 0, size) for file, size in files]))
     except (OSError, ValueError) as error:
-        raise MachineError(
-            f"a layer cannot be read: {error}", hint="`envbuild cache verify` finds what is damaged"
-        ) from error
+        raise unreadable_layer(error) from error
 
 
 def bill_of_image(image: Path) -> bytes:

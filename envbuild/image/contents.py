@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envbuild.errors import Location, RequestError
+from envbuild.errors import Location, MachineError, RequestError
 from envbuild.image.sif import read_sif
 from envbuild.image.squashfs import Entry, Squashfs
 
@@ -43,6 +43,13 @@ def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
         f"a file system of `{image.name}` cannot be read: {error}",
         at=Location(path=image),
         hint="build the image again, or copy it again from where it came",
+    )
+
+
+def unreadable_layer(error: OSError | ValueError) -> MachineError:
+    """Return what to tell where a layer of the store cannot be read, or is damaged."""
+    return MachineError(
+        f"a layer cannot be read: {error}", hint="`envbuild cache verify` finds what is damaged"
     )
 
 

@@ -28,6 +28,8 @@ _MAX_STATUS_BYTES = 64 << 20
 _MAX_TEXT_BYTES = 1 << 20
 _FORMAT = re.compile(r"^Format:\s*https?://\S*copyright-format/1\.0", flags=re.MULTILINE)
 _LICENCE = re.compile(r"^License:[ \t]*(\S[^\n]*)$", flags=re.MULTILINE)
+# A sentence may end behind it.
+_COMMON = re.compile(r"/usr/share/common-licenses/([A-Za-z0-9](?:[A-Za-z0-9.+-]*[A-Za-z0-9+])?)")
 _LONGEST = 80
 
 
@@ -59,7 +61,7 @@ class Contents:
     debs : dict of str to InstalledDeb
         Name → package, as the uppermost list of packages has them.
     deb_licences : dict of str to tuple of str
-        Package → licences as its copyright file names them; none where that is in no known form.
+        Package → licences as its copyright file names them; none where it names none in a known form.
     wheel_licences : dict of str to tuple of str
         Canonical name of a Python distribution → its licences; one that begins with ``=`` is an
         expression of SPDX.
@@ -126,9 +128,13 @@ def installed_debs(status: str) -> list[InstalledDeb]:
 
 
 def deb_licences(text: str) -> tuple[str, ...]:
-    """Return the licences that a machine-readable copyright file names, sorted; none of any other. Pure."""
+    """Return the licences that a copyright file names, sorted. Pure.
+
+    Of one in free text these are the files of Debian's common licences that it refers to (Debian Policy
+    12.5): ``common-licenses/GPL-2`` says which text, and not whether later versions may be chosen.
+    """
     if not _FORMAT.search(text):
-        return ()
+        return _tidy(f"common-licenses/{name}" for name in _COMMON.findall(text))
     return _tidy(_LICENCE.findall(text))
 
 

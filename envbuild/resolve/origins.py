@@ -87,7 +87,7 @@ class PythonSources:
     find_links: tuple[str, ...] = ()
     named: Mapping[str, tuple[str, ...]]
     no_index: bool = False
-    located: dict[str, Sequence[str]] = field(default_factory=dict, compare=False)
+    located: dict[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def local_directories(self) -> tuple[Path, ...]:
         """Return the directories on this machine among `find_links`."""

@@ -23,6 +23,7 @@ import errno
 import json
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
 from envbuild.system.files import open_regular, sha256, sync
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
-from envbuild.system.noted import signature
+from envbuild.system.noted import settled, signature
 from envbuild.system.sealing import check_seal, sealed
 
 RECORD_FORMAT = 2
@@ -172,9 +173,12 @@ class Store:
         path = self.record_path(key)
         now = signature(path)
         kept = self._records.get(key)
-        if kept is None or kept[0] != now:
-            kept = self._records[key] = (now, read_record(path))
-        return kept[1]
+        if kept is not None and kept[0] == now:
+            return kept[1]
+        record = read_record(path)
+        if settled(now):
+            self._records[key] = (now, record)
+        return record
 
     def records(self) -> list[LayerRecord]:
         """Return all finished layers, sorted by key."""
@@ -182,20 +186,25 @@ class Store:
         found = (self.get(f"sha256:{key}") for key in keys if len(key) == 64)
         return [record for record in found if record is not None]
 
-    def is_intact(self, record: LayerRecord) -> bool:
+    def is_intact(self, record: LayerRecord, over: threading.Event | None = None) -> bool:
         """Return whether a layer's blob still holds the bytes that were published.
 
         Reads all of it, and of one that is whole no more as long as it is the same file.
+
+        Parameters
+        ----------
+        over : threading.Event, optional
+            Once set, nobody waits for the answer any more: it is False.
         """
         path = self.blob_path(record.blob)
         now = signature(path)
-        if self._intact.get(record.blob) == now:
+        if now and self._intact.get(record.blob) == now:
             return True
         try:
-            intact = "sha256:" + sha256(path) == record.blob
+            intact = "sha256:" + sha256(path, over) == record.blob
         except OSError:
             return False
-        if intact:
+        if intact and settled(now):
             self._intact[record.blob] = now
         return intact
 
@@ -329,18 +338,6 @@ class Store:
     def claim(self, key: str) -> AbstractContextManager[bool]:
         """Hold a key while a block builds its layer, once nobody else does; see `store.claims.claim`."""
         return claim(self.directory("stage"), self.blob_path(key).name)
-
-
-def default_root() -> Path:
-    """Return where the store lies when nobody says otherwise.
-
-    ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
-    """
-    named = os.environ.get("ENVBUILD_STORE")
-    if named:
-        return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "envbuild"
 
 
 def read_record(path: Path) -> LayerRecord:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import stat
+import threading
 from io import BufferedReader
 from pathlib import Path
 
@@ -266,10 +267,15 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-def sha256(path: Path) -> str:
-    """Return the hex digest of a file's bytes, 64 characters."""
+def sha256(path: Path, over: threading.Event | None = None) -> str:
+    """Return the hex digest of a file's bytes, 64 characters; empty where it was over before the end."""
+    digest = hashlib.sha256()
     with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while chunk := stream.read(_CHUNK_BYTES):
+            if over is not None and over.is_set():
+                return ""
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def copy(source: Path, target: Path) -> None:

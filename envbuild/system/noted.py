@@ -11,9 +11,15 @@ import hashlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+# A change so soon after a look may leave the times of a file as they were.
+_SETTLED_NS = 50_000_000
+# Where a file system's times are whole seconds.
+_COARSE_NS = 2_000_000_000
 
 Kind = Literal["content", "mode", "names", "below"]
 
@@ -105,6 +111,22 @@ def signature(path: Path) -> list[int]:
     except OSError:
         return []
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def settled(was: Sequence[int], at_ns: int | None = None) -> bool:
+    """Return whether any later change of a file shows in its signature: it had been left alone for a while.
+
+    Parameters
+    ----------
+    was : sequence of int
+        The signature; of a file that is not there it is not.
+    at_ns : int, optional
+        When the file was looked at, by the clock of its file system; now if absent.
+    """
+    if not was:
+        return False
+    coarse = was[4] % 1_000_000 == 0
+    return (time.time_ns() if at_ns is None else at_ns) > was[4] + (_COARSE_NS if coarse else _SETTLED_NS)
 
 
 def program() -> str:

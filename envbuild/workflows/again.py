@@ -29,10 +29,6 @@ from envbuild.workflows.settings import Settings
 
 _FORMAT = 1
 _LIMIT_BYTES = 64 << 20
-# A change so soon after a look may leave the times of a file as they were.
-_SETTLED_NS = 50_000_000
-# Where a file system's times are whole seconds.
-_COARSE_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +87,7 @@ def recall(wanted: Wanted, settings: Settings) -> Same | None:
         if data["format"] != _FORMAT or data["program"] != noted.program():
             return None
         for path, was in data["files"].items():
-            coarse = was[4] % 1_000_000 == 0
-            if noted.signature(Path(path)) != was or at <= was[4] + (_COARSE_NS if coarse else _SETTLED_NS):
+            if noted.signature(Path(path)) != was or not noted.settled(was, at):
                 return None
         if not noted.still([Answer(*answer) for answer in data["answers"]], _LIMIT_BYTES):
             return None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from envbuild.build.soundness import read_meanwhile
 from envbuild.spec.asked import Asked
 from envbuild.store.store import LayerRecord
-from envbuild.system import spans
 from envbuild.workflows.settings import Settings
 
 
@@ -21,27 +19,9 @@ def plan_record(asked: Asked, settings: Settings) -> Path:
     return settings.store.root / "plans" / f"{asked.spec.name}.json"
 
 
-@contextlib.contextmanager
-def reading_ahead(asked: Asked, settings: Settings) -> Iterator[None]:
-    """Compare layers with their digests while the block runs: most of them are used again.
-
-    What the store has found whole it need not read again. Whatever else is found is left to who uses it.
-    """
-    over = threading.Event()
-
-    def read() -> None:
-        with spans.span("verify layers of the store"):
-            for record in _last_parts(asked, settings):
-                if over.is_set():
-                    return
-                settings.store.is_intact(record)
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(read)
-        try:
-            yield
-        finally:
-            over.set()
+def reading_ahead(asked: Asked, settings: Settings) -> AbstractContextManager[None]:
+    """Compare layers with their digests while the block runs: most of them are used again."""
+    return read_meanwhile(settings.store, _last_parts(asked, settings))
 
 
 def _last_parts(asked: Asked, settings: Settings) -> Iterator[LayerRecord]:

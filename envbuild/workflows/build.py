@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers, missing_layers
-from envbuild.build.soundness import compared_meanwhile, discard, drop_damaged
+from envbuild.build.run import Workshop, build_layers, finished, missing_layers
+from envbuild.build.soundness import drop_damaged, drop_damaged_parts, read_meanwhile
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import preflight_layers
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.check.preflight.run import look, preflight_layers
+from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
 from envbuild.image.model import Manifest, Part
@@ -130,26 +130,27 @@ def build_image(
             layered=not flat,
             # What is only put together needs none of the tools that made it.
             lacking=None if rebuild else lacking(settings, flat=flat),
-            renewing=lambda asked: reading_ahead(asked, settings),
+            renewing=None if rebuild else lambda asked: reading_ahead(asked, settings),
         )
     _tell_locked(state, settings)
     check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
     with spans.span("plan"):
         plan = design(state, flat=flat)
     missing = missing_layers(plan, settings.store, rebuild=rebuild)
-    records = {} if missing else {layer.name: _finished(layer, settings) for layer in plan.parts()}
-    held = None
-    if missing or not is_image(path, manifest_with(state, parts_of(plan, records), flat=flat)):
+    records = {} if missing else {layer.name: finished(layer, settings.store) for layer in plan.parts()}
+    held, found = None, None
+    if not missing:
+        found = _look_at(path, manifest_with(state, parts_of(plan, records), flat=flat), settings)
+    if found is None:
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, settings.store)
         _make_layers(state, plan, settings, offline=offline, rebuild=rebuild, sources=sources)
-        records = {layer.name: _finished(layer, settings) for layer in plan.parts()}
+        records = {layer.name: finished(layer, settings.store) for layer in plan.parts()}
     parts = parts_of(plan, records)
     manifest = manifest_with(state, parts, flat=flat)
-    unchanged = is_image(path, manifest)
-    with _preflight_meanwhile(path, manifest, state, settings) as found:
-        if not unchanged:
-            _compose(path, manifest, parts, state, plan, settings)
+    found = found or _look_at(path, manifest, settings)
+    unchanged = found is not None
+    found = found or _compose_and_look(path, manifest, parts, state, plan, settings)
     _remember(state, plan, settings)
     store, emit = settings.store, settings.emit
     keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
@@ -160,7 +161,7 @@ def build_image(
         layers=sum(len(part.layers) for part in parts),
         unchanged=unchanged,
         written=tuple(export_image(path, forms, settings.emit)) if forms else (),
-        preflight=found(),
+        preflight=found,
     )
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
         _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
@@ -245,24 +246,51 @@ def _compose(
     settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
 
 
-@contextlib.contextmanager
-def _preflight_meanwhile(
-    path: Path, manifest: Manifest, state: Locked, settings: Settings
-) -> Iterator[Callable[[], Preflight]]:
-    """See from its layers what an image would load, while the block writes it; yield what tells it."""
+def _compose_and_look(
+    path: Path,
+    manifest: Manifest,
+    parts: Sequence[Part],
+    state: Locked,
+    plan: BuildPlan,
+    settings: Settings,
+) -> Preflight:
+    """Write an image, and see from its layers meanwhile what it would load."""
+    blobs = [(part.digest, settings.store.blob_path(part.digest)) for part in parts]
+
+    def from_layers() -> Preflight:
+        return preflight_layers(manifest, state.lock, blobs, settings.store)
+
+    if is_image(path, manifest):
+        settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        yield pool.submit(_preflight, path, manifest, state, settings).result
+        looking = pool.submit(_told_check, path, settings, from_layers)
+        _compose(path, manifest, parts, state, plan, settings)
+        return looking.result()
 
 
-def _preflight(path: Path, manifest: Manifest, state: Locked, settings: Settings) -> Preflight:
-    """Look at what the image is composed of: layers that the store has seen before were read then."""
-    started = clock.seconds()
-    settings.emit(TaskStarted(task="check", title=f"what {path.name} would load"))
-    blobs = [(part.digest, settings.store.blob_path(part.digest)) for part in manifest.parts]
-    with spans.span("check"):
-        found = preflight_layers(manifest, state.lock, blobs, settings.store)
+def _look_at(path: Path, manifest: Manifest, settings: Settings) -> Preflight | None:
+    """See what an image that is there would load; None where it is another, or not as it was written."""
+    if not is_image(path, manifest):
+        return None
+    try:
+        looked = look(path, settings.store)
+    except CheckError:
+        return None
+    return None if looked.changed else _told_check(path, settings, looked.preflight)
+
+
+def _told_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
+    """Tell of a look at what an image would load: layers that the store has seen before were read then."""
+    started, task = clock.seconds(), "check"
+    settings.emit(TaskStarted(task=task, title=f"what {path.name} would load"))
+    try:
+        with spans.span("check"):
+            found = preflight()
+    except BaseException:
+        settings.emit(TaskFailed(task=task))
+        raise
     seconds = clock.seconds() - started
-    settings.emit(TaskDone(task="check", seconds=seconds) if found.passed else TaskFailed(task="check"))
+    settings.emit(TaskDone(task=task, seconds=seconds) if found.passed else TaskFailed(task=task))
     return found
 
 
@@ -278,17 +306,13 @@ def _make_layers(
     """Make every layer of the image exist, and hold what was published."""
     store, emit = settings.store, settings.emit
     while True:
-        drop_damaged(plan, store, emit, rebuild=rebuild)
-        missing = missing_layers(plan, store, rebuild=rebuild)
-        if not missing:
+        missing = drop_damaged(plan, store, emit, rebuild=rebuild)
+        if missing:
+            kept = [plan.layer(part.name).key for part in plan.parts() if part not in missing]
+            with read_meanwhile(store, filter(None, map(store.get, kept))):
+                _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+        if not drop_damaged_parts(plan, store, emit, made=missing):
             return
-        with compared_meanwhile(plan, store, missing) as damaged:
-            _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
-        found = damaged()
-        if not found:
-            return
-        discard(found, store, emit)
-        rebuild = False  # the others are new
 
 
 def _build(
@@ -323,16 +347,7 @@ def _build(
         emit=settings.emit,
         rebuild=rebuild,
     )
-    build_layers(plan, workshop)
-
-
-def _finished(layer: Layer, settings: Settings) -> LayerRecord:
-    record = settings.store.get(layer.key)
-    if record is None:
-        raise EnvbuildError(
-            f"layer {layer.name} vanished from the store while it was used", hint="run it again"
-        )
-    return record
+    build_layers(plan, workshop, missing)
 
 
 def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:

@@ -63,7 +63,7 @@ def lock_spec(
     write: bool = True,
     layered: bool | None = None,
     lacking: Callable[[Locked], Sequence[str]] | None = None,
-    renewing: Callable[[Asked], AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
+    renewing: Callable[[Asked], AbstractContextManager[None]] | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -81,7 +81,7 @@ def lock_spec(
     lacking : callable, optional
         Which of the layers that a lock's image is composed of the store lacks. Where it lacks none, a lock
         that is to stay needs none of its tools.
-    renewing : callable
+    renewing : callable, optional
         What to do beside while a lock is made: archives and indexes take their time.
 
     Raises
@@ -120,7 +120,7 @@ def lock_spec(
             settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
-        with renewing(asked):
+        with contextlib.nullcontext() if renewing is None else renewing(asked):
             lock = make_lock(
                 asked,
                 previous=previous,

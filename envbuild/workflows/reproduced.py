@@ -83,7 +83,7 @@ class Reproduced:
         for sentence in self.tools if not self.same else ():
             lines.append(f"{sentence}: other bytes are expected where it is used")
         if self.identical:
-            told = f"the same bytes, {self.expected[:19]}"
+            told = f"the same bytes (file {self.expected[:19]})"
         elif self.same:
             told = f"the same but for what was added since: {', '.join(self.added)}"
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.events import Emit
 from envbuild.spec.site import Site
-from envbuild.store.store import Store, default_root
+from envbuild.store.store import Store
 from envbuild.system import apptainer as runtime
 
 
@@ -73,3 +73,15 @@ class Settings:
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
         path = self.apptainer if named or known.program is None else Path(known.program)
         return replace(runtime.find(path), unprivileged=known.setuid is False)
+
+
+def default_root() -> Path:
+    """Return where the store lies when nobody says otherwise.
+
+    ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
+    """
+    named = os.environ.get("ENVBUILD_STORE")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "envbuild"

@@ -28,7 +28,7 @@ from envbuild.check.run import CHANGED
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
-from envbuild.image.contents import unreadable
+from envbuild.image.contents import unreadable, unreadable_layer
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.image.sif import (
@@ -158,13 +158,13 @@ def preflight_layers(
     Parameters
     ----------
     blobs : sequence of (str, Path)
-        Digest and squashfs of each part, from bottom to top; they are whole.
+        Digest and squashfs of each part, from bottom to top; compared with each other before.
     store : Store
         As in `look`.
 
     Raises
     ------
-    RequestError
+    MachineError
         A squashfs cannot be read.
     """
 
@@ -174,7 +174,7 @@ def preflight_layers(
             with blob.open("rb") as file:
                 return _scanned(file, 0, blob.stat().st_size, store, _kept(store, digest))
         except (OSError, ValueError) as error:
-            raise unreadable(blob, error) from error
+            raise unreadable_layer(error) from error
 
     with ThreadPoolExecutor(host.cores()) as pool:
         scans = tuple(pool.map(read, blobs))

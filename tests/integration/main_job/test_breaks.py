@@ -178,7 +178,8 @@ def test_a_damaged_layer_is_noticed_while_another_is_built(desk: Desk, image: Pa
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == digest
 
 
-def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
+def damaged_copy(desk: Desk, image: Path) -> Path:
+    """Copy an image and flip bits in one of its file systems."""
     damaged = desk.place / "damaged.sif"
     shutil.copy(image, damaged)
     with damaged.open("r+b") as file:
@@ -186,8 +187,20 @@ def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 0xFF]))
-    said = desk.envbuild("test", damaged, code=4).stderr
+    return damaged
+
+
+def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
+    said = desk.envbuild("test", damaged_copy(desk, image), code=4).stderr
     assert "FAIL S1" in said
+
+
+def test_a_damaged_image_is_written_again(desk: Desk, image: Path) -> None:
+    damaged = damaged_copy(desk, image)
+    said = desk.envbuild("build", "pytorch-mpi.yaml", "-o", damaged).stderr
+    assert f"`{damaged}` is not as it was written; it is written again" in said
+    assert filecmp.cmp(image, damaged, shallow=False)
+    assert "is up to date" in desk.envbuild("build", "pytorch-mpi.yaml", "-o", damaged, "--timings").stderr
 
 
 def test_a_cut_or_foreign_image_is_told(desk: Desk, image: Path) -> None:

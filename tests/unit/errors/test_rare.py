@@ -16,6 +16,7 @@ import uv
 import yaml
 
 from envbuild.build.debian import _control
+from envbuild.build.run import finished
 from envbuild.build.sandbox import Sandbox
 from envbuild.check import controls, run
 from envbuild.cli.main import main
@@ -42,7 +43,7 @@ from envbuild.spec.syntax import explain_syntax
 from envbuild.store.store import Store
 from envbuild.system import files, host, network, process, tools
 from envbuild.system.apptainer import Apptainer
-from envbuild.workflows import build, cache, cache_pin, cache_verify, layer, recipe_rules, reproduce
+from envbuild.workflows import cache, cache_pin, cache_verify, layer, recipe_rules, reproduce
 from envbuild.workflows import test as verb
 from envbuild.workflows.export import check_forms, export_image
 from envbuild.workflows.hosting import Lend
@@ -116,7 +117,7 @@ class TestBuilding:
     def test_a_layer_that_vanishes(self, settings: Settings) -> None:
         gone = Layer(name="mpi", key=f"sha256:{'a' * 64}", step=FilesStep(files=(), tools=()))
         with pytest.raises(EnvbuildError, match="layer mpi vanished from the store"):
-            build._finished(gone, settings)
+            finished(gone, settings.store)
 
     @pytest.mark.parametrize("verb", ["build", "reproduce"])
     def test_kept_files_that_are_not_there(

@@ -207,6 +207,12 @@ class TestPackages:
         [
             ("", ()),
             ("This is free software under the GPL.\nLicense: no form of ours\n", ()),
+            (
+                "see /usr/share/common-licenses/LGPL-2.1 and\n`/usr/share/common-licenses/GPL-2'.\n"
+                "in `/usr/share/common-licenses/GPL-2.'",
+                ("common-licenses/GPL-2", "common-licenses/LGPL-2.1"),
+            ),
+            (f"{DEP5}License: Expat\n see /usr/share/common-licenses/GPL-2\n", ("Expat",)),
             (f"{DEP5}Files: *\nLicense: Expat\n text\n\nFiles: x\nLicense:  GPL-2+\n", ("Expat", "GPL-2+")),
             (f"{DEP5}License:\nLicense: {'x' * 200}\n", ()),
         ],

@@ -14,10 +14,11 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store, default_root
+from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.system import host
 from envbuild.system.sealing import sealed
+from envbuild.workflows.settings import default_root
 
 KEY = "sha256:" + "a1" * 32
 TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})

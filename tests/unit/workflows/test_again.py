@@ -15,7 +15,6 @@ from envbuild.store.store import Store
 from envbuild.system import noted, tools
 from envbuild.system.sealing import sealed
 from envbuild.system.tools import ToolIdentity
-from envbuild.workflows import again
 from envbuild.workflows.again import Wanted, recall, remember
 from envbuild.workflows.settings import Settings
 
@@ -110,7 +109,7 @@ def test_an_image_that_was_written_just_now_is_looked_at(
     """Its times could stay as they are when it is written once more."""
     place = wanted.place(settings.store)
     changed = (tmp_path / "x.sif").stat().st_ctime_ns
-    os.utime(place, ns=(changed, changed + again._SETTLED_NS))
+    os.utime(place, ns=(changed, changed + noted._SETTLED_NS))
     assert recall(wanted, settings) is None
 
 

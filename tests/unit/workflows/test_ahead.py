@@ -24,6 +24,8 @@ def settings(tmp_path: Path) -> Settings:
     rows = [{"name": name, "key": publish(settings.store, name).key} for name in ("base", "a", "b")]
     plan = {"root": "base", "overlays": ["a"], "layers": rows}
     settings.store.write(plan_record(asked(), settings), json.dumps(plan))
+    # What has changed just now is not remembered.
+    time.sleep(0.1)
     return settings
 
 
@@ -32,9 +34,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is read of the store's blobs, as it is read."""
     read: list[str] = []
 
-    def note(path: Path) -> str:
+    def note(path: Path, over: threading.Event | None = None) -> str:
         read.append(path.read_text())
-        return sha256(path)
+        return sha256(path, over)
 
     monkeypatch.setattr(stores, "sha256", note)
     return read
@@ -71,7 +73,7 @@ def test_a_note_that_says_nothing_hinders_nobody(settings: Settings, read: list[
 def test_a_read_that_fails_hinders_nobody(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = threading.Event()
 
-    def fail(path: Path) -> str:
+    def fail(path: Path, over: threading.Event) -> str:
         failed.set()
         raise OSError
 
