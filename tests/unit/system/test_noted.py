@@ -90,3 +90,23 @@ def test_a_file_that_is_written_has_another_signature(tmp_path: Path) -> None:
 
 def test_this_program_has_one_identity() -> None:
     assert noted.program() == noted.program()
+
+
+@pytest.mark.parametrize(
+    ("changed_ns", "at_ns", "expected"),
+    [
+        (1_000_000_000_123, 1_000_060_000_123, True),
+        (1_000_000_000_123, 1_000_040_000_123, False),
+        # Whole seconds: a change a second later has the same time.
+        (1_000_000_000_000, 1_001_000_000_000, False),
+        (1_000_000_000_000, 1_003_000_000_000, True),
+    ],
+)
+def test_a_file_that_was_left_alone_for_a_while_is_settled(
+    changed_ns: int, at_ns: int, expected: bool
+) -> None:
+    assert noted.settled([1, 2, 3, 4, changed_ns], at_ns) is expected
+
+
+def test_a_file_that_is_not_there_is_not_settled(tmp_path: Path) -> None:
+    assert noted.settled(noted.signature(tmp_path / "none")) is False

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.store import store as stores
+from envbuild.system import noted
 from envbuild.system.files import sha256
 from envbuild.workflows.ahead import plan_record, reading_ahead
 from envbuild.workflows.settings import Settings
@@ -51,6 +52,17 @@ def test_what_the_image_was_composed_of_is_read_and_not_again(settings: Settings
     for record in settings.store.records():
         assert settings.store.is_intact(record)
     assert sorted(read) == ["hsqs a", "hsqs b", "hsqs base"]
+
+
+def test_what_changed_just_now_is_read_each_time(
+    settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change so soon after a look may leave the times of a file as they were."""
+    monkeypatch.setattr(noted, "_SETTLED_NS", 10**15)
+    (record,) = (record for record in settings.store.records() if record.name == "a")
+    assert settings.store.is_intact(record)
+    assert settings.store.is_intact(record)
+    assert read == ["hsqs a", "hsqs a"]
 
 
 def test_what_changes_afterwards_is_read_again(settings: Settings) -> None:
