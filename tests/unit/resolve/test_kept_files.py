@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from envbuild.lock.model import PythonPin
+from envbuild.resolve import fetch as fetching
 from envbuild.resolve import python as resolving
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
@@ -50,20 +51,24 @@ class Stand(Uv):
         return "pypi"
 
 
-def resolved(
-    versions: Mapping[str, str], old: Sequence[PythonPin] = OLD, upgrade: Sequence[str] | None = None
-) -> tuple[dict[str, PythonPin], dict[str, str]]:
-    """Return the new pins, and what was located."""
-    client = network.Client()
+def stand_of(versions: Mapping[str, str]) -> Stand:
     stand = Stand(
         asked=asked(python=list(versions)),
         sources=PythonSources(indexes=(), named={}),
         cache_dir=Path("/nowhere"),
-        client=client,
+        client=network.Client(),
         emit=lambda event: None,
     )
     stand.answer = tuple(Resolved(name=name, version=version, via=()) for name, version in versions.items())
     stand.sought = {}
+    return stand
+
+
+def resolved(
+    versions: Mapping[str, str], old: Sequence[PythonPin] = OLD, upgrade: Sequence[str] | None = None
+) -> tuple[dict[str, PythonPin], dict[str, str]]:
+    """Return the new pins, and what was located."""
+    stand = stand_of(versions)
     pins = resolving._resolve(list(versions), stand, old=old, upgrade=upgrade)
     return {pin.name: pin for pin in pins}, stand.sought
 
@@ -102,3 +107,14 @@ def test_what_may_be_upgraded_is_looked_for(upgrade: Sequence[str], looked_for: 
 def test_who_asks_for_it_is_told_anew() -> None:
     pins, _ = resolved(VERSIONS, old=(replace(OLD[0], requires=("numpy",)), OLD[1]))
     assert pins["scipy"].requires == ()
+
+
+def test_what_was_located_is_not_located_again_to_be_fetched() -> None:
+    versions = {**VERSIONS, "tabulate": "0.10.0"}
+    stand = stand_of(versions)
+    pins = resolving._resolve(list(versions), stand, old=OLD, upgrade=None)
+    assert stand.sources.located == {"9" * 64: ("https://example.org/tabulate",)}
+    stand.sought = {}
+    found = fetching._python_addresses(stand, pins, stand.sources.located)
+    assert stand.sought == {"scipy": "1.17.1", "numpy": "2.4.6"}
+    assert found["9" * 64] == ("https://example.org/tabulate",)
