@@ -20,7 +20,7 @@ import pytest
 
 from envbuild.build import python, run
 from envbuild.build.run import Workshop, build_layers, missing_layers
-from envbuild.errors import BuildError
+from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Event, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
     BuildPlan,
@@ -127,6 +127,14 @@ def stumble(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[], objec
 class TestMissing:
     def test_an_empty_store_lacks_all(self, workshop: Workshop) -> None:
         assert names(missing_layers(PLAN, workshop.store)) == ["base", "a", "b", "c", "b+c"]
+
+    def test_what_vanishes_after_the_look_is_told(self, workshop: Workshop) -> None:
+        """Nobody has read it, and what is made from it would wait for ever."""
+        build_layers(PLAN, workshop)
+        (base,) = (record for record in workshop.store.records() if record.name == "base")
+        workshop.store.discard(base)
+        with pytest.raises(EnvbuildError, match="layer base vanished from the store"):
+            build_layers(PLAN, workshop, missing=[A])
 
     def test_a_full_one_nothing_unless_all_is_wanted_anew(self, workshop: Workshop) -> None:
         build_layers(PLAN, workshop)

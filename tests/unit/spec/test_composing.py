@@ -65,6 +65,11 @@ def test_others_are_not(text: str) -> None:
     assert quick_composer(text, PATH) is None
 
 
+@pytest.mark.parametrize("text", ["a: [!!str, b]\n", "a: {b: !!str, c: d}\n", "a: !!int 1\n", "a: &b 1\n"])
+def test_tags_and_anchors_are_told_alike(text: str) -> None:
+    assert found(text, quickly=True) == found(text, quickly=False)
+
+
 @given(some.data())
 def test_both_find_the_same(data: some.DataObject) -> None:
     text = data.draw(some.sampled_from(TEXTS))
