@@ -150,7 +150,7 @@ def build_image(
     manifest = manifest_with(state, parts, flat=flat)
     found = found or _look_at(path, manifest, settings)
     unchanged = found is not None
-    found = found or _compose_and_look(path, manifest, parts, state, plan, settings)
+    found = found or _compose(path, manifest, parts, state, plan, settings)
     _remember(state, plan, settings)
     store, emit = settings.store, settings.emit
     keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
@@ -226,45 +226,33 @@ def _compose(
     state: Locked,
     plan: BuildPlan,
     settings: Settings,
-) -> None:
-    started = clock.seconds()
-    total = sum(part.size_bytes for part in parts)
-    settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
-    blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
-    with spans.span("bill of materials"):
-        bill = bill_of(state.lock, [blob for _, blob in blobs])
-    with spans.span("compose"):
-        compose(
-            path,
-            manifest,
-            blobs,
-            lock=dump(state.lock),
-            plan=plan.to_json(),
-            bill=bill,
-            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-        )
-    settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
-
-
-def _compose_and_look(
-    path: Path,
-    manifest: Manifest,
-    parts: Sequence[Part],
-    state: Locked,
-    plan: BuildPlan,
-    settings: Settings,
 ) -> Preflight:
     """Write an image, and see from its layers meanwhile what it would load."""
-    blobs = [(part.digest, settings.store.blob_path(part.digest)) for part in parts]
+    if is_image(path, manifest):
+        settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
+    blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
 
     def from_layers() -> Preflight:
         return preflight_layers(manifest, state.lock, blobs, settings.store)
 
-    if is_image(path, manifest):
-        settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
     with ThreadPoolExecutor(max_workers=1) as pool:
         looking = pool.submit(_told_check, path, settings, from_layers)
-        _compose(path, manifest, parts, state, plan, settings)
+        started = clock.seconds()
+        total = sum(part.size_bytes for part in parts)
+        settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
+        with spans.span("bill of materials"):
+            bill = bill_of(state.lock, [blob for _, blob in blobs])
+        with spans.span("compose"):
+            compose(
+                path,
+                manifest,
+                blobs,
+                lock=dump(state.lock),
+                plan=plan.to_json(),
+                bill=bill,
+                advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+            )
+        settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
         return looking.result()
 
 

@@ -30,7 +30,7 @@ from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.contents import unreadable, unreadable_layer
 from envbuild.image.environment import apply
-from envbuild.image.model import Manifest
+from envbuild.image.model import Manifest, Part
 from envbuild.image.sif import (
     LOCK,
     THE_LOCK,
@@ -149,7 +149,7 @@ class Looked:
 
 
 def preflight_layers(
-    manifest: Manifest, lock: Lock, blobs: Sequence[tuple[str, Path]], store: Store
+    manifest: Manifest, lock: Lock, blobs: Sequence[tuple[Part, Path]], store: Store
 ) -> Preflight:
     """Say what would be wrong with the processes of an image that is put together from finished layers.
 
@@ -157,8 +157,8 @@ def preflight_layers(
 
     Parameters
     ----------
-    blobs : sequence of (str, Path)
-        Digest and squashfs of each part, from bottom to top; compared with each other before.
+    blobs : sequence of (Part, Path)
+        Each part and its squashfs, from bottom to top; compared with each other before.
     store : Store
         As in `look`.
 
@@ -168,11 +168,11 @@ def preflight_layers(
         A squashfs cannot be read.
     """
 
-    def read(part: tuple[str, Path]) -> LayerScan:
-        digest, blob = part
+    def read(one: tuple[Part, Path]) -> LayerScan:
+        part, blob = one
         try:
             with blob.open("rb") as file:
-                return _scanned(file, 0, blob.stat().st_size, store, _kept(store, digest))
+                return _scanned(file, 0, blob.stat().st_size, store, _kept(store, part.digest))
         except (OSError, ValueError) as error:
             raise unreadable_layer(error) from error
 
