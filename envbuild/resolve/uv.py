@@ -128,7 +128,7 @@ class Uv:
         return uvtext.parse_pylock(text)
 
     def origin(self, found: uvtext.Resolved, address: str) -> str:
-        """Return the logical origin of what uv took from an address."""
+        """Return the logical origin of what uv took from an address; empty where only its index is known."""
         indexes = self.indexes()
         source = redact(found.source) if found.source else ""
         for origin, index in indexes.named.items():
@@ -136,7 +136,8 @@ class Uv:
                 return origin
         if self._backend and indexes.origins.get(found.name, "").startswith(_BUILTIN):
             return indexes.origins[found.name]
-        local = network.local_path(address) is not None
+        place = address or source
+        local = bool(place) and network.local_path(place) is not None
         links = {redact(link).rstrip("/") for link in self.sources.find_links}
         if local or source.rstrip("/") in links:
             return indexes.origins.get(found.name, "find-links")

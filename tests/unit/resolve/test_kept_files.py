@@ -47,11 +47,8 @@ class Stand(Uv):
             for name, version in versions.items()
         }
 
-    def origin(self, found: Resolved, address: str) -> str:
-        return "pypi"
 
-
-def stand_of(versions: Mapping[str, str]) -> Stand:
+def stand_of(versions: Mapping[str, str], source: str = "https://example.org/simple") -> Stand:
     stand = Stand(
         asked=asked(python=list(versions)),
         sources=PythonSources(indexes=(), named={}),
@@ -59,7 +56,9 @@ def stand_of(versions: Mapping[str, str]) -> Stand:
         client=network.Client(),
         emit=lambda event: None,
     )
-    stand.answer = tuple(Resolved(name=name, version=version, via=()) for name, version in versions.items())
+    stand.answer = tuple(
+        Resolved(name=name, version=version, via=(), source=source) for name, version in versions.items()
+    )
     stand.sought = {}
     return stand
 
@@ -107,6 +106,14 @@ def test_what_may_be_upgraded_is_looked_for(upgrade: Sequence[str], looked_for: 
 def test_who_asks_for_it_is_told_anew() -> None:
     pins, _ = resolved(VERSIONS, old=(replace(OLD[0], requires=("numpy",)), OLD[1]))
     assert pins["scipy"].requires == ()
+
+
+@pytest.mark.parametrize("source", ["file:///wheels", "/wheels"])
+def test_what_came_from_a_directory_is_not_looked_for_again(source: str) -> None:
+    stand = stand_of(VERSIONS, source)
+    old = [replace(pin, origin="find-links") for pin in OLD]
+    resolving._resolve(list(VERSIONS), stand, old=old, upgrade=None)
+    assert stand.sought == {}
 
 
 def test_what_was_located_is_not_located_again_to_be_fetched() -> None:
