@@ -37,6 +37,7 @@ from envbuild.system.files import open_regular, sha256, sync
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
 from envbuild.system.noted import settled, signature
 from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.spreading import spread
 
 RECORD_FORMAT = 2
 QUARANTINE = "quarantine"
@@ -314,7 +315,8 @@ class Store:
             The disk is full.
         """
         try:
-            path = private_directory(self.directory("stage"))
+            spread(stages := self.directory("stage"))
+            path = private_directory(stages)
         except OSError as error:
             raise self.refusal(error) from error
         # A shared store's directories may be set-group-ID: ours must not be, modes become bytes.
