@@ -5,7 +5,6 @@ Source: PEP 552 (unchecked hash-based .pyc files, which need no source times).
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,21 +23,36 @@ UV = "/mnt/uv"
 Wheel = tuple[InputFile, Path]
 
 # Runs in the sandbox, with the base's Python: an empty environment, kept as it was, and one that is filled.
-# One start of the sandbox for both, since starting it takes longer than installing a small wheel.
+# One start of the sandbox for both, since starting it takes longer than installing a small wheel; and nothing
+# is imported that Python has not imported already, since each module is read through the sandbox's file system.
 _INSTALL = """\
-import json, shutil, subprocess, sys
+import os, sys
 
 uv, prefix, jobs = sys.argv[1:]
 with open(jobs) as file:
-    venv, install = json.load(file)
+    venv, install = (job.split("\\n") for job in file.read().split("\\n\\n"))
 
 def call(arguments):
-    code = subprocess.call([uv, *arguments])
-    if code:
-        sys.exit(code if code > 0 else 1)
+    child = os.posix_spawn(uv, [uv, *arguments], os.environ)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        sys.exit(os.WEXITSTATUS(status) or 1)
+
+def copy(source, target):
+    os.mkdir(target)
+    for entry in os.scandir(source):
+        place = f"{target}/{entry.name}"
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), place)
+        elif entry.is_dir():
+            copy(entry.path, place)
+        else:
+            with open(entry.path, "rb") as here, open(place, "xb") as there:
+                there.write(here.read())
+            os.chmod(place, entry.stat().st_mode)
 
 call(venv)
-shutil.copytree(prefix, "/opt/.skeleton", symlinks=True)
+copy(prefix, "/opt/.skeleton")
 call(install)
 """
 
@@ -99,9 +113,9 @@ def install_wheels(
     install, binds = installation(wheels, stage / "in")
     install += ["--python", f"{prefix}/bin/python", "--link-mode", "hardlink", "--compile-bytecode"]
     venv = ["venv", "--no-config", "--python", "/usr/bin/python3", "--allow-existing", prefix]
-    (stage / "in" / "jobs.json").write_text(json.dumps([venv, install]))
+    (stage / "in" / "jobs").write_text("\n\n".join("\n".join(job) for job in (venv, install)))
     _run(
-        ["/usr/bin/python3", "-I", "-c", _INSTALL, UV, prefix, "/mnt/jobs.json"],
+        ["/usr/bin/python3", "-I", "-S", "-c", _INSTALL, UV, prefix, "/mnt/jobs"],
         stage=stage,
         sandbox=sandbox,
         uv=uv,
