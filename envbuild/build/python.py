@@ -24,7 +24,7 @@ Wheel = tuple[InputFile, Path]
 
 # Runs in the sandbox, with the base's Python: an empty environment, kept as it was, and one that is filled.
 # One start of the sandbox for both, since starting it takes longer than installing a small wheel; and nothing
-# is imported that Python has not imported already, since each module is read through the sandbox's file system.
+# is imported that Python has not yet, since each module is read through the sandbox's file system.
 _INSTALL = """\
 import os, sys
 

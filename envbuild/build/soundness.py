@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from envbuild.build.run import made_from, missing_layers
 from envbuild.events import Emit, Warned
 from envbuild.plan.model import BuildPlan, Layer
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system import host, spans
+from envbuild.system.threads import meanwhile
 
 _SPAN = "verify layers of the store"
 
@@ -43,28 +44,21 @@ def drop_damaged_parts(plan: BuildPlan, store: Store, emit: Emit, *, made: Colle
     return _drop(plan, store, emit, names)
 
 
-@contextlib.contextmanager
-def read_meanwhile(store: Store, records: Iterable[LayerRecord]) -> Iterator[None]:
+def read_meanwhile(store: Store, records: Iterable[LayerRecord]) -> AbstractContextManager[None]:
     """Compare layers with their digests while the block runs.
 
     What was found whole the store need not read again; all else is left to who uses it. The end of the block
     waits for nothing.
     """
-    over = threading.Event()
 
-    def read() -> None:
+    def read(over: threading.Event) -> None:
         with spans.span(_SPAN):
             for record in records:
                 if over.is_set():
                     return
                 store.is_intact(record, over)
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(read)
-        try:
-            yield
-        finally:
-            over.set()
+    return meanwhile(read)
 
 
 def _drop(plan: BuildPlan, store: Store, emit: Emit, names: Collection[str]) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.image.contents import file_systems, unreadable_layer
+from envbuild.image.half import Half
 from envbuild.image.model import Manifest, Part
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
@@ -28,6 +29,7 @@ def compose(
     plan: str,
     bill: bytes,
     advanced: Callable[[int], None],
+    half: Half | None = None,
 ) -> None:
     """Write an image: whole, or not at all.
 
@@ -41,6 +43,8 @@ def compose(
         What `bill_of` returned of them.
     advanced : callable
         Called with the number of bytes each time that so many were copied.
+    half : Half, optional
+        As in `write_sif`.
     """
     data = (
         DataObject(name=LOCK, content=lock.encode()),
@@ -48,7 +52,13 @@ def compose(
         DataObject(name=SBOM, content=bill, kind="sbom"),
     )
     write_sif(
-        path, architecture=manifest.architecture, manifest=manifest, parts=parts, data=data, advanced=advanced
+        path,
+        architecture=manifest.architecture,
+        manifest=manifest,
+        parts=parts,
+        data=data,
+        advanced=advanced,
+        half=half,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
+from envbuild.image.half import Advanced
 from envbuild.image.model import Manifest, Part
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 from envbuild.image.sifwriter import (
@@ -22,7 +23,6 @@ from envbuild.image.sifwriter import (
     MANIFEST,
     PLAN,
     SBOM,
-    Advanced,
     DataObject,
     identity_of,
     lay_out,
@@ -262,7 +262,8 @@ def _is_begun_by(start: bytes, header: Header) -> bool:
 def _changed_descriptors(sif: SifFile, table: bytes, manifest: Manifest) -> Iterator[str]:
     """Compare a table with what `write_sif` makes for data of these lengths and the manifest's parts."""
     data = [(kind, name, thing.size) for name, kind in DATA.items() if (thing := sif.find(name))]
-    for index, ours in enumerate(lay_out(data, manifest.parts, manifest.architecture)):
+    older = min(sif.objects, key=lambda thing: thing.offset).kind != Kind.PARTITION
+    for index, ours in enumerate(lay_out(data, manifest.parts, manifest.architecture, data_first=older)):
         at = index * form.DESCRIPTOR_BYTES
         if table[at : at + form.DESCRIPTOR_BYTES] != ours.pack():
             yield f"the descriptor of `{ours.name}`"

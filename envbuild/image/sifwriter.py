@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image import startup
+from envbuild.image.half import Advanced, Half, half_image, unwritable
 from envbuild.image.model import Manifest, Part
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.system.leftovers import half_of
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -36,17 +33,7 @@ DATA = {
     SBOM: Kind.SBOM,
 }
 
-_SQUASHFS_MAGIC = b"hsqs"
-_COPY_BYTES = 64 * 1024 * 1024
-# What copy_file_range says where two file systems, or one of a kind, cannot do it.
-_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EIO)
-_VERIFY = "`envbuild cache verify --repair` puts aside what is damaged; then build it again"
-_HINT = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 _KINDS = {"json": Kind.JSON, "generic": Kind.GENERIC, "sbom": Kind.SBOM}
-
-Advanced = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +61,7 @@ def write_sif(
     parts: Sequence[tuple[Part, Path]],
     data: Sequence[DataObject],
     advanced: Advanced = lambda _: None,
+    half: Half | None = None,
 ) -> None:
     """Write an image: whole, or not at all.
 
@@ -92,6 +80,8 @@ def write_sif(
         What else travels: lock, plan and bill of materials.
     advanced : callable
         Called with the number of bytes each time that so many were copied.
+    half : Half, optional
+        What `half_image` gave for the path; it may have file systems already.
 
     Raises
     ------
@@ -119,41 +109,71 @@ def write_sif(
         raise ValueError("two data objects share a name")
     sizes = [(kind, name, len(content)) for kind, name, content in contents]
     table = lay_out(sizes, [part for part, _ in parts], architecture)
-    with _written_whole(path) as target:
-        _write_all(target, _head(table, architecture, manifest), 0)
-        for descriptor, (_, _, content) in zip(table, contents, strict=False):
-            _write_all(target, content, descriptor.offset)
-        for descriptor, (part, source) in zip(table[len(contents) :], parts, strict=True):
-            _copy_part(source, part, target, descriptor.offset, advanced)
+    try:
+        with contextlib.nullcontext(half) if half is not None else half_image(path) as target:
+            systems = table[len(contents) :]
+            target.keep({descriptor.offset: descriptor.size for descriptor in systems})
+            target.write(_head(table, architecture, manifest), 0)
+            for descriptor, (part, source) in zip(systems, parts, strict=True):
+                target.copy(source, part.size_bytes, descriptor.offset, advanced)
+            for descriptor, (_, _, content) in zip(table, contents, strict=False):
+                target.write(content, descriptor.offset)
+            target.finish()
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _labels_json(manifest: Manifest) -> bytes:
     return startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"][0].encode()
 
 
+def places(sizes_bytes: Iterable[int], start: int = form.DATA_OFFSET) -> list[int]:
+    """Return where file systems begin that lie one after the other on page boundaries, in bytes."""
+    found: list[int] = []
+    end = start
+    for size in sizes_bytes:
+        found.append(form.aligned(end, form.PARTITION_ALIGNMENT))
+        end = found[-1] + size
+    return found
+
+
 def lay_out(
-    data: Sequence[tuple[Kind, str, int]], parts: Sequence[Part], architecture: str
+    data: Sequence[tuple[Kind, str, int]],
+    parts: Sequence[Part],
+    architecture: str,
+    *,
+    data_first: bool = False,
 ) -> list[Descriptor]:
-    """Give every object its place: data one after the other, file systems on page boundaries.
+    """Give every object its place.
+
+    File systems come first, on page boundaries, so that they can be copied before it is known what the
+    data say of the last of them; the data follow, one after the other.
 
     Parameters
     ----------
     data : sequence of (Kind, str, int)
         Kind, name and length in bytes.
+    data_first : bool
+        As images have it that were built before this was so.
 
     Raises
     ------
     ValueError
         They are too many for the table.
     """
+    if len(data) + len(parts) > form.DESCRIPTORS:
+        raise ValueError(f"{len(data) + len(parts)} objects do not fit a table of {form.DESCRIPTORS}")
+    length = sum(size for _, _, size in data)
+    ends = [form.DATA_OFFSET + (length if data_first else 0)]
+    offsets = places((part.size_bytes for part in parts), ends[0])
+    ends += [offset + part.size_bytes for offset, part in zip(offsets, parts, strict=True)]
     table: list[Descriptor] = []
-    end = form.DATA_OFFSET
+    at = form.DATA_OFFSET if data_first else ends[-1]
     for kind, name, size in data:
         number = len(table) + 1
-        table.append(Descriptor(number=number, kind=kind, offset=end, size=size, padded_size=size, name=name))
-        end += size
-    for part in parts:
-        offset = form.aligned(end, form.PARTITION_ALIGNMENT)
+        table.append(Descriptor(number=number, kind=kind, offset=at, size=size, padded_size=size, name=name))
+        at += size
+    for part, offset, end in zip(parts, offsets, ends, strict=False):
         primary = part.role == "root"
         table.append(
             Descriptor(
@@ -168,9 +188,6 @@ def lay_out(
                 architecture=architecture,
             )
         )
-        end = offset + part.size_bytes
-    if len(table) > form.DESCRIPTORS:
-        raise ValueError(f"{len(table)} objects do not fit a table of {form.DESCRIPTORS}")
     return table
 
 
@@ -184,7 +201,7 @@ def _head(table: Sequence[Descriptor], architecture: str, manifest: Manifest) ->
         descriptors_offset=form.DESCRIPTORS_OFFSET,
         descriptors_bytes=form.DESCRIPTORS * form.DESCRIPTOR_BYTES,
         data_offset=form.DATA_OFFSET,
-        data_bytes=table[-1].end - form.DATA_OFFSET,
+        data_bytes=max(thing.end for thing in table) - form.DATA_OFFSET,
     )
     head = header.pack().ljust(form.DESCRIPTORS_OFFSET, b"\0")
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
@@ -196,96 +213,3 @@ def identity_of(digest: str) -> uuid.UUID:
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)
-
-
-def _copy_part(source: Path, part: Part, target: int, offset: int, advanced: Advanced) -> None:
-    """Copy a squashfs into its place; by reference where the file system can."""
-    try:
-        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise MachineError(f"the layer `{source}` cannot be read: {error.strerror}", hint=_VERIFY) from error
-    try:
-        size = os.fstat(file).st_size
-        if size != part.size_bytes or os.pread(file, 4, 0) != _SQUASHFS_MAGIC:
-            raise MachineError(
-                f"`{source}` is not the squashfs of {part.size_bytes} bytes that it was",
-                hint=_VERIFY,
-            )
-        done = 0
-        while done < size:
-            count = _copy_some(file, done, target, offset + done, min(_COPY_BYTES, size - done))
-            if count == 0:
-                raise MachineError(f"`{source}` became shorter while it was copied", hint=_VERIFY)
-            done += count
-            advanced(count)
-    finally:
-        os.close(file)
-
-
-def _copy_some(source: int, start: int, target: int, offset: int, count: int) -> int:
-    try:
-        return os.copy_file_range(source, target, count, start, offset)
-    except OSError as error:
-        if error.errno not in _CANNOT_COPY:
-            raise
-    try:
-        chunk = os.pread(source, min(count, 1024 * 1024), start)
-    except OSError as error:
-        raise MachineError(f"a layer cannot be read: {error.strerror}", hint=_VERIFY) from error
-    _write_all(target, chunk, offset)
-    return len(chunk)
-
-
-def _write_all(target: int, content: bytes, offset: int) -> None:
-    view = memoryview(content)
-    while view:
-        count = os.pwrite(target, view, offset)
-        view, offset = view[count:], offset + count
-
-
-@contextlib.contextmanager
-def _written_whole(path: Path) -> Iterator[int]:
-    """Give a new file beside the target, which takes its place when the block ends well."""
-    try:
-        if path.is_dir():
-            raise RequestError(f"`{path}` is a directory", hint=_HINT)
-        if path.exists() and not path.is_file():
-            # Replacing /dev/null or a named pipe is never what was meant.
-            raise RequestError(f"`{path}` is not a regular file", hint=_HINT)
-        partial = half_of(path)
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        try:
-            yield file
-            os.fsync(file)
-        finally:
-            os.close(file)
-        partial.replace(path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some network file systems cannot; the file itself is safe by then.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _unwritable(path: Path, error: OSError) -> EnvbuildError:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return RequestError(f"the directory `{path.parent}` does not exist", hint=_HINT)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP):
-        return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT)
-    if error.errno in _NO_SPACE:
-        return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_HINT)
-    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT)

@@ -1,9 +1,10 @@
-"""Threads that run processes, and how they end."""
+"""Threads that run processes, and how they end; and work that is done ahead."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from envbuild.system import process
@@ -25,3 +26,21 @@ def threads(count: int) -> Iterator[ThreadPoolExecutor]:
         except BaseException:
             pool.shutdown(cancel_futures=True)  # what runs is kept
             raise
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Do work ahead while the block runs; it fails without a word: who needs it does it, and tells.
+
+    Parameters
+    ----------
+    work : callable
+        Called with an event that is set at the end of the block, which waits for it to return.
+    """
+    over = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(work, over)
+        try:
+            yield
+        finally:
+            over.set()

@@ -1,16 +1,22 @@
-"""Ahead: what the last build of a name used is read while its lock is renewed, which waits for an index."""
+"""Ahead: what need not wait for an index, or for the layers that are built, is done meanwhile."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from envbuild.build.soundness import read_meanwhile
+from envbuild.image.half import Half
+from envbuild.image.sifwriter import places
+from envbuild.plan.model import BuildPlan, Layer
 from envbuild.spec.asked import Asked
-from envbuild.store.store import LayerRecord
+from envbuild.store.store import LayerRecord, Store
+from envbuild.system import spans
+from envbuild.system.threads import meanwhile
 from envbuild.workflows.settings import Settings
 
 
@@ -35,3 +41,24 @@ def _last_parts(asked: Asked, settings: Settings) -> Iterator[LayerRecord]:
         record = settings.store.get(key)
         if record is not None:
             yield record
+
+
+def copying_ahead(
+    half: Half, plan: BuildPlan, missing: Collection[Layer], store: Store
+) -> AbstractContextManager[None]:
+    """Copy what lies in the image before the first missing layer while the block runs."""
+    known = []
+    for layer in plan.parts():
+        record = store.get(layer.key)
+        if layer in missing or record is None:
+            break
+        known.append(record)
+    offsets = places(record.size_bytes for record in known)
+
+    def copy(over: threading.Event) -> None:
+        with spans.span("compose ahead"):
+            for record, offset in zip(known, offsets, strict=True):
+                half.copy(store.blob_path(record.blob), record.size_bytes, offset, over=over)
+                half.save()
+
+    return meanwhile(copy)

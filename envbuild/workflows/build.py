@@ -17,18 +17,19 @@ from envbuild.check.preflight.run import look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
-from envbuild.image.model import Manifest, Part
+from envbuild.image.half import Half, half_image
+from envbuild.image.model import Manifest
 from envbuild.image.outputs import Output, places
 from envbuild.lock.text import dump
 from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
 from envbuild.resolve.fit import tell
-from envbuild.store.store import LayerRecord
+from envbuild.store.store import LayerRecord, Store
 from envbuild.system import clock, noted, spans
 from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.ahead import plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, plan_record, reading_ahead
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
@@ -79,6 +80,15 @@ class Built:
             },
             "outputs": [form.to_data() for form in self.written],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """The image that lies at its place now, and what it would load; `unchanged` where it did before."""
+
+    manifest: Manifest
+    preflight: Preflight
+    unchanged: bool = False
 
 
 def build_image(
@@ -136,35 +146,31 @@ def build_image(
     check_forms(forms, manifest_with(state, [], flat=flat), lambda: state.lock)
     with spans.span("plan"):
         plan = design(state, flat=flat)
-    missing = missing_layers(plan, settings.store, rebuild=rebuild)
-    records = {} if missing else {layer.name: finished(layer, settings.store) for layer in plan.parts()}
-    held, found = None, None
-    if not missing:
-        found = _look_at(path, manifest_with(state, parts_of(plan, records), flat=flat), settings)
-    if found is None:
-        # From here on `cache prune` leaves what is looked at.
-        held = hold(plan, state.lock, settings.store)
-        _make_layers(state, plan, settings, offline=offline, rebuild=rebuild, sources=sources)
-        records = {layer.name: finished(layer, settings.store) for layer in plan.parts()}
-    parts = parts_of(plan, records)
-    manifest = manifest_with(state, parts, flat=flat)
-    found = found or _look_at(path, manifest, settings)
-    unchanged = found is not None
-    found = found or _compose(path, manifest, parts, state, plan, settings)
-    _remember(state, plan, settings)
     store, emit = settings.store, settings.emit
-    keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
+    missing = missing_layers(plan, store, rebuild=rebuild)
+    held = None
+    image = None if missing else _found(path, state, plan, settings, flat=flat)
+    if image is None:
+        # From here on `cache prune` leaves what is looked at.
+        held = hold(plan, state.lock, store)
+        with half_image(path) as half:
+            _make_layers(state, plan, half, settings, offline=offline, rebuild=rebuild, sources=sources)
+            image = _found(path, state, plan, settings, flat=flat) or _compose(
+                path, half, state, plan, settings, flat=flat
+            )
+    _remember(state, plan, settings)
+    keep_image(path, image.manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
     built = Built(
         path=path,
-        digest=manifest.digest,
+        digest=image.manifest.digest,
         size_bytes=path.stat().st_size,
-        layers=sum(len(part.layers) for part in parts),
-        unchanged=unchanged,
+        layers=sum(len(part.layers) for part in image.manifest.parts),
+        unchanged=image.unchanged,
         written=tuple(export_image(path, forms, settings.emit)) if forms else (),
-        preflight=found,
+        preflight=image.preflight,
     )
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
-        _note(built, wanted, state, answers, [records[layer.name] for layer in plan.parts()], settings)
+        _note(built, wanted, state, answers, [finished(layer, store) for layer in plan.parts()], settings)
     return built
 
 
@@ -219,18 +225,34 @@ def _note(
         )
 
 
+def _manifest(state: Locked, plan: BuildPlan, store: Store, *, flat: bool) -> Manifest:
+    """Return the manifest of an image whose layers are there."""
+    records = {layer.name: finished(layer, store) for layer in plan.parts()}
+    return manifest_with(state, parts_of(plan, records), flat=flat)
+
+
+def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> _Image | None:
+    """See what an image that is there would load; None where it is another, or not as it was written."""
+    manifest = _manifest(state, plan, settings.store, flat=flat)
+    if not is_image(path, manifest):
+        return None
+    try:
+        looked = look(path, settings.store)
+    except CheckError:
+        return None
+    if looked.changed:
+        return None
+    return _Image(manifest, _told_check(path, settings, looked.preflight), unchanged=True)
+
+
 def _compose(
-    path: Path,
-    manifest: Manifest,
-    parts: Sequence[Part],
-    state: Locked,
-    plan: BuildPlan,
-    settings: Settings,
-) -> Preflight:
+    path: Path, half: Half, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool
+) -> _Image:
     """Write an image, and see from its layers meanwhile what it would load."""
+    manifest = _manifest(state, plan, settings.store, flat=flat)
     if is_image(path, manifest):
         settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
-    blobs = [(part, settings.store.blob_path(part.digest)) for part in parts]
+    blobs = [(part, settings.store.blob_path(part.digest)) for part in manifest.parts]
 
     def from_layers() -> Preflight:
         return preflight_layers(manifest, state.lock, blobs, settings.store)
@@ -238,7 +260,7 @@ def _compose(
     with ThreadPoolExecutor(max_workers=1) as pool:
         looking = pool.submit(_told_check, path, settings, from_layers)
         started = clock.seconds()
-        total = sum(part.size_bytes for part in parts)
+        total = sum(part.size_bytes for part in manifest.parts)
         settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
         with spans.span("bill of materials"):
             bill = bill_of(state.lock, [blob for _, blob in blobs])
@@ -251,20 +273,10 @@ def _compose(
                 plan=plan.to_json(),
                 bill=bill,
                 advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+                half=half,
             )
         settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
-        return looking.result()
-
-
-def _look_at(path: Path, manifest: Manifest, settings: Settings) -> Preflight | None:
-    """See what an image that is there would load; None where it is another, or not as it was written."""
-    if not is_image(path, manifest):
-        return None
-    try:
-        looked = look(path, settings.store)
-    except CheckError:
-        return None
-    return None if looked.changed else _told_check(path, settings, looked.preflight)
+        return _Image(manifest, looking.result())
 
 
 def _told_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
@@ -285,6 +297,7 @@ def _told_check(path: Path, settings: Settings, preflight: Callable[[], Prefligh
 def _make_layers(
     state: Locked,
     plan: BuildPlan,
+    half: Half,
     settings: Settings,
     *,
     offline: bool,
@@ -297,7 +310,8 @@ def _make_layers(
         missing = drop_damaged(plan, store, emit, rebuild=rebuild)
         if missing:
             kept = [plan.layer(part.name).key for part in plan.parts() if part not in missing]
-            with read_meanwhile(store, filter(None, map(store.get, kept))):
+            reading = read_meanwhile(store, filter(None, map(store.get, kept)))
+            with reading, copying_ahead(half, plan, missing, store):
                 _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         if not drop_damaged_parts(plan, store, emit, made=missing):
             return

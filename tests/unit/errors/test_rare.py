@@ -23,10 +23,11 @@ from envbuild.cli.main import main
 from envbuild.compat.rules import load_rules
 from envbuild.errors import BuildError, EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import ignore
-from envbuild.image import sif, sifwriter
+from envbuild.image import sif
 from envbuild.image.compare import _reading
 from envbuild.image.contents import unreadable
-from envbuild.image.model import Part, Variable
+from envbuild.image.half import half_image, unwritable
+from envbuild.image.model import Variable
 from envbuild.image.outputs import Output, check_outputs
 from envbuild.image.sif import read_sif
 from envbuild.lock.check import check_unique
@@ -279,21 +280,39 @@ class TestImages:
     def test_a_layer_that_shrinks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = tmp_path / "layer"
         source.write_bytes(b"hsqs")
-        part = Part(role="root", layers=("base",), digest="sha256:0", size_bytes=4)
-        monkeypatch.setattr(sifwriter, "_copy_some", lambda *_: 0)
-        with pytest.raises(MachineError, match="became shorter while it was copied"):
-            sifwriter._copy_part(source, part, 0, 0, lambda _: None)
+        monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+        with (
+            half_image(tmp_path / "x.sif") as half,
+            pytest.raises(MachineError, match="became shorter while it was copied"),
+        ):
+            half.copy(source, 4, 0)
 
     def test_a_layer_that_cannot_be_read_any_more(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(os, "copy_file_range", raising(OSError(errno.EXDEV, "")))
-        monkeypatch.setattr(os, "pread", raising(OSError(errno.EIO, os.strerror(errno.EIO))))
-        with pytest.raises(MachineError, match="a layer cannot be read: Input/output error"):
-            sifwriter._copy_some(0, 0, 1, 0, 1)
+        source = tmp_path / "layer"
+        source.write_bytes(b"hsqs")
+        read = os.pread
+
+        def failing(file: int, count: int, at: int) -> bytes:
+            # The beginning was looked at before.
+            return read(file, 4, at) if not copied else raising(OSError(errno.EIO, "Input/output error"))()
+
+        def cannot(*_: object) -> int:
+            copied.append(True)
+            raise OSError(errno.EXDEV, "")
+
+        copied: list[bool] = []
+        monkeypatch.setattr(os, "copy_file_range", cannot)
+        monkeypatch.setattr(os, "pread", failing)
+        with (
+            half_image(tmp_path / "x.sif") as half,
+            pytest.raises(MachineError, match="a layer cannot be read: Input/output error"),
+        ):
+            half.copy(source, 4, 0)
 
     def test_an_image_that_cannot_be_written(self) -> None:
-        error = sifwriter._unwritable(Path("x.sif"), OSError(errno.EIO, os.strerror(errno.EIO)))
+        error = unwritable(Path("x.sif"), OSError(errno.EIO, os.strerror(errno.EIO)))
         assert error.problem == "`x.sif` cannot be written: Input/output error"
 
     def test_a_story_that_cannot_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.image.compare import Difference, compare_file_systems, compare_images
 from envbuild.image.sif import read_sif
+from envbuild.image.sifformat import DATA_OFFSET
 from envbuild.image.squashfs import Squashfs
 from tests.support.small_images import Layer, small_image
 
@@ -94,8 +94,14 @@ def test_the_same_files_packed_otherwise(tmp_path: Path) -> None:
         part = read_sif(image).partitions[0]
         other = tmp_path / "other.sif"
         packed = squash(tmp_path / "small.sif-0", tmp_path / "packed", *words, "-all-root", "-all-time", "0")
-        content = bytearray(image.read_bytes())[: part.offset] + packed.read_bytes()
-        # The table says how long the file system is.
+        content = bytearray(image.read_bytes())
+        content[part.offset : part.end] = packed.read_bytes()
+        # The table says how long the file system is, and where the data behind it begin.
+        for thing in read_sif(image).objects:
+            if thing.offset > part.offset:
+                at = 4096 + (thing.number - 1) * 585 + 17
+                moved = thing.offset + packed.stat().st_size - part.size
+                content[at : at + 8] = moved.to_bytes(8, "little")
         content[4096 : part.offset] = content[4096 : part.offset].replace(
             part.size.to_bytes(8, "little"), packed.stat().st_size.to_bytes(8, "little")
         )
@@ -128,7 +134,8 @@ def test_one_layer_more(tmp_path: Path) -> None:
 def padding(image: Path) -> int:
     """Return where a byte lies that belongs to no object."""
     objects = sorted(read_sif(image).objects, key=lambda thing: thing.offset)
-    return next(one.end for one, two in pairwise(objects) if one.end < two.offset)
+    ends = [DATA_OFFSET, *(thing.end for thing in objects)]
+    return next(end for end, thing in zip(ends, objects, strict=False) if end < thing.offset)
 
 
 def test_the_frame_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.image import sif, sifformat
+from envbuild.image import sif, sifformat, sifwriter
 from envbuild.image.model import Manifest, Part
 from envbuild.system.leftovers import own_name
 from tests.support import trees
@@ -69,9 +69,9 @@ def test_layout(image: Path) -> None:
         for thing in read.objects
     ]
     sizes = [thing.size for thing in read.objects]
-    at = [32176 + sum(sizes[:index]) for index in range(6)]
-    end = 32176 + sum(sizes[:6])
-    root = -(-end // 4096) * 4096
+    root = 32768
+    end = root + 12288 + 8192 + 8
+    at = [end + sum(sizes[:index]) for index in range(6)]
     assert shown == [
         f"1 0x4001 group 1 at {at[0]} is definition 0/0/",
         f"2 0x4006 group 1 at {at[1]} is inspect-metadata.json 0/0/",
@@ -83,8 +83,8 @@ def test_layout(image: Path) -> None:
         f"8 0x4004 group 1 at {root + 12288} is mid 1/4/amd64",
         f"9 0x4004 group 1 at {root + 12288 + 8192} is top 1/4/amd64",
     ]
-    assert [thing.padded_size for thing in read.objects[6:]] == [root - end + 9000, 3288 + 5500, 2692 + 8]
-    assert image.stat().st_size == read.objects[-1].end == read.size_bytes
+    assert [thing.padded_size for thing in read.objects[6:]] == [592 + 9000, 3288 + 5500, 2692 + 8]
+    assert image.stat().st_size == read.objects[5].end == read.size_bytes
 
 
 def test_header_bytes(image: Path) -> None:
@@ -349,10 +349,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 def test_cut_short(image: Path) -> None:
     whole = image.read_bytes()
-    last = sif.read_sif(image).objects[-1]
+    objects = sif.read_sif(image).objects
+    first, last = objects[0].end, objects[5].end
     cuts = {
-        len(whole) - 1: f"`image.sif` is cut short: descriptor 9 ends at byte {last.end} of {last.end - 1}",
-        40_000: "`image.sif` is cut short: descriptor 7 ends at byte 45864 of 40000",
+        len(whole) - 1: f"`image.sif` is cut short: descriptor 6 ends at byte {last} of {last - 1}",
+        40_000: f"`image.sif` is cut short: descriptor 1 ends at byte {first} of 40000",
         32_175: "`image.sif` is cut short: its descriptors end at byte 32176 of 32175",
         127: "`image.sif` is cut short: its header ends at byte 128 of 127",
     }
@@ -500,6 +501,21 @@ def test_a_flipped_bit_around_the_file_systems_is_found(whole: Path) -> None:
         assert found(whole), f"byte {place}"
         patch(whole, place, content[place : place + 1])
     assert sif.changed_around(whole) == ()
+
+
+def test_an_image_of_the_older_order_is_whole(whole: Path) -> None:
+    """Data lay before the file systems."""
+    manifest, read, content = sif.read_manifest(whole), sif.read_sif(whole), whole.read_bytes()
+    data = [(kind, name, thing.size) for name, kind in sifwriter.DATA.items() if (thing := read.find(name))]
+    older = sifwriter.lay_out(data, manifest.parts, manifest.architecture, data_first=True)
+    assert older[0].offset == sifformat.DATA_OFFSET
+    moved = bytearray(content[: sifformat.DATA_OFFSET].ljust(len(content) + 8192, b"\0"))
+    for was, now in zip(read.objects, older, strict=True):
+        moved[descriptor_at(now.number) : descriptor_at(now.number + 1)] = now.pack()
+        moved[now.offset : now.end] = content[was.offset : was.end]
+    whole.write_bytes(moved)
+    assert sif.changed_around(whole) == ()
+    assert all(verdict.ok for verdict in sif.verify_parts(whole))
 
 
 def test_what_is_changed_around_the_file_systems_is_named(whole: Path) -> None:

@@ -1,18 +1,24 @@
-"""While a lock is renewed, what the last build used is read."""
+"""While a lock is renewed, the last layers are read; while layers are built, the others are copied."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from envbuild.image.half import Half
+from envbuild.plan.model import BuildPlan, FilesStep, Layer, TextEntry, layer_key
 from envbuild.store import store as stores
+from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
-from envbuild.workflows.ahead import plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, plan_record, reading_ahead
 from envbuild.workflows.settings import Settings
 from tests.support.asking import asked
 from tests.support.stores import flip, publish
@@ -92,3 +98,74 @@ def test_a_read_that_fails_hinders_nobody(settings: Settings, monkeypatch: pytes
     monkeypatch.setattr(stores, "sha256", fail)
     with reading_ahead(asked(), settings):
         assert failed.wait(10)
+
+
+def layer(name: str) -> Layer:
+    step = FilesStep(files=(TextEntry(path=f"/opt/{name}", content=""),), tools=())
+    return Layer(name=name, key=layer_key(step, ()), step=step)
+
+
+LAYERS = tuple(map(layer, ("base", "large", "new", "behind")))
+PLAN = BuildPlan(
+    layers=LAYERS,
+    root="base",
+    overlays=("large", "new", "behind"),
+    members={one.name: (one.name,) for one in LAYERS},
+)
+
+
+class Copies(Half):
+    """Notes what is copied to where, and can refuse."""
+
+    def __init__(self, path: Path, refuses: bool = False) -> None:
+        super().__init__(path, path, -1)
+        self.seen: list[tuple[str, int]] = []
+        self.refuses, self.enough = refuses, threading.Event()
+
+    def copy(
+        self,
+        source: Path,
+        size_bytes: int,
+        offset: int,
+        advanced: Callable[[int], None] = lambda _: None,
+        over: threading.Event | None = None,
+    ) -> None:
+        self.seen.append((source.read_text(), offset))
+        if self.refuses or self.seen[-1][0] == "hsqs large":
+            self.enough.set()
+        if self.refuses:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def save(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store that has every layer but the new one."""
+    store = Store(tmp_path / "store")
+    for one in LAYERS:
+        if one.name != "new":
+            publish(store, one.name, one.key)
+    return store
+
+
+def test_what_lies_before_the_first_missing_layer_is_copied_meanwhile(store: Store, tmp_path: Path) -> None:
+    half = Copies(tmp_path / "image.sif")
+    with copying_ahead(half, PLAN, LAYERS[2:3], store):
+        assert half.enough.wait(10)
+    assert half.seen == [("hsqs base", 32768), ("hsqs large", 32768 + 4096)]
+
+
+def test_what_is_built_anew_is_not_copied_ahead(store: Store, tmp_path: Path) -> None:
+    half = Copies(tmp_path / "image.sif")
+    with copying_ahead(half, PLAN, LAYERS, store):
+        pass
+    assert half.seen == []
+
+
+def test_a_copy_that_fails_is_left_to_who_writes_the_image(store: Store, tmp_path: Path) -> None:
+    half = Copies(tmp_path / "image.sif", refuses=True)
+    with copying_ahead(half, PLAN, LAYERS[2:3], store):
+        assert half.enough.wait(10)
+    assert half.seen == [("hsqs base", 32768)]
