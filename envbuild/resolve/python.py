@@ -11,6 +11,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import uvtext
+from envbuild.resolve.added import addition, fits, together
 from envbuild.resolve.exact import Finder
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
@@ -35,7 +36,7 @@ def resolve_python(
     Parameters
     ----------
     previous : Lock or None
-        Its versions are preferred where they still fit.
+        Its versions are preferred where they still fit; what of it stays as it is is not asked for again.
     upgrade : sequence of str or None
         Distributions that may take a newer version; empty for all, None for none.
     cache_dir : Path
@@ -58,7 +59,11 @@ def resolve_python(
         resolver = resolver_of(
             asked, sources=sources, cache_dir=cache_dir, client=client, emit=emit, offline=offline
         )
-        pins = _resolve(requests, resolver, old=old, upgrade=upgrade)
+        pins = None
+        if previous is not None and upgrade is None and isinstance(resolver, Uv):
+            pins = _add(requests, resolver, previous)
+        if pins is None:
+            pins = _resolve(requests, resolver, old=old, upgrade=upgrade)
     _tell_accelerator(asked, pins, emit)
     return pins
 
@@ -130,6 +135,32 @@ def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPi
     return tuple(pins[name] for name in sorted(seen))
 
 
+def _add(requests: Sequence[str], uv: Uv, previous: Lock) -> tuple[PythonPin, ...] | None:
+    """Resolve new requests beside what is locked; None where that is of another base, or cannot stay."""
+    asked, pin = uv.asked, previous.base
+    same = (pin.python, pin.abi, pin.glibc) == (
+        asked.base.python.version,
+        asked.base.python.abi,
+        asked.base.glibc,
+    )
+    if not same or asked.built or uv.sources.no_index:
+        return None
+    more = addition(requests, previous, uv.indexes().origins)
+    if more is None:
+        return None
+    found: tuple[PythonPin, ...] = ()
+    if more.requests:
+        try:
+            resolved = uv.resolve(more.requests, keep={pin.name: pin.version for pin in previous.python})
+        except RequestError:
+            return None  # whoever resolves all of them says why
+        if not fits(more.kept, resolved):
+            return None
+        found = _pinned(resolved, uv, old=previous.python, kept=previous.python)
+    pins = together(more.kept, found)
+    return None if pins is None else tuple(sorted(replace(pin, layer=asked.owner(pin.name)) for pin in pins))
+
+
 def _resolve(
     requests: Sequence[str],
     resolver: Uv | Finder,
@@ -147,7 +178,18 @@ def _resolve(
         keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
     keep |= {pin.name: pin.version for pin in like}
     resolved = resolver.resolve(requests, keep=keep)
-    known = _same_files(resolved, [pin for pin in old if pin.name in keep], resolver)
+    return _pinned(resolved, resolver, old=old, kept=[pin for pin in old if pin.name in keep])
+
+
+def _pinned(
+    resolved: Sequence[uvtext.Resolved],
+    resolver: Uv | Finder,
+    *,
+    old: Sequence[PythonPin],
+    kept: Sequence[PythonPin],
+) -> tuple[PythonPin, ...]:
+    """Pin a file for each distribution: that of `kept`, where it is of the same version."""
+    known = _same_files(resolved, kept, resolver)
     sought = [entry for entry in resolved if entry.name not in known]
     offered = resolver.locate({entry.name: entry.version for entry in sought}) if sought else {}
     files = _with_sizes(_choose(resolver.asked, sought, offered), old, resolver.client)

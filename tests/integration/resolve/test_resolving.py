@@ -291,6 +291,47 @@ def test_one_more_python_package_leaves_debian_and_versions_alone(desk: Desk) ->
     assert "beta" not in versions(more)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "asked_for"),
+    [
+        (["alpha"], ["alpha", "delta"], {"delta"}),
+        (["alpha", "beta"], ["alpha", "epsilon"], {"epsilon", "gamma", "delta"}),
+        (["alpha", "beta"], ["beta"], set()),
+        (["beta"], ["gamma"], {"gamma"}),
+        (["alpha", "delta"], ["alpha[more]", "delta"], {"alpha", "gamma", "extra-only"}),
+        (["alpha[more]", "delta"], ["alpha", "delta"], None),
+        (["alpha", "beta"], ["alpha", "zeta"], None),
+        (["alpha"], ["alpha", "gamma<1.2"], None),
+        (["alpha", "gamma<1.2"], ["alpha", "gamma<1.3"], set()),
+    ],
+    ids=str,
+)
+def test_only_what_is_new_is_asked_for_and_the_lock_is_the_same(
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    before: list[str],
+    after: list[str],
+    asked_for: set[str] | None,
+) -> None:
+    """What the index has of the rest may have become newer; resolving all together gives the same."""
+    more = [
+        write_wheel(desk.wheels, "delta", "1.0"),
+        write_wheel(desk.wheels, "epsilon", "1.0", requires=["gamma", "delta"]),
+        write_wheel(desk.wheels, "zeta", "1.0", requires=["gamma>=1.5"]),
+    ]
+    write_index(desk.server.root, [*sorted(desk.wheels.glob("*.whl")), *more])
+    lock = desk.lock(desk.asked(python=before))
+    write_index(desk.server.root, [*desk.wheels.glob("*.whl"), write_wheel(desk.wheels, "gamma", "1.1")])
+    desk.server.requests.clear()
+    shutil.rmtree(desk.place / "cache")
+    added = desk.lock(desk.asked(python=after), lock)
+    pages = {path.split("/")[2] for _, path, _ in desk.server.requests if path.startswith("/simple/")}
+    if asked_for is not None:
+        assert pages == asked_for
+    monkeypatch.setattr("envbuild.resolve.python._add", lambda *_: None)
+    assert added == desk.lock(desk.asked(python=after), lock)
+
+
 def test_one_more_debian_package_leaves_python_alone(desk: Desk) -> None:
     lock = desk.lock(desk.asked(python=["alpha"]))
     shutil.rmtree(desk.server.root / "simple")

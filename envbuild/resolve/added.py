@@ -1,0 +1,91 @@
+"""Some requests more, or less: what is locked stays, and an index is asked for what is new alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.lock.model import Lock, PythonPin
+from envbuild.resolve import uvtext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What is new among requests, and what is locked that the others need.
+
+    Attributes
+    ----------
+    requests : tuple of str
+        Those that were not resolved before, sorted.
+    kept : dict of str to PythonPin
+        Distribution → what is locked of it.
+    """
+
+    requests: tuple[str, ...]
+    kept: Mapping[str, PythonPin]
+
+
+def addition(requests: Sequence[str], previous: Lock, origins: Mapping[str, str]) -> Addition | None:
+    """Tell the new requests from those that a lock has; None where all have to be resolved together. Pure.
+
+    Parameters
+    ----------
+    origins : mapping of str to str
+        Distribution → origin that its recipe names.
+    """
+    before = set(previous.requests)
+    if any(Requirement(text).extras for text in before.difference(requests)):
+        return None  # nobody noted what the extra alone had brought
+    pins = {pin.name: pin for pin in previous.python}
+    kept: dict[str, PythonPin] = {}
+    # A request whose marker does not hold has brought nothing.
+    todo = [name for text in requests if text in before and (name := _name(text)) in pins]
+    while todo:
+        name = todo.pop()
+        if name not in kept:
+            kept[name] = pins[name]
+            todo += pins[name].requires
+    if any(pin.origin != origins.get(name, "pypi") for name, pin in kept.items()):
+        return None
+    return Addition(requests=tuple(sorted(set(requests) - before)), kept=kept)
+
+
+def fits(kept: Mapping[str, PythonPin], resolved: Collection[uvtext.Resolved]) -> bool:
+    """Return whether what was resolved alone takes what is locked of all that it shares with what is kept.
+
+    Then both together are a resolution: what is kept needs nothing but itself, and what is new found its
+    newest versions as if it had been alone.
+    """
+    return all(
+        uvtext.same_version(kept[entry.name].version, entry.version)
+        for entry in resolved
+        if entry.name in kept
+    )
+
+
+def together(kept: Mapping[str, PythonPin], found: Collection[PythonPin]) -> list[PythonPin] | None:
+    """Return what is kept and what was pinned beside it; None where a file of what is kept would be another.
+
+    Who asks for what is told anew: an extra that is new brings more.
+    """
+    pins = dict(kept)
+    for pin in found:
+        if pin.name not in kept:
+            pins[pin.name] = pin
+        elif (pin.file, pin.sha256, pin.origin) != (
+            kept[pin.name].file,
+            kept[pin.name].sha256,
+            kept[pin.name].origin,
+        ):
+            return None
+        else:
+            requires = {*kept[pin.name].requires, *pin.requires}
+            pins[pin.name] = replace(kept[pin.name], requires=tuple(sorted(requires)))
+    return list(pins.values())
+
+
+def _name(text: str) -> str:
+    return str(canonicalize_name(Requirement(text).name))
