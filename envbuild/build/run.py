@@ -133,16 +133,26 @@ def build_layers(
     for part in plan.parts():
         if part not in missing:
             workshop.emit(LayerReused(layer=part.name, key=part.key))
-    _build_in_order(missing, records, workshop)
-    with spans.span("ownership of paths"):
-        _settle_ownership(plan, workshop.store)
-        _tell_covered(plan, workshop)
+
+    def settle() -> None:
+        with spans.span("ownership of paths"):
+            _settle_ownership(plan, workshop.store)
+            _tell_covered(plan, workshop)
+
+    _build_in_order(missing, records, workshop, settle)
     return records
 
 
-def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord], workshop: Workshop) -> None:
+def _build_in_order(
+    missing: Collection[Layer],
+    records: dict[str, LayerRecord],
+    workshop: Workshop,
+    settle: Callable[[], None],
+) -> None:
+    """Build layers; `settle` is called once nothing but merges is left, which bring no paths of their own."""
     waiting = list(missing)
     running: dict[Future[LayerRecord], Layer] = {}
+    settling: Future[None] | None = None
     with threads(max(2, host.cores())) as pool:
         while waiting or running:
             ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
@@ -150,10 +160,15 @@ def _build_in_order(missing: Collection[Layer], records: dict[str, LayerRecord],
                 waiting.remove(layer)
                 below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
                 running[pool.submit(_build_layer, layer, below, workshop)] = layer
+            if settling is None and all(
+                isinstance(layer.step, MergeStep) for layer in (*waiting, *running.values())
+            ):
+                settling = pool.submit(settle)
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 layer = running.pop(future)
                 records[layer.name] = future.result()
+        (settling or pool.submit(settle)).result()
 
 
 def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:

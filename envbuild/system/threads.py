@@ -29,7 +29,7 @@ def threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 @contextlib.contextmanager
-def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
     """Do work ahead while the block runs; it fails without a word: who needs it does it, and tells.
 
     Parameters

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uv
 
 from envbuild.build.run import Workshop, build_layers, finished, missing_layers
 from envbuild.build.soundness import drop_damaged, drop_damaged_parts, read_meanwhile
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
@@ -29,7 +28,7 @@ from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.ahead import copying_ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, importing_ahead, plan_record, reading_ahead
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
@@ -38,6 +37,9 @@ from envbuild.workflows.kinds import refuse_other_kinds
 from envbuild.workflows.layer import lacking
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.settings import Settings
+
+if TYPE_CHECKING:
+    from envbuild.check.preflight.examine import Preflight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +235,8 @@ def _manifest(state: Locked, plan: BuildPlan, store: Store, *, flat: bool) -> Ma
 
 def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> _Image | None:
     """See what an image that is there would load; None where it is another, or not as it was written."""
+    from envbuild.check.preflight.run import look  # noqa: PLC0415  # see `importing_ahead`
+
     manifest = _manifest(state, plan, settings.store, flat=flat)
     if not is_image(path, manifest):
         return None
@@ -249,6 +253,8 @@ def _compose(
     path: Path, half: Half, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool
 ) -> _Image:
     """Write an image, and see from its layers meanwhile what it would load."""
+    from envbuild.check.preflight.run import preflight_layers  # noqa: PLC0415  # see `importing_ahead`
+
     manifest = _manifest(state, plan, settings.store, flat=flat)
     if is_image(path, manifest):
         settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
@@ -311,7 +317,7 @@ def _make_layers(
         if missing:
             kept = [plan.layer(part.name).key for part in plan.parts() if part not in missing]
             reading = read_meanwhile(store, filter(None, map(store.get, kept)))
-            with reading, copying_ahead(half, plan, missing, store):
+            with importing_ahead(), reading, copying_ahead(half, plan, missing, store):
                 _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         if not drop_damaged_parts(plan, store, emit, made=missing):
             return
