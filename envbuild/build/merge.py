@@ -14,13 +14,16 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import BuildError
+from envbuild.errors import BuildError, EnvbuildError
 from envbuild.system import host, squashfs
 from envbuild.system.squashfs import Compression
 from envbuild.system.threads import threads
+
+Unpacked = Mapping[Path, "Future[Path]"]
 
 _END = b"# START OF DATA - DO NOT MODIFY\n"
 # NAME TYPE TIME MODE UID GID …; a name holds blanks and quotes behind a backslash.
@@ -87,6 +90,7 @@ def merge(
     with_root: bool,
     compression: Compression = "zstd",
     processors: int | None = None,
+    unpacked: Unpacked | None = None,
 ) -> None:
     """Merge squashfs layers into one, as overlayfs would show them.
 
@@ -103,6 +107,8 @@ def merge(
         ``zstd`` or ``gzip``.
     processors : int, optional
         Threads (count).
+    unpacked : Unpacked, optional
+        What `unpacking` gave; those of the layers are used up.
 
     Raises
     ------
@@ -111,12 +117,44 @@ def merge(
     MachineError
         The squashfs tools or space are missing.
     """
-    with merged([Blob(path=layer) for layer in layers], beside=out.parent, with_root=with_root) as dumps:
+    blobs = [Blob(path=layer) for layer in layers]
+    with merged(blobs, beside=out.parent, with_root=with_root, unpacked=unpacked) as dumps:
         squashfs.make_of_dumps(dumps, out, compression=compression, processors=processors)
 
 
 @contextlib.contextmanager
-def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator[list[Path]]:
+def unpacking(layers: Collection[Path], beside: Path) -> Iterator[Unpacked]:
+    """Unpack layers for a merge to come while the block runs, such as while the others are built.
+
+    Parameters
+    ----------
+    beside : Path
+        A directory with space for them; what is put there is gone afterwards.
+
+    Returns
+    -------
+    Unpacked
+        Squashfs → the dump that is being made of it.
+    """
+    with (
+        tempfile.TemporaryDirectory(dir=beside, prefix=".merge-") as work,
+        threads(min(host.cores(), _DUMPED_AT_ONCE)) as pool,
+    ):
+
+        def unpack(layer: Path, into: Path) -> Path:
+            _dump(Blob(path=layer), into, None)
+            return into
+
+        yield {
+            layer: pool.submit(unpack, layer, Path(work) / f"{index}.dump")
+            for index, layer in enumerate(layers)
+        }
+
+
+@contextlib.contextmanager
+def merged(
+    layers: Sequence[Blob], *, beside: Path, with_root: bool, unpacked: Unpacked | None = None
+) -> Iterator[list[Path]]:
     """Give what layers show together, once, for `system.squashfs.make_of_dumps` to make any form of it.
 
     Parameters
@@ -127,6 +165,8 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
         A directory with space for the unpacked layers; what is put there is gone afterwards.
     with_root : bool
         As in `merge`.
+    unpacked : Unpacked, optional
+        As in `merge`.
 
     Raises
     ------
@@ -136,7 +176,8 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
     with tempfile.TemporaryDirectory(dir=beside, prefix=".merge-") as work:
         dumps = [Path(work) / f"{index}.dump" for index in range(len(layers))]
         with threads(min(host.cores(), _DUMPED_AT_ONCE)) as pool:
-            list(pool.map(_dump, layers, dumps))
+            ahead = [(unpacked or {}).get(layer.path) for layer in layers]
+            list(pool.map(_dump, layers, dumps, ahead))
         try:
             listings = [
                 list(_entries(dump, {_written(path) for path in layer.opaque}))
@@ -159,7 +200,11 @@ def merged(layers: Sequence[Blob], *, beside: Path, with_root: bool) -> Iterator
         yield dumps[::-1]
 
 
-def _dump(layer: Blob, into: Path) -> None:
+def _dump(layer: Blob, into: Path, ahead: Future[Path] | None) -> None:
+    if ahead is not None:
+        with contextlib.suppress(EnvbuildError, OSError):  # it is done here, and told
+            ahead.result().rename(into)
+            return
     with _dumping:
         squashfs.dump(layer.path, into, offset=layer.offset)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.build import debian, python, python2, roots, source
 from envbuild.build.files import write_files
-from envbuild.build.merge import merge
+from envbuild.build.merge import Unpacked, merge, unpacking
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
@@ -153,13 +154,13 @@ def _build_in_order(
     waiting = list(missing)
     running: dict[Future[LayerRecord], Layer] = {}
     settling: Future[None] | None = None
-    with threads(max(2, host.cores())) as pool:
+    with _unpacking(missing, records, workshop) as unpacked, threads(max(2, host.cores())) as pool:
         while waiting or running:
             ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
             for layer in ready:
                 waiting.remove(layer)
                 below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
-                running[pool.submit(_build_layer, layer, below, workshop)] = layer
+                running[pool.submit(_build_layer, layer, below, workshop, unpacked)] = layer
             if settling is None and all(
                 isinstance(layer.step, MergeStep) for layer in (*waiting, *running.values())
             ):
@@ -171,17 +172,36 @@ def _build_in_order(
         (settling or pool.submit(settle)).result()
 
 
-def _build_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:
+@contextlib.contextmanager
+def _unpacking(
+    missing: Collection[Layer], records: Mapping[str, LayerRecord], workshop: Workshop
+) -> Iterator[Unpacked]:
+    """Unpack what merges need and is there, while the rest of it is built."""
+    merges = [layer for layer in missing if isinstance(layer.step, MergeStep)]
+    names = [name for layer in merges for name in layer.inputs if name in records]
+    if not names or len(merges) == len(missing):
+        yield {}
+        return
+    blobs = [workshop.store.blob_path(records[name].blob) for name in dict.fromkeys(names)]
+    with workshop.store.stage() as stage, unpacking(blobs, stage) as unpacked:
+        yield unpacked
+
+
+def _build_layer(
+    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, unpacked: Unpacked
+) -> LayerRecord:
     """Build a layer, or take the one that another process built while we waited for it."""
     with workshop.store.claim(layer.key):
         record = None if workshop.rebuild else workshop.store.get(layer.key)
         if record is not None:
             workshop.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
-        return _make_layer(layer, below, workshop)
+        return _make_layer(layer, below, workshop, unpacked)
 
 
-def _make_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop) -> LayerRecord:
+def _make_layer(
+    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, unpacked: Unpacked
+) -> LayerRecord:
     task = f"layer:{layer.name}"
     started = clock.seconds()
     store = workshop.store
@@ -193,7 +213,7 @@ def _make_layer(layer: Layer, below: Mapping[str, LayerRecord], workshop: Worksh
             image = stage / "layer.squashfs"
             if isinstance(layer.step, MergeStep):
                 with spans.span(f"layer {layer.name}: merge"):
-                    entries = _merge(layer, below, workshop, image)
+                    entries = _merge(layer, below, workshop, image, unpacked)
             else:
                 with spans.span(f"layer {layer.name}: make"):
                     tree, entries = _carry_out(layer, below, workshop, stage, log)
@@ -291,11 +311,13 @@ def _debian_root(
     )
 
 
-def _merge(layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, image: Path) -> Tree:
+def _merge(
+    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, image: Path, unpacked: Unpacked
+) -> Tree:
     inputs = [below[name] for name in layer.inputs]
     with_root = layer.inputs[0] == "base"
     blobs = [workshop.store.blob_path(record.blob) for record in inputs]
-    merge(blobs, image, with_root=with_root)
+    merge(blobs, image, with_root=with_root, unpacked=unpacked)
     return stack([record.tree for record in inputs], with_root=with_root)
 
 

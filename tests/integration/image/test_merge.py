@@ -69,6 +69,23 @@ def test_into_a_root(room: Path, layers: list[Path]) -> None:
     assert told.stdout == "high\nlow\nsecret\n"
 
 
+def test_what_was_unpacked_ahead_gives_the_same(room: Path, layers: list[Path]) -> None:
+    """Once: the second merge unpacks anew, as it does where unpacking ahead failed."""
+    merge.merge(layers, room / "all.squashfs", with_root=True)
+    whole = (room / "all.squashfs").read_bytes()
+    broken = room / "broken.squashfs"
+    broken.write_bytes(b"hsqs")
+    with merge.unpacking([layers[0], broken], room) as unpacked:
+        dump = unpacked[layers[0]].result()
+        for name in ("first", "second"):
+            merge.merge(layers, room / name, with_root=True, unpacked=unpacked)
+            assert (room / name).read_bytes() == whole
+            assert not dump.exists()
+        with pytest.raises(BuildError):
+            merge.merge([broken], room / "third", with_root=True, unpacked=unpacked)
+    assert not dump.parent.exists()
+
+
 def test_as_a_group_whiteouts_stay(room: Path, layers: list[Path]) -> None:
     merge.merge(layers, room / "all.squashfs", with_root=False)
     found = modes(room / "all.squashfs")

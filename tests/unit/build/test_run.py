@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 from envbuild.build import python, run
+from envbuild.build.merge import Unpacked
 from envbuild.build.run import Workshop, build_layers, missing_layers
 from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Event, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
@@ -76,11 +79,22 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(tree: Path, out: Path, *, pseudo: Sequence[str] = ()) -> None:
         out.write_text(repr((scan(tree), tuple(pseudo))))
 
-    def merge(blobs: Sequence[Path], out: Path, *, with_root: bool) -> None:
-        out.write_text("\n".join(blob.read_text() for blob in blobs))
+    def merge(blobs: Sequence[Path], out: Path, *, with_root: bool, unpacked: Unpacked) -> None:
+        # What was begun ahead is the very layer, and each of the rest is read here.
+        texts = [unpacked[blob].result() if blob in unpacked else blob for blob in blobs]
+        out.write_text("\n".join(text.read_text() for text in texts))
+
+    @contextmanager
+    def unpacking(blobs: Collection[Path], beside: Path) -> Iterator[Unpacked]:
+        found: dict[Path, Future[Path]] = {}
+        for blob in blobs:
+            found[blob] = Future()
+            found[blob].set_result(Path(shutil.copy(blob, beside)))
+        yield found
 
     monkeypatch.setattr(squashfs, "make", make)
     monkeypatch.setattr(run, "merge", merge)
+    monkeypatch.setattr(run, "unpacking", unpacking)
 
 
 @pytest.fixture
@@ -157,6 +171,30 @@ class TestMissing:
 
 
 class TestBuild:
+    def test_what_a_merge_needs_and_is_there_is_unpacked_while_the_rest_is_built(
+        self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        build_layers(PLAN, workshop)
+        (b,) = (record for record in workshop.store.records() if record.name == "b")
+        begun: list[Path] = []
+        real: Callable[..., AbstractContextManager[Unpacked]] = vars(run)["unpacking"]
+
+        def unpacking(blobs: Collection[Path], beside: Path) -> AbstractContextManager[Unpacked]:
+            begun.extend(blobs)
+            return real(blobs, beside)
+
+        monkeypatch.setattr(run, "unpacking", unpacking)
+        before = workshop.store.get(B_C.key)
+        for gone in (C, B_C):
+            workshop.store.record_path(gone.key).unlink()
+        build_layers(PLAN, workshop)
+        assert begun == [workshop.store.blob_path(b.blob)]
+        assert workshop.store.get(B_C.key) == before
+        assert list((workshop.store.root / "stage").iterdir()) == []
+        workshop.store.record_path(B_C.key).unlink()
+        build_layers(PLAN, workshop)
+        assert len(begun) == 1, "nothing is waited for"
+
     def test_everything_once_and_the_second_time_nothing(
         self, workshop: Workshop, events: list[Event]
     ) -> None:
