@@ -6,9 +6,8 @@ import json
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envbuild.build.soundness import read_meanwhile
 from envbuild.image.half import Half
@@ -19,6 +18,9 @@ from envbuild.store.store import LayerRecord, Store
 from envbuild.system import spans
 from envbuild.system.threads import meanwhile
 from envbuild.workflows.settings import Settings
+
+if TYPE_CHECKING:
+    from envbuild.check.preflight.scan import LayerScan
 
 
 def plan_record(asked: Asked, settings: Settings) -> Path:
@@ -44,9 +46,24 @@ def _last_parts(asked: Asked, settings: Settings) -> Iterator[LayerRecord]:
             yield record
 
 
-def importing_ahead() -> AbstractContextManager[None]:
-    """Import what looks at an image while the block runs: it is a fifth of all that a build imports."""
-    return meanwhile(lambda _: import_module("envbuild.check.preflight.run"))
+def looking_ahead(
+    scans: dict[str, LayerScan], plan: BuildPlan, missing: Collection[Layer], store: Store
+) -> AbstractContextManager[None]:
+    """Fill in what the store knows of the layers that are there, while the block runs.
+
+    What looks at images is a fifth of all that a build imports, and needed last: it is imported here.
+    """
+
+    def read(over: threading.Event) -> None:
+        from envbuild.check.preflight.run import kept_scan  # noqa: PLC0415  # see above
+
+        for layer in plan.parts():
+            record = None if layer in missing or over.is_set() else store.get(layer.key)
+            scan = None if record is None else kept_scan(store, record.blob)
+            if record is not None and scan is not None:
+                scans[record.blob] = scan
+
+    return meanwhile(read)
 
 
 def copying_ahead(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.ahead import copying_ahead, importing_ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
@@ -40,6 +40,7 @@ from envbuild.workflows.settings import Settings
 
 if TYPE_CHECKING:
     from envbuild.check.preflight.examine import Preflight
+    from envbuild.check.preflight.scan import LayerScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +156,13 @@ def build_image(
     if image is None:
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, store)
+        scans: dict[str, LayerScan] = {}
         with half_image(path) as half:
-            _make_layers(state, plan, half, settings, offline=offline, rebuild=rebuild, sources=sources)
+            _make_layers(
+                state, plan, half, scans, settings, offline=offline, rebuild=rebuild, sources=sources
+            )
             image = _found(path, state, plan, settings, flat=flat) or _compose(
-                path, half, state, plan, settings, flat=flat
+                path, half, scans, state, plan, settings, flat=flat
             )
     _remember(state, plan, settings)
     keep_image(path, image.manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
@@ -235,7 +239,7 @@ def _manifest(state: Locked, plan: BuildPlan, store: Store, *, flat: bool) -> Ma
 
 def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> _Image | None:
     """See what an image that is there would load; None where it is another, or not as it was written."""
-    from envbuild.check.preflight.run import look  # noqa: PLC0415  # see `importing_ahead`
+    from envbuild.check.preflight.run import look  # noqa: PLC0415  # see `looking_ahead`
 
     manifest = _manifest(state, plan, settings.store, flat=flat)
     if not is_image(path, manifest):
@@ -250,10 +254,17 @@ def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, fl
 
 
 def _compose(
-    path: Path, half: Half, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool
+    path: Path,
+    half: Half,
+    scans: Mapping[str, LayerScan],
+    state: Locked,
+    plan: BuildPlan,
+    settings: Settings,
+    *,
+    flat: bool,
 ) -> _Image:
     """Write an image, and see from its layers meanwhile what it would load."""
-    from envbuild.check.preflight.run import preflight_layers  # noqa: PLC0415  # see `importing_ahead`
+    from envbuild.check.preflight.run import preflight_layers  # noqa: PLC0415  # see `looking_ahead`
 
     manifest = _manifest(state, plan, settings.store, flat=flat)
     if is_image(path, manifest):
@@ -261,7 +272,7 @@ def _compose(
     blobs = [(part, settings.store.blob_path(part.digest)) for part in manifest.parts]
 
     def from_layers() -> Preflight:
-        return preflight_layers(manifest, state.lock, blobs, settings.store)
+        return preflight_layers(manifest, state.lock, blobs, settings.store, scans)
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         looking = pool.submit(_told_check, path, settings, from_layers)
@@ -304,6 +315,7 @@ def _make_layers(
     state: Locked,
     plan: BuildPlan,
     half: Half,
+    scans: dict[str, LayerScan],
     settings: Settings,
     *,
     offline: bool,
@@ -317,7 +329,8 @@ def _make_layers(
         if missing:
             kept = [plan.layer(part.name).key for part in plan.parts() if part not in missing]
             reading = read_meanwhile(store, filter(None, map(store.get, kept)))
-            with importing_ahead(), reading, copying_ahead(half, plan, missing, store):
+            looking = looking_ahead(scans, plan, missing, store)
+            with looking, reading, copying_ahead(half, plan, missing, store):
                 _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         if not drop_damaged_parts(plan, store, emit, made=missing):
             return

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from envbuild.check.preflight import components
@@ -148,8 +149,18 @@ class Looked:
             raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
 
 
+def kept_scan(store: Store, digest: str) -> LayerScan | None:
+    """Return what the store knows of a file system; None where it was not read yet."""
+    path = _kept(store, digest)
+    return None if path is None else _read(path)
+
+
 def preflight_layers(
-    manifest: Manifest, lock: Lock, blobs: Sequence[tuple[Part, Path]], store: Store
+    manifest: Manifest,
+    lock: Lock,
+    blobs: Sequence[tuple[Part, Path]],
+    store: Store,
+    known: Mapping[str, LayerScan] = MappingProxyType({}),
 ) -> Preflight:
     """Say what would be wrong with the processes of an image that is put together from finished layers.
 
@@ -161,6 +172,8 @@ def preflight_layers(
         Each part and its squashfs, from bottom to top; compared with each other before.
     store : Store
         As in `look`.
+    known : mapping of str to LayerScan
+        Digest → what `kept_scan` returned before.
 
     Raises
     ------
@@ -170,6 +183,8 @@ def preflight_layers(
 
     def read(one: tuple[Part, Path]) -> LayerScan:
         part, blob = one
+        if part.digest in known:
+            return known[part.digest]
         try:
             with blob.open("rb") as file:
                 return _scanned(file, 0, blob.stat().st_size, store, _kept(store, part.digest))

@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from envbuild.check.preflight import run as looking
 from envbuild.image.half import Half
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, TextEntry, layer_key
 from envbuild.store import store as stores
 from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
-from envbuild.workflows.ahead import copying_ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
 from envbuild.workflows.settings import Settings
 from tests.support.asking import asked
 from tests.support.stores import flip, publish
@@ -169,3 +171,24 @@ def test_a_copy_that_fails_is_left_to_who_writes_the_image(store: Store, tmp_pat
     with copying_ahead(half, PLAN, LAYERS[2:3], store):
         assert half.enough.wait(10)
     assert half.seen == [("hsqs base", 32768)]
+
+
+def test_what_is_known_of_the_layers_that_are_there_is_read_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(store: Store, digest: str) -> str | None:
+        content = store.blob_path(digest).read_text()
+        if content == "hsqs behind":
+            enough.set()
+        return None if content == "hsqs large" else f"what is known of {content}"
+
+    enough = threading.Event()
+    monkeypatch.setattr(looking, "kept_scan", kept)
+    scans: dict[str, Any] = {}
+    with looking_ahead(scans, PLAN, LAYERS[2:3], store):
+        assert enough.wait(10)
+    there = {store.blob_path(digest).read_text(): scan for digest, scan in scans.items()}
+    assert there == {
+        "hsqs base": "what is known of hsqs base",
+        "hsqs behind": "what is known of hsqs behind",
+    }
