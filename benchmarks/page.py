@@ -185,7 +185,7 @@ def page(found: Sequence[Figure], bench: Bench) -> str:
             "",
             "Of a build, most is bytecode and compression, on all cores, which the peers need as well. A",
             "rebuild has no large part left: it waits for the index, starts a container that compiles the",
-            "new wheel, merges the small layers and copies the image.",
+            "new wheel, merges the small layers, and sees what the image would load.",
             "",
             "Without root, Apptainer mounts an image with squashfuse: each open, look-up and read of a new",
             "container goes through a process of its own, some 10,000 of them for `import torch`, whatever",
