@@ -33,10 +33,9 @@ with open(jobs) as file:
     venv, install = (job.split("\\n") for job in file.read().split("\\n\\n"))
 
 def call(arguments):
-    child = os.posix_spawn(uv, [uv, *arguments], os.environ)
-    status = os.waitpid(child, 0)[1]
-    if status:
-        sys.exit(os.WEXITSTATUS(status) or 1)
+    code = os.spawnv(os.P_WAIT, uv, [uv, *arguments])
+    if code:
+        sys.exit(code if code > 0 else 1)
 
 def copy(source, target):
     os.mkdir(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from envbuild.store.tree import Tree, collisions, scan, stack
 from envbuild.system import clock, host, spans, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.threads import threads
+
+# Times the size of layers, which must be free where they are unpacked ahead.
+_ROOM = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +183,13 @@ def _unpacking(
     """Unpack what merges need and is there, while the rest of it is built."""
     merges = [layer for layer in missing if isinstance(layer.step, MergeStep)]
     names = [name for layer in merges for name in layer.inputs if name in records]
-    if not names or len(merges) == len(missing):
+    there = [records[name] for name in dict.fromkeys(names)]
+    # What is built needs room, too, and comes first.
+    wanted_bytes = _ROOM * sum(record.size_bytes for record in there)
+    if not there or len(merges) == len(missing) or shutil.disk_usage(workshop.store.root).free < wanted_bytes:
         yield {}
         return
-    blobs = [workshop.store.blob_path(records[name].blob) for name in dict.fromkeys(names)]
+    blobs = [workshop.store.blob_path(record.blob) for record in there]
     with workshop.store.stage() as stage, unpacking(blobs, stage) as unpacked:
         yield unpacked
 

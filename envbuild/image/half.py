@@ -69,8 +69,12 @@ class Half:
             Where each file system begins → its length, in bytes.
         """
         if any(places.get(offset) != copied.size_bytes for offset, copied in self._copied.items()):
-            os.ftruncate(self._file, 0)
-            self._copied.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Give back the space of all that was copied."""
+        self._copied.clear()
+        os.ftruncate(self._file, 0)
 
     def copy(
         self,
@@ -96,7 +100,7 @@ class Half:
         MachineError
             It cannot be read, or is no squashfs of that length.
         OSError
-            It cannot be written.
+            It cannot be written: then all that was copied is forgotten.
         """
         try:
             file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,7 +122,8 @@ class Half:
             advanced(copied.done)
             while copied.done < size_bytes and not (over is not None and over.is_set()):
                 done = copied.done
-                count = self._copy_some(file, done, offset + done, min(_COPY_BYTES, size_bytes - done))
+                with self._or_nothing():
+                    count = self._copy_some(file, done, offset + done, min(_COPY_BYTES, size_bytes - done))
                 if count == 0:
                     raise MachineError(f"`{source}` became shorter while it was copied", hint=_VERIFY)
                 copied.done += count
@@ -140,8 +145,28 @@ class Half:
         return len(chunk)
 
     def save(self) -> None:
-        """See that what was copied is on the disk."""
-        os.fdatasync(self._file)
+        """See that what was copied is on the disk.
+
+        Raises
+        ------
+        OSError
+            It is not, and all of it is forgotten: the next one who asks would not be told of it again.
+        """
+        with self._or_nothing():
+            os.fdatasync(self._file)
+
+    @contextlib.contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.forget()
+            raise
+
+    def room_bytes(self) -> int:
+        """Return how much may be written beside it."""
+        status = os.fstatvfs(self._file)
+        return status.f_bavail * status.f_frsize
 
     def close(self) -> None:
         """Close the file, if it is open."""
@@ -189,7 +214,8 @@ def half_image(path: Path) -> Iterator[Half]:
     try:
         yield half
     finally:
-        half.close()
+        with contextlib.suppress(OSError):  # what is finished is closed
+            half.close()
         with contextlib.suppress(OSError):
             partial.unlink()
 

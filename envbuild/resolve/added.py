@@ -28,29 +28,46 @@ class Addition:
     kept: Mapping[str, PythonPin]
 
 
-def addition(requests: Sequence[str], previous: Lock, origins: Mapping[str, str]) -> Addition | None:
+def addition(
+    requests: Sequence[str],
+    previous: Lock,
+    *,
+    origins: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> Addition | None:
     """Tell the new requests from those that a lock has; None where all have to be resolved together. Pure.
 
     Parameters
     ----------
     origins : mapping of str to str
         Distribution → origin that its recipe names.
+    environment : mapping of str to str
+        The environment markers of the base's Python.
     """
     before = set(previous.requests)
     if any(Requirement(text).extras for text in before.difference(requests)):
         return None  # nobody noted what the extra alone had brought
     pins = {pin.name: pin for pin in previous.python}
+    wanted = [Requirement(text) for text in requests if text in before]
+    todo = [str(canonicalize_name(one.name)) for one in wanted if _holds(one, environment)]
     kept: dict[str, PythonPin] = {}
-    # A request whose marker does not hold has brought nothing.
-    todo = [name for text in requests if text in before and (name := _name(text)) in pins]
     while todo:
         name = todo.pop()
+        if name not in pins:
+            return None  # somebody took it out of the lock
         if name not in kept:
             kept[name] = pins[name]
             todo += pins[name].requires
     if any(pin.origin != origins.get(name, "pypi") for name, pin in kept.items()):
         return None
+    gone = [pin for pin in previous.python if pin.name not in kept]
+    if any(name in kept and kept[name].requires for pin in gone for name in pin.requires):
+        return None  # it may have asked for an extra of what stays
     return Addition(requests=tuple(sorted(set(requests) - before)), kept=kept)
+
+
+def _holds(wanted: Requirement, environment: Mapping[str, str]) -> bool:
+    return wanted.marker is None or wanted.marker.evaluate(dict(environment))
 
 
 def fits(kept: Mapping[str, PythonPin], resolved: Collection[uvtext.Resolved]) -> bool:
@@ -85,7 +102,3 @@ def together(kept: Mapping[str, PythonPin], found: Collection[PythonPin]) -> lis
             requires = {*kept[pin.name].requires, *pin.requires}
             pins[pin.name] = replace(kept[pin.name], requires=tuple(sorted(requires)))
     return list(pins.values())
-
-
-def _name(text: str) -> str:
-    return str(canonicalize_name(Requirement(text).name))

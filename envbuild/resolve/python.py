@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import Emit, Warned
+from envbuild.events import Emit, Event, Warned
 from envbuild.lock.model import Lock, PythonPin
+from envbuild.lock.satisfy import python_differences, python_environment
 from envbuild.resolve import uvtext
-from envbuild.resolve.added import addition, fits, together
+from envbuild.resolve.added import Addition, addition, fits, together
 from envbuild.resolve.exact import Finder
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
@@ -137,28 +138,43 @@ def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPi
 
 def _add(requests: Sequence[str], uv: Uv, previous: Lock) -> tuple[PythonPin, ...] | None:
     """Resolve new requests beside what is locked; None where that is of another base, or cannot stay."""
-    asked, pin = uv.asked, previous.base
-    same = (pin.python, pin.abi, pin.glibc) == (
-        asked.base.python.version,
-        asked.base.python.abi,
-        asked.base.glibc,
-    )
-    if not same or asked.built or uv.sources.no_index:
+    asked, pin, base = uv.asked, previous.base, uv.asked.base
+    same = (pin.python, pin.abi, pin.glibc) == (base.python.version, base.python.abi, base.glibc)
+    if not same or asked.built or uv.sources.no_index or uv.may_ask_pytorch():
         return None
-    more = addition(requests, previous, uv.indexes().origins)
-    if more is None:
+    origins, environment = uv.indexes().origins, python_environment(asked)
+    more = addition(requests, previous, origins=origins, environment=environment)
+    if more is None or not more.kept:
         return None
-    found: tuple[PythonPin, ...] = ()
-    if more.requests:
-        try:
-            resolved = uv.resolve(more.requests, keep={pin.name: pin.version for pin in previous.python})
-        except RequestError:
-            return None  # whoever resolves all of them says why
-        if not fits(more.kept, resolved):
-            return None
-        found = _pinned(resolved, uv, old=previous.python, kept=previous.python)
-    pins = together(more.kept, found)
-    return None if pins is None else tuple(sorted(replace(pin, layer=asked.owner(pin.name)) for pin in pins))
+    told: list[Event] = []
+    found = _pinned_beside(more, uv.telling(told.append), previous)
+    pins = None if found is None else together(more.kept, found)
+    if pins is None:
+        return None
+    owned = tuple(sorted(replace(pin, layer=asked.owner(pin.name)) for pin in pins))
+    grown = replace(previous, requests=tuple(requests), python=owned)
+    if any(difference.part == "python" for difference in python_differences(grown, asked)):
+        return None  # the lock was damaged, or has a source that no recipe builds any more
+    for event in told:
+        uv.emit(event)
+    return owned
+
+
+def _pinned_beside(more: Addition, uv: Uv, previous: Lock) -> tuple[PythonPin, ...] | None:
+    """Return pins of what new requests need; None where they cannot be met beside what is kept."""
+    if not more.requests:
+        return ()
+    try:
+        resolved = uv.resolve(more.requests, keep=_versions(previous.python))
+    except RequestError:
+        return None  # whoever resolves all of them says why
+    if not fits(more.kept, resolved):
+        return None
+    return _pinned(resolved, uv, old=previous.python, kept=previous.python)
+
+
+def _versions(pins: Sequence[PythonPin]) -> dict[str, str]:
+    return {pin.name: pin.version for pin in pins}
 
 
 def _resolve(
@@ -175,8 +191,8 @@ def _resolve(
     """
     keep: dict[str, str] = {}
     if upgrade is None or len(upgrade) > 0:
-        keep = {pin.name: pin.version for pin in old if pin.name not in (upgrade or ())}
-    keep |= {pin.name: pin.version for pin in like}
+        keep = _versions([pin for pin in old if pin.name not in (upgrade or ())])
+    keep |= _versions(like)
     resolved = resolver.resolve(requests, keep=keep)
     return _pinned(resolved, resolver, old=old, kept=[pin for pin in old if pin.name in keep])
 

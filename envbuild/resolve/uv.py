@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uv
@@ -87,6 +87,18 @@ class Uv:
         if self._indexes is None:
             self._indexes = self._choose()
         return self._indexes
+
+    def telling(self, emit: Emit) -> Uv:
+        """Return the same, which tells somebody else."""
+        other = replace(self, emit=emit)
+        other._indexes, other._backend = self.indexes(), self._backend
+        return other
+
+    def may_ask_pytorch(self) -> bool:
+        """Return whether uv may ask PyTorch's own index: nobody named its address, or a place with wheels."""
+        indexes = self.indexes()
+        lacking = (origin for origin in indexes.origins.values() if origin not in indexes.named)
+        return not self.sources.find_links and any(origin.startswith(_BUILTIN) for origin in lacking)
 
     def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[uvtext.Resolved, ...]:
         """Resolve requirements together.

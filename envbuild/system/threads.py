@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from envbuild.errors import EnvbuildError
 from envbuild.system import process
 
 
@@ -30,17 +31,20 @@ def threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 @contextlib.contextmanager
 def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Do work ahead while the block runs; it fails without a word: who needs it does it, and tells.
+    """Do work ahead while the block runs; where it cannot be done, whoever needs it does it, and tells.
 
     Parameters
     ----------
     work : callable
-        Called with an event that is set at the end of the block, which waits for it to return.
+        Called with an event that is set at the end of the block, which waits for it to return. What it raises
+        is dropped if it is an OSError or one of ours.
     """
     over = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(work, over)
+        future = pool.submit(work, over)
         try:
             yield
         finally:
             over.set()
+    with contextlib.suppress(OSError, EnvbuildError):
+        future.result()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,34 @@ from envbuild.workflows.settings import Settings
 
 if TYPE_CHECKING:
     from envbuild.check.preflight.scan import LayerScan
+
+# Times the size of what is copied, which must be free.
+_ROOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What there is of an image before all its layers are.
+
+    Attributes
+    ----------
+    half : Half
+        The file, to which layers may have been copied.
+    scans : dict of str to LayerScan
+        Digest of a layer → what the store knows of it.
+    """
+
+    half: Half
+    scans: dict[str, LayerScan] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def working(self, plan: BuildPlan, missing: Collection[Layer], store: Store) -> Iterator[None]:
+        """Do what can be done with the layers that are not missing, while the block runs."""
+        with (
+            looking_ahead(self.scans, plan, missing, store),
+            copying_ahead(self.half, plan, missing, store),
+        ):
+            yield
 
 
 def plan_record(asked: Asked, settings: Settings) -> Path:
@@ -79,9 +109,14 @@ def copying_ahead(
     offsets = places(record.size_bytes for record in known)
 
     def copy(over: threading.Event) -> None:
+        # What is built needs room, too, and comes first.
+        if half.room_bytes() < _ROOM * sum(record.size_bytes for record in known):
+            return
         with spans.span("compose ahead"):
             for record, offset in zip(known, offsets, strict=True):
                 half.copy(store.blob_path(record.blob), record.size_bytes, offset, over=over)
+                if over.is_set():
+                    return
                 half.save()
 
     return meanwhile(copy)

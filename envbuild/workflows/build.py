@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,19 +16,19 @@ from envbuild.build.soundness import drop_damaged, drop_damaged_parts, read_mean
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import bill_of, compose, is_image
-from envbuild.image.half import Half, half_image
+from envbuild.image.half import half_image
 from envbuild.image.model import Manifest
 from envbuild.image.outputs import Output, places
 from envbuild.lock.text import dump
 from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
 from envbuild.resolve.fit import tell
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.store import Store
 from envbuild.system import clock, noted, spans
 from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import Ahead, plan_record, reading_ahead
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
 from envbuild.workflows.fetch import all_pins, fetch_pins
@@ -40,7 +40,6 @@ from envbuild.workflows.settings import Settings
 
 if TYPE_CHECKING:
     from envbuild.check.preflight.examine import Preflight
-    from envbuild.check.preflight.scan import LayerScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +155,11 @@ def build_image(
     if image is None:
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, store)
-        scans: dict[str, LayerScan] = {}
         with half_image(path) as half:
-            _make_layers(
-                state, plan, half, scans, settings, offline=offline, rebuild=rebuild, sources=sources
-            )
+            ahead = Ahead(half)
+            _make_layers(state, plan, ahead, settings, offline=offline, rebuild=rebuild, sources=sources)
             image = _found(path, state, plan, settings, flat=flat) or _compose(
-                path, half, scans, state, plan, settings, flat=flat
+                path, ahead, state, plan, settings, flat=flat
             )
     _remember(state, plan, settings)
     keep_image(path, image.manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
@@ -176,7 +173,7 @@ def build_image(
         preflight=image.preflight,
     )
     if wanted is not None and not forms and not rebuild and built.preflight.passed:
-        _note(built, wanted, state, answers, [finished(layer, store) for layer in plan.parts()], settings)
+        _note(built, wanted, state, answers, plan, settings)
     return built
 
 
@@ -205,7 +202,7 @@ def _note(
     wanted: Wanted,
     state: Locked,
     answers: Sequence[Answer],
-    records: Sequence[LayerRecord],
+    plan: BuildPlan,
     settings: Settings,
 ) -> None:
     """Note a build, so that the next one knows when nothing changed; who may only read a store does not."""
@@ -217,6 +214,7 @@ def _note(
     tell(state.verdicts, state.asked, warned.append)
     warned += [Warned(text=remark) for remark in state.asked.remarks()]
     with contextlib.suppress(EnvbuildError):
+        records = [finished(layer, settings.store) for layer in plan.parts()]
         remember(
             wanted,
             settings,
@@ -255,8 +253,7 @@ def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, fl
 
 def _compose(
     path: Path,
-    half: Half,
-    scans: Mapping[str, LayerScan],
+    ahead: Ahead,
     state: Locked,
     plan: BuildPlan,
     settings: Settings,
@@ -272,7 +269,7 @@ def _compose(
     blobs = [(part, settings.store.blob_path(part.digest)) for part in manifest.parts]
 
     def from_layers() -> Preflight:
-        return preflight_layers(manifest, state.lock, blobs, settings.store, scans)
+        return preflight_layers(manifest, state.lock, blobs, settings.store, ahead.scans)
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         looking = pool.submit(_told_check, path, settings, from_layers)
@@ -290,7 +287,7 @@ def _compose(
                 plan=plan.to_json(),
                 bill=bill,
                 advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-                half=half,
+                half=ahead.half,
             )
         settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
         return _Image(manifest, looking.result())
@@ -314,8 +311,7 @@ def _told_check(path: Path, settings: Settings, preflight: Callable[[], Prefligh
 def _make_layers(
     state: Locked,
     plan: BuildPlan,
-    half: Half,
-    scans: dict[str, LayerScan],
+    ahead: Ahead,
     settings: Settings,
     *,
     offline: bool,
@@ -329,8 +325,7 @@ def _make_layers(
         if missing:
             kept = [plan.layer(part.name).key for part in plan.parts() if part not in missing]
             reading = read_meanwhile(store, filter(None, map(store.get, kept)))
-            looking = looking_ahead(scans, plan, missing, store)
-            with looking, reading, copying_ahead(half, plan, missing, store):
+            with reading, ahead.working(plan, missing, store):
                 _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         if not drop_damaged_parts(plan, store, emit, made=missing):
             return

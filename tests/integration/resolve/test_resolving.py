@@ -302,7 +302,9 @@ def test_one_more_python_package_leaves_debian_and_versions_alone(desk: Desk) ->
         (["alpha[more]", "delta"], ["alpha", "delta"], None),
         (["alpha", "beta"], ["alpha", "zeta"], None),
         (["alpha"], ["alpha", "gamma<1.2"], None),
-        (["alpha", "gamma<1.2"], ["alpha", "gamma<1.3"], set()),
+        (["alpha", "gamma<1.2"], ["alpha", "gamma<1.3", "delta"], {"gamma", "delta"}),
+        (["alpha", "omega"], ["alpha", "delta"], None),
+        (["alpha", "omega"], ["alpha"], None),
     ],
     ids=str,
 )
@@ -318,6 +320,7 @@ def test_only_what_is_new_is_asked_for_and_the_lock_is_the_same(
         write_wheel(desk.wheels, "delta", "1.0"),
         write_wheel(desk.wheels, "epsilon", "1.0", requires=["gamma", "delta"]),
         write_wheel(desk.wheels, "zeta", "1.0", requires=["gamma>=1.5"]),
+        write_wheel(desk.wheels, "omega", "1.0", requires=["alpha[more]"]),
     ]
     write_index(desk.server.root, [*sorted(desk.wheels.glob("*.whl")), *more])
     lock = desk.lock(desk.asked(python=before))
@@ -330,6 +333,19 @@ def test_only_what_is_new_is_asked_for_and_the_lock_is_the_same(
         assert pages == asked_for
     monkeypatch.setattr("envbuild.resolve.python._add", lambda *_: None)
     assert added == desk.lock(desk.asked(python=after), lock)
+
+
+def test_a_lock_that_lacks_a_pin_or_has_another_is_mended(desk: Desk) -> None:
+    what = desk.asked(python=["alpha", "beta", "win; sys_platform == 'win32'"])
+    lock = desk.lock(what)
+    assert set(versions(lock)) >= {"alpha", "beta", "gamma"}
+    lacking = replace(lock, python=tuple(pin for pin in lock.python if pin.name != "beta"))
+    assert desk.lock(what, lacking).python == lock.python
+    built = [replace(pin, file="beta-1.0.tar.gz") if pin.name == "beta" else pin for pin in lock.python]
+    assert desk.lock(what, replace(lock, python=tuple(built))).python == lock.python
+    old = [replace(pin, version="0.9") if pin.name == "gamma" else pin for pin in lock.python]
+    wanted = desk.asked(python=["alpha", "beta", "gamma>=1"])
+    assert versions(desk.lock(wanted, replace(lock, python=tuple(old))))["gamma"] == "1.0"
 
 
 def test_one_more_debian_package_leaves_python_alone(desk: Desk) -> None:

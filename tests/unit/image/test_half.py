@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,3 +139,56 @@ def test_what_is_no_squashfs_of_that_length_is_not_copied(tmp_path: Path, parts:
         half.copy(parts[0][1], 5, 0)
     with pytest.raises(RequestError, match="is a directory"), half_image(tmp_path):
         raise AssertionError("it was opened")
+
+
+def test_what_did_not_reach_the_disk_is_copied_again(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of it once: at the end, nobody would hear of it any more."""
+
+    def failing(file: int) -> None:
+        # The pages are marked as written all the same.
+        os.pwrite(file, b"\0" * 100, offsets(parts)[0])
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with half_image(tmp_path / "image.sif") as half:
+        half.copy(parts[0][1], parts[0][0].size_bytes, offsets(parts)[0])
+        monkeypatch.setattr(os, "fdatasync", failing)
+        with pytest.raises(OSError, match="quota"):
+            half.save()
+        counts = written(tmp_path / "image.sif", parts, half)
+    assert counts[0] == 0
+    assert (tmp_path / "image.sif").read_bytes() == plain(tmp_path, parts)
+
+
+def test_a_disk_that_is_full_gets_its_space_back(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with half_image(tmp_path / "image.sif") as half:
+        half.copy(parts[0][1], parts[0][0].size_bytes, offsets(parts)[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "copy_file_range", full)
+            with pytest.raises(OSError, match="No space"):
+                half.copy(parts[1][1], parts[1][0].size_bytes, offsets(parts)[1])
+        (partial,) = tmp_path.glob(".image.sif.*")
+        assert partial.stat().st_size == 0
+        assert half.room_bytes() > 0
+        written(tmp_path / "image.sif", parts, half)
+    assert (tmp_path / "image.sif").read_bytes() == plain(tmp_path, parts)
+
+
+def test_a_file_that_cannot_be_closed_is_gone_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(file: int) -> None:
+        close(file)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    close = os.close
+    with half_image(tmp_path / "image.sif"):
+        monkeypatch.setattr(os, "close", failing)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []

@@ -20,6 +20,7 @@ from envbuild.store import store as stores
 from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
+from envbuild.system.threads import meanwhile
 from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
 from envbuild.workflows.settings import Settings
 from tests.support.asking import asked
@@ -119,10 +120,12 @@ PLAN = BuildPlan(
 class Copies(Half):
     """Notes what is copied to where, and can refuse."""
 
-    def __init__(self, path: Path, refuses: bool = False) -> None:
+    def __init__(self, path: Path, refuses: bool = False, room_bytes: int = 10**9) -> None:
         super().__init__(path, path, -1)
+        self.room = room_bytes
         self.seen: list[tuple[str, int]] = []
         self.refuses, self.enough = refuses, threading.Event()
+        self.saved = 0
 
     def copy(
         self,
@@ -139,7 +142,10 @@ class Copies(Half):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save(self) -> None:
-        pass
+        self.saved += 1
+
+    def room_bytes(self) -> int:
+        return self.room
 
 
 @pytest.fixture
@@ -157,6 +163,14 @@ def test_what_lies_before_the_first_missing_layer_is_copied_meanwhile(store: Sto
     with copying_ahead(half, PLAN, LAYERS[2:3], store):
         assert half.enough.wait(10)
     assert half.seen == [("hsqs base", 32768), ("hsqs large", 32768 + 4096)]
+    assert half.saved >= 1
+
+
+def test_where_there_is_little_room_nothing_is_copied_ahead(store: Store, tmp_path: Path) -> None:
+    half = Copies(tmp_path / "image.sif", room_bytes=4 * len("hsqs base" + "hsqs large") - 1)
+    with copying_ahead(half, PLAN, LAYERS[2:3], store):
+        assert not half.enough.wait(0.3)
+    assert half.seen == []
 
 
 def test_what_is_built_anew_is_not_copied_ahead(store: Store, tmp_path: Path) -> None:
@@ -192,3 +206,12 @@ def test_what_is_known_of_the_layers_that_are_there_is_read_meanwhile(
         "hsqs base": "what is known of hsqs base",
         "hsqs behind": "what is known of hsqs behind",
     }
+
+
+def test_a_mistake_in_what_is_done_ahead_is_none_that_nobody_sees() -> None:
+    def work(over: threading.Event) -> None:
+        over.wait(10)
+        raise TypeError("a mistake")
+
+    with pytest.raises(TypeError, match="a mistake"), meanwhile(work):
+        pass
