@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import uvtext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +69,11 @@ def _holds(wanted: Requirement, environment: Mapping[str, str]) -> bool:
     return wanted.marker is None or wanted.marker.evaluate(dict(environment))
 
 
-def fits(kept: Mapping[str, PythonPin], resolved: Collection[uvtext.Resolved]) -> bool:
-    """Return whether what was resolved alone takes what is locked of all that it shares with what is kept.
-
-    Then both together are a resolution: what is kept needs nothing but itself, and what is new found its
-    newest versions as if it had been alone.
-    """
-    return all(
-        uvtext.same_version(kept[entry.name].version, entry.version)
-        for entry in resolved
-        if entry.name in kept
-    )
-
-
 def together(kept: Mapping[str, PythonPin], found: Collection[PythonPin]) -> list[PythonPin] | None:
     """Return what is kept and what was pinned beside it; None where a file of what is kept would be another.
 
-    Who asks for what is told anew: an extra that is new brings more.
+    If none is, both together are a resolution: what is kept needs nothing but itself, and what is new was
+    resolved as if it had been alone. Who asks for what is told anew: an extra that is new brings more.
     """
     pins = dict(kept)
     for pin in found:

@@ -12,7 +12,7 @@ from envbuild.events import Emit, Event, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.lock.satisfy import python_differences, python_environment
 from envbuild.resolve import uvtext
-from envbuild.resolve.added import Addition, addition, fits, together
+from envbuild.resolve.added import addition, together
 from envbuild.resolve.exact import Finder
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
@@ -147,8 +147,11 @@ def _add(requests: Sequence[str], uv: Uv, previous: Lock) -> tuple[PythonPin, ..
     if more is None or not more.kept:
         return None
     told: list[Event] = []
-    found = _pinned_beside(more, uv.telling(told.append), previous)
-    pins = None if found is None else together(more.kept, found)
+    try:
+        found = _pinned_anew(more.requests, uv.telling(told.append), previous.python)
+    except RequestError:
+        return None  # whoever resolves all of them says why
+    pins = together(more.kept, found)
     if pins is None:
         return None
     owned = tuple(sorted(replace(pin, layer=asked.owner(pin.name)) for pin in pins))
@@ -160,17 +163,10 @@ def _add(requests: Sequence[str], uv: Uv, previous: Lock) -> tuple[PythonPin, ..
     return owned
 
 
-def _pinned_beside(more: Addition, uv: Uv, previous: Lock) -> tuple[PythonPin, ...] | None:
-    """Return pins of what new requests need; None where they cannot be met beside what is kept."""
-    if not more.requests:
+def _pinned_anew(requests: Sequence[str], uv: Uv, old: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
+    if not requests:
         return ()
-    try:
-        resolved = uv.resolve(more.requests, keep=_versions(previous.python))
-    except RequestError:
-        return None  # whoever resolves all of them says why
-    if not fits(more.kept, resolved):
-        return None
-    return _pinned(resolved, uv, old=previous.python, kept=previous.python)
+    return _pinned(uv.resolve(requests, keep=_versions(old)), uv, old=old, kept=old)
 
 
 def _versions(pins: Sequence[PythonPin]) -> dict[str, str]:

@@ -9,8 +9,7 @@ import pytest
 
 from envbuild.lock.model import PythonPin
 from envbuild.lock.satisfy import python_environment
-from envbuild.resolve.added import Addition, addition, fits, together
-from envbuild.resolve.uvtext import Resolved
+from envbuild.resolve.added import Addition, addition, together
 from tests.support.asking import asked, bare_lock, wheel
 
 PINS = (
@@ -76,13 +75,6 @@ def test_what_goes_may_have_asked_for_an_extra_of_what_stays() -> None:
     found = added(["alpha"], plain, ["alpha", "omega"])
     assert found is not None
     assert set(found.kept) == {"alpha"}
-
-
-def test_a_version_that_has_to_move_does_not_fit() -> None:
-    kept = {pin.name: pin for pin in PINS}
-    new = Resolved(name="tabulate", version="0.10.0", via=())
-    assert fits(kept, [new, Resolved(name="numpy", version="2.4.6.0", via=("tabulate",))])
-    assert not fits(kept, [new, Resolved(name="numpy", version="2.5.0", via=("tabulate",))])
 
 
 def test_who_asks_for_what_is_told_of_both() -> None:

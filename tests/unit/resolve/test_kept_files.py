@@ -108,6 +108,12 @@ def test_who_asks_for_it_is_told_anew() -> None:
     assert pins["scipy"].requires == ()
 
 
+def test_where_an_index_says_nothing_of_itself_it_is_no_directory() -> None:
+    stand = stand_of(VERSIONS, "")
+    resolving._resolve(list(VERSIONS), stand, old=OLD, upgrade=None)
+    assert stand.sought == {}
+
+
 @pytest.mark.parametrize("source", ["file:///wheels", "/wheels"])
 def test_what_came_from_a_directory_is_not_looked_for_again(source: str) -> None:
     stand = stand_of(VERSIONS, source)
