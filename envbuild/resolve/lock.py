@@ -16,7 +16,7 @@ from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
 from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
-from envbuild.resolve.python import imported, resolve_build_tools, resolve_python
+from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.system import clock, spans
@@ -198,7 +198,7 @@ def _python(
     if (
         old is not None
         and "python" not in parts
-        and _same_python(asked, old)
+        and same_python(asked, old)
         and not _touches(upgrade, old.python)
     ):
         # Who owns a distribution may have changed all the same.
@@ -232,7 +232,7 @@ def _build_tools(
     if (
         old is not None
         and "build" not in parts
-        and _same_python(asked, old)
+        and same_python(asked, old)
         and _same_builds(asked, old)
         and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built.values())
         and not _touches(upgrade, old.build_python)
@@ -271,11 +271,6 @@ def _task(emit: Emit, task: str, title: str) -> Iterator[None]:
         emit(TaskFailed(task=task))
         raise
     emit(TaskDone(task=task, seconds=clock.seconds() - started))
-
-
-def _same_python(asked: Asked, old: Lock) -> bool:
-    python = asked.base.python
-    return (old.base.python, old.base.abi, old.base.glibc) == (python.version, python.abi, asked.base.glibc)
 
 
 def _debs(lock: Lock) -> tuple[DebPin, ...]:

@@ -69,6 +69,12 @@ def resolve_python(
     return pins
 
 
+def same_python(asked: Asked, old: Lock) -> bool:
+    """Whether a lock was made for the Python and the C library of the base that is asked for. Pure."""
+    python = asked.base.python
+    return (old.base.python, old.base.abi, old.base.glibc) == (python.version, python.abi, asked.base.glibc)
+
+
 def resolver_of(
     asked: Asked,
     *,
@@ -138,9 +144,8 @@ def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPi
 
 def _add(requests: Sequence[str], uv: Uv, previous: Lock) -> tuple[PythonPin, ...] | None:
     """Resolve new requests beside what is locked; None where that is of another base, or cannot stay."""
-    asked, pin, base = uv.asked, previous.base, uv.asked.base
-    same = (pin.python, pin.abi, pin.glibc) == (base.python.version, base.python.abi, base.glibc)
-    if not same or asked.built or uv.sources.no_index or uv.may_ask_pytorch():
+    asked = uv.asked
+    if not same_python(asked, previous) or asked.built or uv.sources.no_index or uv.may_ask_pytorch():
         return None
     origins, environment = uv.indexes().origins, python_environment(asked)
     more = addition(requests, previous, origins=origins, environment=environment)

@@ -88,9 +88,13 @@ def looking_ahead(
         from envbuild.check.preflight.run import kept_scan  # noqa: PLC0415  # see above
 
         for layer in plan.parts():
-            record = None if layer in missing or over.is_set() else store.get(layer.key)
-            scan = None if record is None else kept_scan(store, record.blob)
-            if record is not None and scan is not None:
+            if over.is_set():
+                return
+            record = store.get(layer.key)
+            if layer in missing or record is None:
+                continue
+            scan = kept_scan(store, record.blob)
+            if scan is not None:
                 scans[record.blob] = scan
 
     return meanwhile(read)

@@ -151,16 +151,15 @@ def build_image(
     store, emit = settings.store, settings.emit
     missing = missing_layers(plan, store, rebuild=rebuild)
     held = None
-    image = None if missing else _found(path, state, plan, settings, flat=flat)
+    image = None if missing else _found(path, _manifest(state, plan, store, flat=flat), settings)
     if image is None:
         # From here on `cache prune` leaves what is looked at.
         held = hold(plan, state.lock, store)
         with half_image(path) as half:
             ahead = Ahead(half)
             _make_layers(state, plan, ahead, settings, offline=offline, rebuild=rebuild, sources=sources)
-            image = _found(path, state, plan, settings, flat=flat) or _compose(
-                path, ahead, state, plan, settings, flat=flat
-            )
+            manifest = _manifest(state, plan, store, flat=flat)
+            image = _found(path, manifest, settings) or _compose(path, manifest, ahead, state, plan, settings)
     _remember(state, plan, settings)
     keep_image(path, image.manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
     built = Built(
@@ -235,11 +234,10 @@ def _manifest(state: Locked, plan: BuildPlan, store: Store, *, flat: bool) -> Ma
     return manifest_with(state, parts_of(plan, records), flat=flat)
 
 
-def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, flat: bool) -> _Image | None:
+def _found(path: Path, manifest: Manifest, settings: Settings) -> _Image | None:
     """See what an image that is there would load; None where it is another, or not as it was written."""
     from envbuild.check.preflight.run import look  # noqa: PLC0415  # see `looking_ahead`
 
-    manifest = _manifest(state, plan, settings.store, flat=flat)
     if not is_image(path, manifest):
         return None
     try:
@@ -253,17 +251,15 @@ def _found(path: Path, state: Locked, plan: BuildPlan, settings: Settings, *, fl
 
 def _compose(
     path: Path,
+    manifest: Manifest,
     ahead: Ahead,
     state: Locked,
     plan: BuildPlan,
     settings: Settings,
-    *,
-    flat: bool,
 ) -> _Image:
     """Write an image, and see from its layers meanwhile what it would load."""
     from envbuild.check.preflight.run import preflight_layers  # noqa: PLC0415  # see `looking_ahead`
 
-    manifest = _manifest(state, plan, settings.store, flat=flat)
     if is_image(path, manifest):
         settings.emit(Warned(text=f"`{path}` is not as it was written; it is written again"))
     blobs = [(part, settings.store.blob_path(part.digest)) for part in manifest.parts]
