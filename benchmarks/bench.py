@@ -92,7 +92,11 @@ class Bench:
         os.chown(path, status.st_uid, status.st_gid)
 
     def measure(self, case: str, *commands: Sequence[str | Path]) -> None:
-        """Run commands one after the other and note how long they took together."""
+        """Run commands one after the other and note how long they took together.
+
+        What the case before left to be written is written first: a quick case would pay for a slow one.
+        """
+        os.sync()
         computed = _used()
         started = time.monotonic()
         for argv in commands:

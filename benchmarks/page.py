@@ -175,7 +175,7 @@ def page(found: Sequence[Figure], bench: Bench) -> str:
             "",
             f"Medians of {repeats} or more on {os.cpu_count()} cores, a figure's cases interleaved in one",
             "run. Read the ratios: what else runs slows all sides. The column by CPU time compares what all",
-            "processes computed.",
+            "processes computed. What a case left to be written to the disk is written before the next.",
             "",
             "Stock is `apptainer build` with pip and gzip; tuned is uv with a warm cache, bytecode on all",
             "cores and zstd of level 3; buildah installs with pip, and its image becomes a SIF by way of an",

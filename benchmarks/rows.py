@@ -186,6 +186,7 @@ def compose(bench: Bench) -> None:
     """Finished layers into an image, beside a copy of the same bytes."""
     image = bench.place / "image.sif"
     bench.run(["rm", "-f", image])
+    os.sync()
     bench.run(envbuild("build", "bench.yaml", "--store", "full", "-o", image, "--timings"))
     taken = json.loads((bench.place / "full/logs/bench-timings.json").read_text())
     (span,) = (span for span in taken["spans"] if span["name"] == "compose")

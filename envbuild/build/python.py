@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envbuild.build.sandbox import Sandbox
 from envbuild.plan.model import InputFile
-from envbuild.store.tree import Tree, scan, walk
+from envbuild.store.tree import Tree, entry, scan, walk
 from envbuild.system.apptainer import Bind
 from envbuild.system.leftovers import remove
 
@@ -233,11 +233,10 @@ def _subtract(root: Path, skeleton: Tree) -> None:
 
     What a wheel changed in it stays, and is told as a collision when the image is composed.
     """
-    now = scan(root)
     for name, what in sorted(skeleton.entries.items(), reverse=True):
         path = root / name
         if what.startswith("d "):
             if not any(path.iterdir()):
                 path.rmdir()
-        elif now.entries.get(name) == what:
+        elif entry(root, name) == what:
             path.unlink()

@@ -69,33 +69,53 @@ def scan(root: Path) -> Tree:
     BuildError
         It holds something that a layer cannot: a device, a socket, a named pipe.
     """
-    entries = {}
-    for path, status in walk(root):
-        name = path.relative_to(root).as_posix()
-        mode = stat.S_IMODE(status.st_mode)
-        if stat.S_ISDIR(status.st_mode):
-            entries[name] = f"d {mode:04o}"
-        elif stat.S_ISLNK(status.st_mode):
-            entries[name] = f"l {os.readlink(path)}"  # noqa: PTH115  # a Path would tidy it up
-        elif stat.S_ISREG(status.st_mode):
-            entries[name] = f"f {mode:04o} {sha256(path)}"
-        else:
-            raise BuildError(
-                f"`/{name}` is neither a file, a directory nor a symbolic link",
-                hint="layers hold none: take it out of the package or base that brings it",
-            )
-    return Tree(entries=entries)
+    return Tree(entries={name: _entry(root, name, status) for name, status in _names(root)})
+
+
+def entry(root: Path, name: str) -> str | None:
+    """Return what a tree holds at one path, as `Tree` has it; None for nothing.
+
+    Raises
+    ------
+    BuildError
+        It is what a layer cannot hold.
+    """
+    try:
+        status = (root / name).lstat()
+    except OSError:
+        return None
+    return _entry(root, name, status)
+
+
+def _entry(root: Path, name: str, status: os.stat_result) -> str:
+    path = os.path.join(root, name)  # noqa: PTH118  # there are tens of thousands, and a Path takes its time
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISDIR(status.st_mode):
+        return f"d {mode:04o}"
+    if stat.S_ISLNK(status.st_mode):
+        return f"l {os.readlink(path)}"  # noqa: PTH115  # a Path would tidy it up
+    if stat.S_ISREG(status.st_mode):
+        return f"f {mode:04o} {sha256(path)}"
+    raise BuildError(
+        f"`/{name}` is neither a file, a directory nor a symbolic link",
+        hint="layers hold none: take it out of the package or base that brings it",
+    )
 
 
 def walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield every path below a directory with its status, sorted, never following links."""
-    with os.scandir(root) as found:
-        children = sorted(found, key=lambda entry: entry.name)
+    for name, status in _names(root):
+        yield root / name, status
+
+
+def _names(root: Path, above: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(os.path.join(root, above)) as found:  # noqa: PTH118  # as in `_entry`
+        children = sorted(found, key=lambda child: child.name)
     for child in children:
-        status = child.stat(follow_symlinks=False)
-        yield Path(child.path), status
+        name, status = above + child.name, child.stat(follow_symlinks=False)
+        yield name, status
         if stat.S_ISDIR(status.st_mode):
-            yield from walk(Path(child.path))
+            yield from _names(root, f"{name}/")
 
 
 def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:

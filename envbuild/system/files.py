@@ -37,6 +37,10 @@ def open_regular(path: Path) -> BufferedReader:
     OSError, ValueError
         It is not there or cannot be read; `IrregularError` where it is no regular file.
     """
+    return os.fdopen(_open_regular(path), "rb")
+
+
+def _open_regular(path: Path | str) -> int:
     # Not blocking: a named pipe must not hang us before it is recognised.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -44,7 +48,7 @@ def open_regular(path: Path) -> BufferedReader:
         os.close(descriptor)
         what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
         raise IrregularError(errno.EINVAL, what)
-    return os.fdopen(descriptor, "rb")
+    return descriptor
 
 
 def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
@@ -267,14 +271,18 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-def sha256(path: Path, over: threading.Event | None = None) -> str:
+def sha256(path: Path | str, over: threading.Event | None = None) -> str:
     """Return the hex digest of a file's bytes, 64 characters; empty where it was over before the end."""
     digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+    # Not buffered: of small files, of which a layer has many, a buffer costs more than all else.
+    descriptor = _open_regular(path)
+    try:
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
             if over is not None and over.is_set():
                 return ""
             digest.update(chunk)
+    finally:
+        os.close(descriptor)
     return digest.hexdigest()
 
 
