@@ -135,9 +135,7 @@ def write_pin(store: Store, pin: Pin) -> Path:
     Raises
     ------
     MachineError
-        The store cannot be written.
-    BuildError
-        The disk is full.
+        The store cannot be written, or the disk is full.
     """
     path = store.root / DIRECTORY / pin.file
     tidy = replace(

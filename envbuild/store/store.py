@@ -118,9 +118,7 @@ class Store:
         Raises
         ------
         MachineError
-            It cannot be made.
-        BuildError
-            The disk is full.
+            It cannot be made, or the disk is full.
         """
         path = self.root / name
         try:
@@ -132,7 +130,7 @@ class Store:
     def refusal(self, error: OSError) -> EnvbuildError:
         """Return what to tell where the store cannot be written."""
         if error.errno in _FULL:
-            return BuildError(
+            return MachineError(
                 f"no space left in the store `{self.root}`",
                 hint="free some space and run it again: it resumes",
             )
@@ -230,9 +228,7 @@ class Store:
         Raises
         ------
         MachineError
-            The store cannot be written.
-        BuildError
-            The disk is full.
+            The store cannot be written, or the disk is full.
         """
         earlier = self.get(key)
         blob = "sha256:" + sha256(squashfs)
@@ -285,9 +281,7 @@ class Store:
         Raises
         ------
         MachineError
-            The store cannot be written.
-        BuildError
-            The disk is full.
+            The store cannot be written, or the disk is full.
         """
         staged = self.directory("stage") / own_name()
         try:
@@ -310,9 +304,7 @@ class Store:
         Raises
         ------
         MachineError
-            The store cannot be written.
-        BuildError
-            The disk is full.
+            The store cannot be written, or the disk is full.
         """
         try:
             spread(stages := self.directory("stage"))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envbuild.errors import BuildError, EnvbuildError, Location, MachineError, RequestError
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import Layer, key_of_data
 from envbuild.store import carried
@@ -219,7 +219,7 @@ def import_layers(directory: Path, settings: Settings) -> Moved:
         try:
             record = _read(path)
             rows.append(_import(record, path.parent / carried.squashfs_name(record), path, settings))
-        except (MachineError, BuildError) as error:
+        except MachineError as error:
             wrong.append(error)
             break  # the store's trouble is that of all the others
         except EnvbuildError as error:

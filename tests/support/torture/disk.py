@@ -95,7 +95,7 @@ def _full_output(ground: Ground, desk: Path, outcome: Outcome, size: int) -> Non
         done = ground.run(ground.build("-o", place / "out.sif"), desk)
         outcome.cases += 1
         where = f"an output with {size // 1000} kB"
-        outcome.hold(done.returncode in (3, 5), f"{where}: exit code {done.returncode}: {done.stderr}")
+        outcome.hold(done.returncode == 5, f"{where}: exit code {done.returncode}: {done.stderr}")
         outcome.hold("space" in done.stderr, f"{where}: does not speak of space: {done.stderr}")
         outcome.hold(not list(place.iterdir()), f"{where}: left {list(place.iterdir())}")
 

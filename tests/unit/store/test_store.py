@@ -277,7 +277,7 @@ class TestStage:
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_is_told_as_such(self, store: Store, number: int) -> None:
-        with pytest.raises(BuildError, match="no space left in the store") as caught, store.stage():
+        with pytest.raises(MachineError, match="no space left in the store") as caught, store.stage():
             raise OSError(number, "x")
         assert caught.value.hint is not None
         assert "it resumes" in caught.value.hint
@@ -304,7 +304,7 @@ class TestWrite:
             raise OSError(errno.ENOSPC, "x")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(BuildError, match="no space left"):
+        with pytest.raises(MachineError, match="no space left"):
             store.write(target, "after")
         assert target.read_text() == "before"
         assert not list((store.root / "stage").iterdir())
