@@ -126,10 +126,17 @@ class Half:
                     count = self._copy_some(file, done, offset + done, min(_COPY_BYTES, size_bytes - done))
                 if count == 0:
                     raise MachineError(f"`{source}` became shorter while it was copied", hint=_VERIFY)
+                self._begin_to_write(offset + done, count)
                 copied.done += count
                 advanced(count)
         finally:
             os.close(file)
+
+    def _begin_to_write(self, offset: int, count: int) -> None:
+        """Let the disk take a piece while the next one is copied, in place of all of them at the end."""
+        with contextlib.suppress(OSError):
+            # Linux writes what it is told to drop, and what it is writing stays in memory.
+            os.posix_fadvise(self._file, offset, count, os.POSIX_FADV_DONTNEED)
 
     def _copy_some(self, source: int, start: int, offset: int, count: int) -> int:
         try:

@@ -82,6 +82,22 @@ def test_what_was_copied_ahead_is_not_copied_again(
     assert (tmp_path / "image.sif").read_bytes() == plain(tmp_path, parts)
 
 
+def test_the_disk_may_begin_with_each_piece_and_need_not(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = plain(tmp_path, parts)
+    begun: list[tuple[int, int]] = []
+
+    def refuse(file: int, offset: int, count: int, advice: int) -> None:
+        begun.append((offset, count))
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    written(tmp_path / "image.sif", parts)
+    assert begun == list(zip(offsets(parts), [one.size_bytes for one, _ in parts], strict=True))
+    assert (tmp_path / "image.sif").read_bytes() == whole
+
+
 def test_what_was_begun_is_gone_on_with(
     tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
