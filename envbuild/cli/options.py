@@ -120,6 +120,9 @@ def span(text: str) -> float:
     return float(found[1]) * units[found[2]]
 
 
+_MAX_DIGITS = 30
+
+
 def amount(text: str) -> int:
     """Read an amount of data: ``500MB``, ``20GB``, ``1.5GiB``; in bytes.
 
@@ -129,7 +132,7 @@ def amount(text: str) -> int:
         It is none.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip())
-    if found is None or (found[3] and not found[2]):
+    if found is None or (found[3] and not found[2]) or len(found[1]) > _MAX_DIGITS:
         raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")
     power = " KMGT".index(found[2] or " ")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)

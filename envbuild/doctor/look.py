@@ -88,8 +88,12 @@ def directory(path: Path, machine: Survey) -> Directory:
     there = path
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
+    # A link that leads nowhere, as to a file system that is not mounted, is in the way of what would be made.
+    in_the_way = not there.exists()
+    while not there.exists():
+        there = there.parent
     status = os.statvfs(there)
-    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
+    writable = not in_the_way and os.access(there, os.W_OK | os.X_OK) and there.is_dir()
     kind, options = _mount(there, machine.text("/proc/mounts"))
     links, locks, attributes = _try_out(there) if writable else (True, True, True)
     mode = there.stat()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.image.contents import file_systems, unreadable_layer
 from envbuild.image.half import Half
 from envbuild.image.model import Manifest, Part
@@ -87,7 +88,16 @@ def bill_of_image(image: Path) -> bytes:
         It is no image of ours, or damaged.
     """
     if read_sif(image).find(SBOM) is not None:
-        return read_data(image, SBOM)
+        bill = read_data(image, SBOM)
+        try:
+            json.loads(bill)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"the bill of materials in `{image.name}` is damaged",
+                at=Location(path=image),
+                hint="build the image anew from its spec, or take it from where it is whole",
+            ) from error
+        return bill
     lock = load(read_data(image, LOCK), image)
     with file_systems(image) as layers:
         return sbom(lock, read_packages(layers))

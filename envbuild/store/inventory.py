@@ -14,6 +14,15 @@ from envbuild.store.store import QUARANTINE, LayerRecord, Store, read_record
 
 NOTES = "unchanged"
 
+# What a store names what it writes. A directory of somebody's that is taken for one may have such areas, too.
+_WRITTEN = {
+    "log": re.compile(r"[0-9a-f]{16}-[a-z]+\.log|.+-timings\.json"),
+    "note": re.compile(r"[0-9a-f]{64}\.json"),
+    "scan": re.compile(r"[0-9a-f]{64}(\.json)?"),
+    "quarantine": re.compile(r".+\.[0-9a-f]{8}"),
+    "leftover": re.compile(r"\.unverified-.*"),
+}
+
 Kind = Literal["layer", "blob", "file", "scan", "log", "note", "quarantine", "leftover"]
 
 
@@ -143,6 +152,8 @@ def _files(store: Store) -> Iterator[Item]:
 
 def _scans(store: Store) -> Iterator[Item]:
     for path, status in walk_files(store.root / "scans"):
+        if not _WRITTEN["scan"].fullmatch(path.name):
+            continue
         yield Item(
             kind="scan",
             id=path.stem,
@@ -154,7 +165,10 @@ def _scans(store: Store) -> Iterator[Item]:
 
 
 def _plain(directory: Path, kind: Literal["log", "note", "quarantine", "leftover"]) -> list[Item]:
-    """Return the files below a directory; as leftovers only those that never got a name."""
+    """Return the files below a directory that a store has put there.
+
+    As leftovers those that never got a name; what lies in quarantine may be a directory.
+    """
     return [
         Item(
             kind=kind,
@@ -165,7 +179,9 @@ def _plain(directory: Path, kind: Literal["log", "note", "quarantine", "leftover
             path=path,
         )
         for path, status in walk_files(directory)
-        if kind != "leftover" or path.name.startswith(".unverified-")
+        if _WRITTEN[kind].fullmatch(
+            path.relative_to(directory).parts[0] if kind == "quarantine" else path.name
+        )
     ]
 
 

@@ -19,14 +19,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from envbuild.errors import EnvbuildError
 from envbuild.store.store import Store
-from envbuild.system import clock, host
+from envbuild.system import clock, host, process
 from envbuild.system.files import open_regular
 
 PIN_FORMAT = 1
@@ -226,7 +226,8 @@ def state_of(pin: Pin, identify: Callable[[Pin], str | None], *, age_s: float) -
         there = identify(pin)
     except OSError:
         return "unreachable"
-    if there is None and not os.path.lexists(pin.under):
+    # A link that leads nowhere is a file system that is not mounted as well.
+    if there is None and not os.path.exists(pin.under):  # noqa: PTH110  # that of a Path raises
         return "unreachable"
     return "live" if there == pin.digest else "gone"
 
@@ -270,6 +271,18 @@ def hold_build(
     return path
 
 
+@contextlib.contextmanager
+def holding_files(store: Store, files: Iterable[str]) -> Iterator[None]:
+    """Say that this process uses locked files while the block runs; a store that is not there is not made."""
+    path = hold_build(store, files=files) if store.root.is_dir() else None
+    try:
+        yield
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def freshen(store: Store, keys: Iterable[str]) -> None:
     """Note that layers are in use, in the times of their records; who may not write them notes nothing."""
     for key in keys:
@@ -279,9 +292,11 @@ def freshen(store: Store, keys: Iterable[str]) -> None:
 
 def _process_state(words: str, age_s: float) -> State:
     pid, started, where = words.split(" ", 2)
-    if where != host.name():
-        return "unreachable" if age_s < _FOREIGN_BUILD_S else "gone"
-    return "live" if _started(int(pid)) == started else "gone"
+    began = _started(int(pid)) if where == host.name() else "-"
+    if began == started != "-":
+        return "live"
+    hidden = where == host.name() and began == "-" and process.may_run(int(pid))
+    return "unreachable" if (hidden or where != host.name()) and age_s < _FOREIGN_BUILD_S else "gone"
 
 
 def _started(pid: int) -> str:

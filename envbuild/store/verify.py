@@ -119,7 +119,7 @@ def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Ver
 def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
     """Move what is damaged to ``quarantine/``, so that it is made or fetched again; return what was moved.
 
-    With a blob go the records that name it.
+    With a blob go the records that name it. What a build has mended since it was read stays.
 
     Raises
     ------
@@ -130,6 +130,8 @@ def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
     """
     moved = []
     for damage in damages:
+        if _is_mended(store, damage):
+            continue
         for path in (*(store.record_path(key) for key in damage.keys), damage.path):
             try:
                 store.put_aside(path)
@@ -137,6 +139,18 @@ def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
                 continue  # it went along with another, or what is missing is the damage
             moved.append(path)
     return moved
+
+
+def _is_mended(store: Store, damage: Damage) -> bool:
+    """Whether a build has put what is whole in its place meanwhile: reading a store takes long."""
+    try:
+        if damage.what == "blob":
+            return sha256(damage.path) == damage.path.name
+        if damage.what == "file":
+            return sha256(damage.path) == damage.path.parent.name
+        return damage.what == "record" and store.get(damage.id) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def _records(store: Store) -> tuple[list[LayerRecord], list[Damage]]:

@@ -7,8 +7,8 @@ living process's, whoever shares the file system.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -63,14 +63,15 @@ def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
     before, after : str
         What stands around `own_name` in the names.
     """
-    pattern = f"{glob.escape(f'{before}envbuild-{host.name()}')}-*-*{glob.escape(after)}"
+    # Told from those of `login-2` where this host is `login`.
+    ours = re.compile(rf"{re.escape(f'{before}envbuild-{host.name()}')}-([0-9]+)-[0-9a-f]+{re.escape(after)}")
     try:
-        found = sorted(parent.glob(pattern))
+        found = sorted(parent.iterdir())
     except OSError:
         return
     for path in found:
-        owner = path.name.removesuffix(after).split("-")[-2]
-        if not owner.isdecimal() or Path(f"/proc/{owner}").exists():
+        owner = ours.fullmatch(path.name)
+        if owner is None or Path(f"/proc/{owner[1]}").exists():
             continue
         with contextlib.suppress(OSError, EnvbuildError):
             if path.lstat().st_uid == os.geteuid():

@@ -145,6 +145,17 @@ def run(
     )
 
 
+def may_run(pid: int) -> bool:
+    """Return whether there may be such a process: /proc may be told to hide those of others (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
     """Become another program: its streams, signals and exit code are then ours.
 

@@ -212,7 +212,7 @@ def _note(
     warned: list[Event] = []
     tell(state.verdicts, state.asked, warned.append)
     warned += [Warned(text=remark) for remark in state.asked.remarks()]
-    with contextlib.suppress(EnvbuildError):
+    with contextlib.suppress(EnvbuildError, OSError):
         records = [finished(layer, settings.store) for layer in plan.parts()]
         remember(
             wanted,
@@ -365,5 +365,7 @@ def _build(
 def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:
     path = plan_record(state.asked, settings)
     text = plan.to_json()
-    if not path.exists() or path.read_text() != text:
-        settings.store.write(path, text)
+    # Who may only read a store can still compose from it; `plan` then compares with an older one.
+    with contextlib.suppress(EnvbuildError, OSError):
+        if not path.exists() or path.read_bytes() != text.encode():
+            settings.store.write(path, text)

@@ -211,7 +211,9 @@ def prune_cache(
     if not dry_run:
         store.sweep()
         try:
-            forget([each.path for each in gone])
+            # What was built anew meanwhile has its pin under the same name.
+            still = {each.path for each in held(store, identify) if each.state == "gone"}
+            forget([each.path for each in gone if each.path in still])
         except OSError as error:
             raise MachineError(
                 f"`{error.filename}` cannot be removed: {error.strerror}",

@@ -33,6 +33,7 @@ def pin_thing(thing: str, settings: Settings) -> Pin:
     MachineError
         The store cannot be written.
     """
+    settings.store.check_is_one()
     pin = _pin_of(thing, settings.store)
     write_pin(settings.store, pin)
     return pin

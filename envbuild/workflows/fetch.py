@@ -10,6 +10,7 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.spec.asked import Asked
+from envbuild.store.pins import holding_files
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -26,8 +27,9 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
     """Lock a spec if needed and keep every locked file in a directory."""
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
-    cache = fetch_pins(pins, locked.asked, settings, sources=sources, offline=False)
-    export(pins, cache, to)
+    with holding_files(settings.store, [pin.sha256 for pin in pins]):
+        cache = fetch_pins(pins, locked.asked, settings, sources=sources, offline=False)
+        export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
 
 

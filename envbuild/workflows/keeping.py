@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -182,7 +183,10 @@ def _keys_of(plan: bytes) -> tuple[str, ...]:
         It is none.
     """
     try:
-        return tuple(str(layer["key"]) for layer in json.loads(plan)["layers"])
+        keys = tuple(str(layer["key"]) for layer in json.loads(plan)["layers"])
+        if not all(re.fullmatch(r"sha256:[0-9a-f]{64}", key) for key in keys):
+            raise ValueError("a key that is no digest")
+        return keys
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RequestError(
             "its plan cannot be read",

@@ -26,6 +26,7 @@ from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
+from envbuild.store.pins import holding_files
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system import clock, host, tools
 from envbuild.system.files import is_directory, sha256
@@ -82,7 +83,8 @@ def reproduce_image(
     older = tuple(
         f"{name} (revision {there}, here {here})" for name, (there, here) in older_steps(story.plan).items()
     )
-    with passable_directory() as work:
+    files = [pin.sha256 for pin in all_pins(story.lock)]
+    with passable_directory() as work, holding_files(settings.store, files):
         locate = _located(story, settings, work, sources=sources, offline=offline)
         # Below a directory that others may pass: nobody else is to look at what is built.
         store = Store(work / "store")

@@ -147,6 +147,13 @@ def test_a_directory_that_is_not_there_is_judged_by_where_it_would_be(tmp_path: 
     assert not (tmp_path / "a").exists()
 
 
+def test_a_link_that_leads_nowhere_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "unmounted" / "store")
+    seen = directory(tmp_path / "store" / "below", Survey())
+    assert not seen.writable
+    assert seen.free_bytes > 0
+
+
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert not directory(tmp_path / "file", Survey()).writable

@@ -16,7 +16,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from envbuild.cli.main import main
-from envbuild.errors import MachineError
+from envbuild.errors import MachineError, RequestError
 from envbuild.image.compose import bill_of, bill_of_image
 from envbuild.image.packages import (
     Contents,
@@ -32,6 +32,7 @@ from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.image.squashfs import Squashfs
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.system import squashfs
+from envbuild.workflows.sbom import write_sbom
 from tests.support.asking import bare_lock, build_deb, deb, recipe_pin, wheel
 from tests.support.small_images import BASE, Layer, small_image
 
@@ -293,6 +294,22 @@ class TestImage:
         with pytest.raises(MachineError, match="a layer cannot be read") as caught:
             bill_of(LOCK, [tmp_path / "blob"])
         assert "cache verify" in str(caught.value.hint)
+
+    @pytest.mark.parametrize(
+        "spoilt", [b"{", b'{"bomFormat": "\xff"}', b"[" * 100_000], ids=["cut", "byte", "deep"]
+    )
+    def test_a_damaged_one_in_an_image_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: bytes
+    ) -> None:
+        class Carries:
+            def find(self, name: str) -> bool:
+                return name == SBOM
+
+        monkeypatch.setattr("envbuild.image.compose.read_sif", lambda image: Carries())
+        monkeypatch.setattr("envbuild.image.compose.read_data", lambda image, name: spoilt)
+        with pytest.raises(RequestError, match=r"the bill of materials in `x\.sif` is damaged"):
+            write_sbom(tmp_path / "x.sif", tmp_path / "bill.json")
+        assert not (tmp_path / "bill.json").exists()
 
     def test_the_verb_writes_and_shows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         image = small_image(tmp_path, LOWER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +31,7 @@ from envbuild.store.prune import Pruned, prune
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.store.verify import put_aside, verify
-from envbuild.system import clock, host
+from envbuild.system import clock, host, process
 from envbuild.system.sealing import sealed
 
 DAY_S = 86_400.0
@@ -116,6 +117,13 @@ class TestPins:
         write_pin(store, replace(self.PIN, under=str(tmp_path / "unmounted")))
         assert [each.state for each in held(store, lambda pin: None)] == ["unreachable"]
 
+    def test_a_link_to_a_file_system_that_is_not_there_is_not_gone(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        (tmp_path / "scratch").symlink_to(tmp_path / "unmounted")
+        write_pin(store, replace(self.PIN, under=str(tmp_path / "scratch")))
+        assert [each.state for each in held(store, lambda pin: None)] == ["unreachable"]
+
     def test_where_we_may_not_look_nothing_is_gone(self, store: Store) -> None:
         def refuse(pin: Pin) -> str | None:
             raise PermissionError(13, "no")
@@ -144,6 +152,21 @@ class TestPins:
         monkeypatch.undo()
         monkeypatch.setattr(pins_module, "_started", lambda pid: "1")
         assert states() == ["gone"], "a process of that number is another one"
+
+    def test_a_build_that_proc_hides_is_not_gone(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = hold_build(store, keys=[key("a")], files=[])
+        assert path is not None
+        monkeypatch.setattr(pins_module, "_started", lambda pid: "-")
+
+        def states() -> list[str]:
+            return [each.state for each in held(store, lambda pin: None)]
+
+        assert states() == ["unreachable"]
+        aged(path, 8)
+        assert states() == ["gone"]
+        aged(path, 0)
+        monkeypatch.setattr(process, "may_run", lambda pid: False)
+        assert states() == ["gone"], "there is no such process"
 
     def test_a_build_makes_young_what_it_uses(self, store: Store) -> None:
         record = layer(store, "a", days=30)
@@ -255,6 +278,22 @@ class TestPrune:
         assert [item.id for item in run(store, needs).removed] == [first.key]
         assert store.get(second.key) == second
 
+    def test_a_need_that_is_written_anew_under_its_name_counts(self, store: Store) -> None:
+        first, second = layer(store, "a", days=3), layer(store, "b", days=2)
+        path = write_pin(store, TestPins.PIN)
+        calls = 0
+
+        def needs() -> Needs:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                path.unlink()
+                assert write_pin(store, replace(TestPins.PIN, keys=(second.key,))) == path
+                return NOBODY
+            return needs_of([read_pin(path) for path in pins_module.pin_files(store)])
+
+        assert [item.id for item in run(store, needs).removed] == [first.key]
+
     def test_what_was_used_while_prune_looked_stays(self, store: Store) -> None:
         record = layer(store, "a")
 
@@ -310,13 +349,30 @@ class TestPrune:
         assert [path.stem for path in (store.root / "scans").rglob("*.json")] == [needed.blob[7:]]
 
     def test_logs_stay_for_a_week_notes_for_a_month_and_leftovers_for_a_day(self, store: Store) -> None:
-        left = {"logs/new.log": 6.0, "logs/old.log": 8.0, "files/.unverified-1": 2.0}
-        left |= {"unchanged/new.json": 29.0, "unchanged/old.json": 31.0}
+        new, old = "1" * 16 + "-prefix.log", "old-timings.json"
+        left = {f"logs/{new}": 6.0, f"logs/{old}": 8.0, "files/.unverified-1": 2.0}
+        left |= {f"unchanged/{'1' * 64}.json": 29.0, f"unchanged/{'2' * 64}.json": 31.0}
         for name, days in left.items():
             path = store.directory(Path(name).parent.as_posix()) / Path(name).name
             path.write_text("x")
             aged(path, days)
-        assert [item.name for item in run(store).removed] == ["old.json", "old.log", ".unverified-1"]
+        assert [item.name for item in run(store).removed] == ["2" * 64 + ".json", old, ".unverified-1"]
+
+    def test_what_no_store_has_written_is_nobodys_to_take(self, store: Store) -> None:
+        """A directory of somebody's may have areas of such names, and be taken for a store."""
+        names = [
+            "logs/train.log",
+            "scans/mri.dat",
+            "unchanged/a.json",
+            "quarantine/cells.csv",
+            "logs/x/y.log",
+        ]
+        for name in names:
+            path = store.directory(Path(name).parent.as_posix()) / Path(name).name
+            path.write_text("x")
+            aged(path, 100)
+        assert run(store).removed == ()
+        assert all((store.root / name).exists() for name in names)
 
     def test_an_error_of_the_pins_removes_nothing(self, store: Store) -> None:
         layer(store, "a")
@@ -471,6 +527,27 @@ class TestVerify:
         assert store.get(record.key) is None, "it is missing now, and built again"
         assert layer(store, "a") == record
         assert len(list((store.root / "quarantine").iterdir())) == len(moved)
+
+    @pytest.mark.parametrize("spoil", ["flip", "unlink", "record", "file"])
+    def test_what_a_build_has_mended_since_stays(self, store: Store, spoil: str) -> None:
+        record, file = layer(store, "a"), locked_file(store, b"content")
+        blob, path = store.blob_path(record.blob), store.record_path(record.key)
+        if spoil == "flip":
+            flip(blob)
+        elif spoil == "unlink":
+            blob.unlink()
+        elif spoil == "record":
+            path.write_text("{}")
+        else:
+            flip(file)
+        damages = verify(store).damages
+        assert damages
+        store.discard(record)
+        assert layer(store, "a") == record
+        shutil.rmtree(file.parent)
+        locked_file(store, b"content")
+        assert put_aside(store, damages) == []
+        assert verify(store).damages == ()
 
     def test_needs_name_everybody(self) -> None:
         pins = [Pin(kind="image", name=name, keys=(key("a"),)) for name in ("/b", "/a")]

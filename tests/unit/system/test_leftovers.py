@@ -37,6 +37,17 @@ def test_half_files_of_ended_processes_go_and_no_others(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
+def test_work_of_a_host_whose_name_begins_like_ours_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "name", lambda: "login")
+    theirs, ours = f"envbuild-login-2-{ENDED}-0123456789abcdef", f"envbuild-login-{ENDED}-0123456789abcdef"
+    for name in (theirs, ours):
+        (tmp_path / name).mkdir()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [theirs]
+
+
 def test_a_target_may_have_any_name(tmp_path: Path) -> None:
     for name in ("a[b]*.sif", "-", "envbuild-x-1-2"):
         left = tmp_path / ended(f".{name}.{own_name()}.partial")

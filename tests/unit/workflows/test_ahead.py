@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from envbuild.check.preflight import run as looking
+from envbuild.errors import MachineError
 from envbuild.image.half import Half
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, TextEntry, layer_key
 from envbuild.store import store as stores
@@ -21,9 +22,11 @@ from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
 from envbuild.system.threads import meanwhile
+from envbuild.workflows import build
 from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
+from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
-from tests.support.asking import asked
+from tests.support.asking import asked, lock_of
 from tests.support.stores import flip, publish
 
 
@@ -101,6 +104,29 @@ def test_a_read_that_fails_hinders_nobody(settings: Settings, monkeypatch: pytes
     monkeypatch.setattr(stores, "sha256", fail)
     with reading_ahead(asked(), settings):
         assert failed.wait(10)
+
+
+def locked(settings: Settings) -> Locked:
+    return Locked(asked=asked(), lock=lock_of(asked()), path=settings.store.root / "lock", changes=())
+
+
+def test_a_note_of_the_last_plan_that_is_damaged_is_written_anew(settings: Settings) -> None:
+    path = plan_record(asked(), settings)
+    path.write_bytes(b"\xff")
+    build._remember(locked(settings), PLAN, settings)
+    assert path.read_text() == PLAN.to_json()
+
+
+def test_who_may_not_note_a_plan_has_built_all_the_same(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(store: Store, path: Path, text: str) -> None:
+        raise MachineError("the store cannot be written", hint="name another")
+
+    monkeypatch.setattr(Store, "write", refuse)
+    before = plan_record(asked(), settings).read_text()
+    build._remember(locked(settings), PLAN, settings)
+    assert plan_record(asked(), settings).read_text() == before
 
 
 def layer(name: str) -> Layer:

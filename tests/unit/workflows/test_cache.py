@@ -17,8 +17,10 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import dump, load
 from envbuild.plan.model import BuildPlan, FilesStep, Layer
-from envbuild.store.pins import Pin, pin_files, write_pin
+from envbuild.store.pins import Pin, holding_files, pin_files, write_pin
+from envbuild.store.prune import Pruned, prune
 from envbuild.store.store import LayerRecord, Store
+from envbuild.workflows import keeping
 from envbuild.workflows.cache import list_cache, prune_cache, usage
 from envbuild.workflows.keeping import hold, identify, keep_image, keep_thin, pin_of_lock
 from envbuild.workflows.settings import Settings
@@ -102,6 +104,15 @@ def test_another_image_in_its_place_is_not_that_image(run: Run, image: Path, tmp
     assert out.startswith("gone")
 
 
+def test_locked_files_that_are_used_stay(image: Path, settings: Settings) -> None:
+    file = locked_file(settings.store, b"content")
+    with holding_files(settings.store, [file.parent.name]):
+        prune_cache(settings)
+        assert file.exists()
+    prune_cache(settings)
+    assert not file.exists()
+
+
 def test_what_may_not_be_read_is_not_gone(image: Path, store: Store, tmp_path: Path) -> None:
 
     pin = Pin(kind="image", name=str(tmp_path / "x.sif"), digest=key("a"))
@@ -109,6 +120,45 @@ def test_what_may_not_be_read_is_not_gone(image: Path, store: Store, tmp_path: P
     (tmp_path / "x.sif").write_bytes(b"no image any more")
     assert identify(pin) is None
     assert identify(Pin(kind="image", name=str(image))) == read_manifest(image).digest
+
+
+def test_an_image_that_is_built_anew_while_prune_works_keeps_its_pin(
+    run: Run, image: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = settings.store
+    aside = image.rename(image.with_name("aside"))
+
+    def meanwhile(*arguments: Any, **others: Any) -> Pruned:
+        done = prune(*arguments, **others)
+        aside.rename(image)
+        return done
+
+    monkeypatch.setattr("envbuild.workflows.cache.prune", meanwhile)
+    prune_cache(settings)
+    assert [each.pin.name for each in list_cache(settings).pins] == [str(image)]
+    assert len(pin_files(store)) == 1
+
+
+def test_a_plan_that_is_damaged_keeps_nothing_and_says_so(image: Path, tmp_path: Path) -> None:
+    """A pin with a key that is no digest could not be read, and would stop every prune."""
+    whole = PLAN.to_json()
+    assert keeping._keys_of(whole.encode()) == (key("a"),)
+    with pytest.raises(RequestError, match="its plan cannot be read"):
+        keeping._keys_of(whole.replace("sha256:a", "sha256:g").encode())
+
+
+@pytest.mark.parametrize("verb", ["pin", "unpin"])
+def test_what_is_no_store_becomes_none(
+    verb: str, image: Path, tmp_path: Path, run: Run, store: Store
+) -> None:
+    lock = tmp_path / "x.lock.yaml"
+    lock.write_text(dump(load(read_data(image, LOCK), image)))
+    other = tmp_path / "project"
+    (other / "src").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", verb, str(lock), "--store", str(other)])
+    assert ended.value.code == 2
+    assert [path.name for path in other.iterdir()] == ["src"]
 
 
 def test_a_directory_that_is_gone_with_its_image_may_be_unmounted(
@@ -324,6 +374,11 @@ def test_what_is_neither(text: str) -> None:
         amount(text)
     with pytest.raises(RequestError):
         span(text)
+
+
+def test_more_than_there_can_be_is_no_amount() -> None:
+    with pytest.raises(RequestError, match="is not an amount of data"):
+        amount("9" * 400)
 
 
 def test_limits_of_the_command(run: Run, image: Path, store: Store) -> None:
