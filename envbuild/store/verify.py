@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from envbuild.system import host
 from envbuild.system.files import open_regular, sha256
 from envbuild.system.sealing import check_sealed_line
 
-What = Literal["record", "blob", "file", "note", "pin", "stranger"]
+What = Literal["record", "blob", "file", "note", "pin", "stranger", "unreadable"]
 
 # Where what can be found out again is noted: nobody uses one that is damaged.
 _NOTES = ("scans", "unchanged", "verdicts")
@@ -30,7 +31,8 @@ class Damage:
     ----------
     what : str
         ``record``, ``blob``, ``file``, ``note`` (what was read of a blob, what a test came to, what a build
-        told), ``pin``, or ``stranger``: what no store writes there.
+        told), ``pin``, ``stranger``: what no store writes there, or ``unreadable``: a directory of which
+        nobody here can say what lies in it.
     id : str
         Layer key, blob digest or hex digest that the name stands for; empty where it is none.
     path : Path
@@ -101,7 +103,8 @@ def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Ver
             damages.append(Damage(what="file", id=shelf.name, path=file, problem=problem))
     notes, spoilt = _notes(store)
     damages += spoilt
-    damages += _without_blob(store, records, {path.name for path in blobs})
+    closed = {damage.path for damage in damages if damage.what == "unreadable"}
+    damages += _without_blob(store, records, {path.name for path in blobs}, closed)
     damages += [
         Damage(what="pin", id="", path=path, problem="it cannot be read: nobody knows what it keeps")
         for path in damaged_pins(store)
@@ -154,8 +157,9 @@ def _is_mended(store: Store, damage: Damage) -> bool:
 
 
 def _records(store: Store) -> tuple[list[LayerRecord], list[Damage]]:
-    records, damages = [], []
-    for path in sorted((store.root / "layers").glob("*/*")):
+    records: list[LayerRecord] = []
+    damages: list[Damage] = []
+    for path in _shelved(store.root / "layers", damages):
         key = f"sha256:{path.stem}"
         if not re.fullmatch(rf"{_HEX}\.json", path.name) or path.name[:2] != path.parent.name:
             damages.append(Damage(what="stranger", id="", path=path, problem="no store writes this here"))
@@ -177,9 +181,15 @@ def _records(store: Store) -> tuple[list[LayerRecord], list[Damage]]:
 
 def _notes(store: Store) -> tuple[int, list[Damage]]:
     """Hold the notes to their seals; return how many there are, and those that are damaged."""
-    paths = [path for name in _NOTES for path in sorted((store.root / name).rglob("*.json"))]
-    damages = []
-    for path in paths:
+    damages: list[Damage] = []
+    paths = [
+        Path(place, file)
+        for name in _NOTES
+        for place, _, files in os.walk(store.root / name, onerror=lambda error: _closed(error, damages))
+        for file in files
+        if file.endswith(".json")
+    ]
+    for path in sorted(paths):
         try:
             with open_regular(path) as stream:
                 check_sealed_line(stream.read().decode())
@@ -193,7 +203,7 @@ def _notes(store: Store) -> tuple[int, list[Damage]]:
 def _named(root: Path, damages: list[Damage]) -> list[Path]:
     """Return what has a digest for a name; the rest is nobody's."""
     found = []
-    for path in sorted(root.glob("*/*")):
+    for path in _shelved(root, damages):
         if path.name.startswith(".unverified-"):
             continue  # somebody is writing it, or was killed
         if re.fullmatch(_HEX, path.name) and path.name[:2] == path.parent.name:
@@ -201,6 +211,30 @@ def _named(root: Path, damages: list[Damage]) -> list[Path]:
         else:
             damages.append(Damage(what="stranger", id="", path=path, problem="no store writes this here"))
     return found
+
+
+def _shelved(root: Path, damages: list[Damage]) -> Iterator[Path]:
+    """Yield what lies two levels below a directory, by path; what cannot be listed is told."""
+    for shelf in _listed(root, damages):
+        if shelf.is_dir():
+            yield from _listed(shelf, damages)
+
+
+def _listed(directory: Path, damages: list[Damage]) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError as error:
+        _closed(error, damages)
+        return []
+
+
+def _closed(error: OSError, damages: list[Damage]) -> None:
+    """Note that a directory cannot be listed; one that is gone, or was never made, holds nothing."""
+    if not isinstance(error, FileNotFoundError):
+        path = Path(error.filename)
+        damages.append(
+            Damage(what="unreadable", id="", path=path, problem=f"it cannot be read: {error.strerror}")
+        )
 
 
 def _content(shelf: Path, damages: list[Damage]) -> Path | None:
@@ -213,7 +247,9 @@ def _content(shelf: Path, damages: list[Damage]) -> Path | None:
         )
         return None
     for path in held[1:]:
-        damages.append(Damage(what="stranger", id="", path=path, problem="a second file of one digest"))
+        # The same bytes may be locked under two names.
+        if _digest(path, lambda _: None)[1] != shelf.name:
+            damages.append(Damage(what="stranger", id="", path=path, problem="no locked file of this digest"))
     return held[0] if held else None
 
 
@@ -244,8 +280,12 @@ def _wrong(
     return f"its bytes have the digest {digest[:12]}…"
 
 
-def _without_blob(store: Store, records: list[LayerRecord], there: set[str]) -> Iterator[Damage]:
+def _without_blob(
+    store: Store, records: list[LayerRecord], there: set[str], closed: Set[Path]
+) -> Iterator[Damage]:
     for record in records:
+        if closed & {*store.blob_path(record.blob).parents}:
+            continue  # it may be there
         if record.blob.removeprefix("sha256:") not in there:
             path = store.record_path(record.key)
             if not path.exists():

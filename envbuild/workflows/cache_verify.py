@@ -34,7 +34,7 @@ class Checked:
     @property
     def sound(self) -> bool:
         """Whether nothing damaged is left in its place."""
-        return all(damage.what != "pin" and damage.path in self.moved for damage in self.verified.damages)
+        return all(damage.path in self.moved for damage in self.verified.damages)
 
     def users(self, damage: Damage) -> tuple[str, ...]:
         """Return the labels of what needs a damaged thing, sorted."""
@@ -47,6 +47,8 @@ class Checked:
         """Say what makes a damaged thing whole again."""
         if damage.what == "stranger":
             return "remove it"
+        if damage.what == "unreadable":
+            return "its owner can look, or let others (`chmod a+rX`)"
         if damage.what == "pin":
             return "remove it, and build or pin again what it was for: until then nothing is pruned"
         if damage.what == "note":
@@ -127,7 +129,8 @@ def verify_cache(settings: Settings, *, repair: bool) -> Checked:
     if repair and found.damages:
         try:
             # A pin is not put aside: what it kept would be free to go.
-            moved = put_aside(store, [damage for damage in found.damages if damage.what != "pin"])
+            kept = ("pin", "unreadable")
+            moved = put_aside(store, [damage for damage in found.damages if damage.what not in kept])
         except OSError as error:
             settings.emit(TaskFailed(task=task))
             raise MachineError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -9,6 +10,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -548,6 +550,45 @@ class TestVerify:
         locked_file(store, b"content")
         assert put_aside(store, damages) == []
         assert verify(store).damages == ()
+
+    @pytest.mark.parametrize("area", ["blobs", "blobs/sha256", "layers", "files/sha256", "scans"])
+    def test_what_cannot_be_listed_is_told_and_stays(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, area: str
+    ) -> None:
+        record = layer(store, "a")
+        locked_file(store, b"content")
+        store.directory("scans/5-ab/cd")
+        place = store.root / area
+        closed = next(place.iterdir())
+        listing, scanning = Path.iterdir, os.scandir
+
+        def refuse(path: str | Path) -> None:
+            if Path(path) == closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(closed))
+
+        def iterdir(path: Path) -> Any:
+            refuse(path)
+            return listing(path)
+
+        def scandir(path: str | Path) -> Any:
+            refuse(path)
+            return scanning(path)
+
+        monkeypatch.setattr(Path, "iterdir", iterdir)
+        monkeypatch.setattr(os, "scandir", scandir)
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.path) == ("unreadable", closed)
+        assert "Permission denied" in damage.problem
+        assert store.get(record.key) == record
+
+    def test_the_same_bytes_may_be_locked_under_two_names(self, store: Store) -> None:
+        path = locked_file(store, b"content")
+        other = path.with_name("zz")
+        other.write_bytes(b"content")
+        assert verify(store).damages == ()
+        other.write_bytes(b"contents")
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.path) == ("stranger", other)
 
     def test_needs_name_everybody(self) -> None:
         pins = [Pin(kind="image", name=name, keys=(key("a"),)) for name in ("/b", "/a")]

@@ -285,6 +285,25 @@ def test_verify_tells_who_suffers_and_what_mends_it(run: Run, image: Path, store
     assert store.get(key("a")) is None
 
 
+def test_what_cannot_be_read_is_not_called_whole(
+    run: Run, image: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = next((store.root / "layers").iterdir())
+    listing = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    code, out, err = run("verify", "--repair")
+    assert code == 4
+    assert f"unreadable {closed}: it cannot be read: Permission denied" in out + err
+    assert "its owner can look" in out + err
+    assert not (store.root / "quarantine").exists()
+
+
 def test_a_missing_blob_is_repaired_by_forgetting_its_record(run: Run, image: Path, store: Store) -> None:
     record = store.get(key("b"))
     assert record is not None
