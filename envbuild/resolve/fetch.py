@@ -30,6 +30,7 @@ from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
 from envbuild.system import clock, network
 from envbuild.system.files import copy
+from envbuild.system.leftovers import half_of
 from envbuild.system.redaction import redact
 
 __all__ = ["FileCache", "export", "fetch"]
@@ -121,11 +122,14 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
             target = to_dir / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if not _fits(target, pin):
-                part = target.with_name(f".unverified-{target.name}")
-                copy(cache.path(pin), part)
-                check(part, pin)
-                part.chmod(0o644)
-                part.replace(target)
+                part = half_of(target)
+                try:
+                    copy(cache.path(pin), part)
+                    check(part, pin)
+                    part.chmod(0o644)
+                    part.replace(target)
+                finally:
+                    part.unlink(missing_ok=True)
             lines.append(f"{pin.sha256}  {name}\n")
         (to_dir / "SHA256SUMS").write_text(
             "".join(sorted(lines, key=lambda line: line[66:])), encoding="utf-8"
