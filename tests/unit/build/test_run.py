@@ -261,7 +261,7 @@ class TestBuild:
     def test_an_interrupt_ends_what_runs_and_begins_nothing_more(
         self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        submitted, sent = threading.Event(), threading.Lock()
+        submitted, sent, both = threading.Event(), threading.Lock(), threading.Barrier(2)
 
         def waiting(*arguments: Any, **options: Any) -> Any:
             submitted.set()
@@ -269,6 +269,7 @@ class TestBuild:
 
         def hang() -> None:
             submitted.wait(10)
+            both.wait(10)
             if sent.acquire(blocking=False):
                 os.kill(os.getpid(), signal.SIGINT)  # the kernel gives it to the main thread
             if not process.run(["sleep", "60"], env=ENV).ok:
