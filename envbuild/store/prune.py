@@ -8,14 +8,14 @@ before its blob, so that nobody finds half of a layer.
 
 from __future__ import annotations
 
-import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.store.inventory import Item, items
-from envbuild.store.pins import Needs, pin_files
+from envbuild.store.pins import DIRECTORY, Needs
 from envbuild.store.store import Store
 from envbuild.system import clock
 from envbuild.system.leftovers import remove
@@ -56,7 +56,7 @@ class _Pruning:
     dry_run: bool
     now_s: float = field(default_factory=clock.epoch_s)
     needs: Needs = field(init=False)
-    seen: frozenset[tuple[str, int, int]] = field(init=False)
+    seen: frozenset[tuple[str, int]] = field(init=False)
     left: Counter[str] = field(default_factory=Counter)
     blobs: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
@@ -106,13 +106,15 @@ class _Pruning:
             return None
         return status.st_ino, status.st_mtime_ns
 
-    def _pins(self) -> frozenset[tuple[str, int, int]]:
-        found = set()
-        for path in pin_files(self.store):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                found.add((path.name, status.st_ino, status.st_mtime_ns))
-        return frozenset(found)
+    def _pins(self) -> frozenset[tuple[str, int]]:
+        """Return what changes with each pin that comes, goes or is written anew."""
+        directory = self.store.root / DIRECTORY
+        try:
+            with os.scandir(directory) as found:
+                entries = {(entry.name, entry.inode()) for entry in found}
+            return frozenset({*entries, (".", directory.stat().st_mtime_ns)})
+        except FileNotFoundError:
+            return frozenset()
 
 
 def prune(
