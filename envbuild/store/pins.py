@@ -187,14 +187,17 @@ def held(store: Store, identify: Callable[[Pin], str | None]) -> list[Held]:
         The image's digest that the file or installation of a pin bears now; None where there is
         none. May raise OSError where that cannot be told.
     """
-    found = []
-    for path in pin_files(store):
-        try:
-            pin, age_s = read_pin(path), clock.epoch_s() - path.stat().st_mtime
-        except (OSError, ValueError):
-            continue
-        found.append(Held(pin=pin, state=state_of(pin, identify, age_s=age_s), path=path))
-    return sorted(found, key=lambda each: (each.pin.label, each.path.name))
+    found = (look(path, identify) for path in pin_files(store))
+    return sorted(filter(None, found), key=lambda each: (each.pin.label, each.path.name))
+
+
+def look(path: Path, identify: Callable[[Pin], str | None]) -> Held | None:
+    """Return one pin, with what became of it; None where there is none that can be read."""
+    try:
+        pin, age_s = read_pin(path), clock.epoch_s() - path.stat().st_mtime
+    except (OSError, ValueError):
+        return None
+    return Held(pin=pin, state=state_of(pin, identify, age_s=age_s), path=path)
 
 
 def damaged_pins(store: Store) -> list[Path]:
@@ -278,9 +281,14 @@ def holding_files(store: Store, files: Iterable[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if path is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        release(path)
+
+
+def release(held: Path | None) -> None:
+    """Take back what `hold_build` returned."""
+    if held is not None:
+        with contextlib.suppress(OSError):
+            held.unlink()
 
 
 def freshen(store: Store, keys: Iterable[str]) -> None:

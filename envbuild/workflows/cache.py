@@ -9,7 +9,7 @@ from typing import Any
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.store.inventory import Item, areas, items
-from envbuild.store.pins import Held, Needs, damaged_pins, held, needs_of
+from envbuild.store.pins import Held, Needs, damaged_pins, held, look, needs_of
 from envbuild.store.prune import Pruned, forget, prune
 from envbuild.store.store import Store
 from envbuild.workflows.keeping import identify
@@ -212,8 +212,8 @@ def prune_cache(
         store.sweep()
         try:
             # What was built anew meanwhile has its pin under the same name.
-            still = {each.path for each in held(store, identify) if each.state == "gone"}
-            forget([each.path for each in gone if each.path in still])
+            again = (look(each.path, identify) for each in gone)
+            forget([each.path for each in again if each is not None and each.state == "gone"])
         except OSError as error:
             raise MachineError(
                 f"`{error.filename}` cannot be removed: {error.strerror}",

@@ -16,7 +16,7 @@ from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
-from envbuild.store.pins import Pin, hold_build, write_pin
+from envbuild.store.pins import Pin, hold_build, release, write_pin
 from envbuild.store.store import Store
 from envbuild.system.files import exists
 from envbuild.workflows.fetch import all_pins
@@ -25,13 +25,6 @@ from envbuild.workflows.fetch import all_pins
 def hold(plan: BuildPlan, lock: Lock, store: Store) -> Path | None:
     """Say that a build of this process is about to use a plan's layers; see `hold_build`."""
     return hold_build(store, keys=_keys(plan), files=_files(lock))
-
-
-def release(held: Path | None) -> None:
-    """Take back what `hold` returned."""
-    if held is not None:
-        with contextlib.suppress(OSError):
-            held.unlink()
 
 
 def keep_image(

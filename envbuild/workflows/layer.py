@@ -14,13 +14,13 @@ from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import Layer, key_of_data
 from envbuild.store import carried
 from envbuild.store.carried import Origin
-from envbuild.store.pins import freshen
+from envbuild.store.pins import freshen, release
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock, host
 from envbuild.system.files import copy, exists, is_below, is_directory, sha256, sync
 from envbuild.system.leftovers import own_name, sweep
 from envbuild.workflows.design import design
-from envbuild.workflows.keeping import hold, release
+from envbuild.workflows.keeping import hold
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.settings import Settings
 

@@ -94,3 +94,18 @@ def _copy_program(program: Path, tree: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             shutil.copy(path.resolve(), target)
+
+
+def fill(root: Path, entries: dict[str, str]) -> Path:
+    """Make a tree: path → content, ``/`` for a directory, ``-> target`` for a link."""
+    root.mkdir(parents=True)
+    for path, what in entries.items():
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if what == "/":
+            place.mkdir(exist_ok=True)
+        elif what.startswith("-> "):
+            place.symlink_to(what.removeprefix("-> "))
+        else:
+            place.write_text(what)
+    return root

@@ -16,21 +16,7 @@ from hypothesis import strategies as st
 
 from envbuild.build import debian
 from envbuild.store.tree import WHITEOUT, Tree, scan, stack
-
-
-def fill(root: Path, entries: dict[str, str]) -> Path:
-    """Make a tree: path → content, ``/`` for a directory, ``-> target`` for a link."""
-    root.mkdir(parents=True)
-    for path, what in entries.items():
-        place = root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if what == "/":
-            place.mkdir(exist_ok=True)
-        elif what.startswith("-> "):
-            place.symlink_to(what.removeprefix("-> "))
-        else:
-            place.write_text(what)
-    return root
+from tests.support.trees import fill
 
 
 def difference(tmp_path: Path, base: dict[str, str], now: dict[str, str]) -> Tree:
