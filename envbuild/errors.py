@@ -110,10 +110,8 @@ class ManyErrors(EnvbuildError):
 def of_system(error: OSError) -> EnvbuildError:
     """Return what to tell of a system's error that no room has put into words: which file, and why."""
     if error.filename is None:
-        # Nothing else is written without its name being told: help, and what typer says.
-        return MachineError(
-            f"standard output cannot be written: {error.strerror}", hint="free some space behind it"
-        )
+        hint = "free some space where the store, the outputs and temporary files lie"
+        return MachineError(f"a file cannot be written: {error.strerror}", hint=hint)
     problem = f"`{error.filename}`: {error.strerror}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return RequestError(problem, hint="name another path")
@@ -131,8 +129,13 @@ def raise_all(errors: Sequence[EnvbuildError]) -> None:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
-    near = get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else None
+    found = near(word, known)
+    return f"did you mean `{found[0]}`?" if found else None
+
+
+def near(word: str, known: Sequence[str]) -> list[str]:
+    """Return those of the known words that a word may have meant, the nearest first."""
+    return get_close_matches(word, known, n=max(len(known), 1), cutoff=0.6)
 
 
 def render(error: EnvbuildError) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError, raise_all
+from envbuild.image.around import changed_around
+from envbuild.image.contents import AGAIN
 from envbuild.image.sif import PartVerdict, verify_parts
 
 
 def check_parts(image: Path, *, read: Callable[[int], None] = lambda _: None) -> None:
-    """Refuse an image whose file systems are not, byte by byte, those that its manifest names.
+    """Refuse an image that is not, byte by byte, as it was written: its file systems, and what lies around.
 
     A verdict belongs to the manifest's digest: installed without this look, a
     damaged image would pass for the one that was tested.
@@ -23,7 +25,8 @@ def check_parts(image: Path, *, read: Callable[[int], None] = lambda _: None) ->
     Raises
     ------
     RequestError
-        A part is damaged, missing, or one that the manifest does not name; or it names none.
+        A part is damaged, missing, or one that the manifest does not name; or it names none. Or what lies
+        around them is not as it was written.
     """
     parts = verify_parts(image, advanced=read)
     at = Location(path=image)
@@ -33,15 +36,9 @@ def check_parts(image: Path, *, read: Callable[[int], None] = lambda _: None) ->
             at=at,
             hint="build it anew: `envbuild build SPEC`",
         )
-    raise_all(
-        [
-            RequestError(
-                _problem(part), at=at, hint="build the image again, or copy it again from where it came"
-            )
-            for part in parts
-            if not part.ok
-        ]
-    )
+    problems = [_problem(part) for part in parts if not part.ok]
+    problems += [f"the image was changed or damaged: {what}" for what in changed_around(image)]
+    raise_all([RequestError(problem, at=at, hint=AGAIN) for problem in problems])
 
 
 def _problem(part: PartVerdict) -> str:

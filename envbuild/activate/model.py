@@ -38,13 +38,13 @@ class VerdictNote:
     Attributes
     ----------
     state : str
-        ``passed``, ``failed``, ``absent`` (never tested), or ``stale`` (tested
-        on a host that has changed since, or on another one).
+        ``passed``, ``failed``, ``unproven`` (tested, and proven neither way), ``absent`` (never
+        tested), or ``stale`` (tested on a host that has changed since, or on another one).
     text : str
         When, with how many ranks, where; for people. May be empty.
     """
 
-    state: Literal["passed", "failed", "absent", "stale"]
+    state: Literal["passed", "failed", "unproven", "absent", "stale"]
     text: str = ""
 
     @property
@@ -53,6 +53,7 @@ class VerdictNote:
         words = {
             "passed": "passed",
             "failed": "FAILED",
+            "unproven": "not proven",
             "absent": "absent: this image was never tested here",
             "stale": "stale: tested on another host, or before this one changed",
         }[self.state]

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 from envbuild.build import settled
 from envbuild.build.keystore import KEYSTORE, make_certificates_timeless
@@ -91,6 +92,10 @@ TOUCHED = (
 """What is written or emptied in a root, relative to it."""
 
 
+class MmdebstrapError(BuildError):
+    """mmdebstrap failed: for the sake of a package, or of what it needs of the machine."""
+
+
 def make_root(
     debs: Mapping[Path, str],
     *,
@@ -115,8 +120,10 @@ def make_root(
 
     Raises
     ------
+    MmdebstrapError
+        It failed.
     BuildError
-        mmdebstrap failed.
+        A package is none, or the root cannot be unpacked.
     """
     with passable_directory() as work:
         repository = work / "repository"
@@ -132,16 +139,19 @@ def make_root(
             f"--architectures={architecture}",
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',
-            *(suite, str(tar), f"deb [trusted=yes] copy://{repository} ./"),
+            *(suite, str(tar), f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
         env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work)})
-        _run(argv, env=env, log=log, what="mmdebstrap could not install the packages")
+        try:
+            _run(argv, env=env, cwd=work, log=log, what="mmdebstrap could not install the packages")
+        except BuildError as error:
+            raise MmdebstrapError(error.problem, hint=error.hint) from None
         tree.mkdir(mode=0o755)
         argv = [
             *("tar", "--extract", f"--file={tar}", f"--directory={tree}", "--preserve-permissions"),
             *("--no-same-owner", "--exclude=./dev/*", "--numeric-owner"),
         ]
-        _run(argv, env=host.environment(), log=log, what="the root could not be unpacked")
+        _run(argv, env=host.environment(), cwd=work, log=log, what="the root could not be unpacked")
     settle(tree, texts)
 
 
@@ -224,8 +234,8 @@ def _control(deb: Path) -> str:
     return finished.stdout
 
 
-def _run(argv: Sequence[str], *, env: Mapping[str, str], log: Path, what: str) -> None:
-    finished = process.run(argv, env=env, log=log, timeout_s=1800)
+def _run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, what: str) -> None:
+    finished = process.run(argv, env=env, cwd=cwd, log=log, timeout_s=1800)
     if not finished.ok:
         raise step_failed(what, finished, log)
 

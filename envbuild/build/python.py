@@ -128,7 +128,7 @@ def install_wheels(
     for directory in (empty, target.parent):
         touch_place(directory)
     (root / "opt" / ".skeleton").rename(target)
-    _forget_where_wheels_came_from(root)
+    _forget_where_wheels_came_from(root / prefix.lstrip("/"))
     for tree in (empty, root):
         _tidy(tree)
     _subtract(root, scan(empty))
@@ -204,9 +204,9 @@ def _run(
     )
 
 
-def _forget_where_wheels_came_from(root: Path) -> None:
+def _forget_where_wheels_came_from(prefix: Path) -> None:
     """Remove uv's note of a wheel's file times, and its line in RECORD: no two machines share them."""
-    for note in sorted(root.rglob("*.dist-info/uv_cache.json")):
+    for note in sorted(prefix.glob("lib/python*/site-packages/*.dist-info/uv_cache.json")):
         note.unlink()
         record = note.with_name("RECORD")
         lines = record.read_text().splitlines(keepends=True)

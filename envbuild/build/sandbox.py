@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import BuildError, MachineError
+from envbuild.errors import BuildError
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, Bind
+from envbuild.system.apptainer import Apptainer, Bind, not_started
 
 # The base's guard refuses to start it without its upper layers. A step wants the base alone.
 _NO_GUARD = Bind(source=Path("/dev/null"), target="/.singularity.d/env/00-guard.sh")
@@ -64,6 +64,8 @@ class Sandbox:
         ------
         BuildError
             It failed: with its last lines, its log and the command to repeat it.
+        NotStartedError
+            Apptainer itself could not start: nothing is wrong with the step.
         """
         words = self.apptainer.command(
             self.root,
@@ -73,16 +75,12 @@ class Sandbox:
             overlays=self.overlays,
             cwd="/",
         )
-        finished = process.run(words, env=host.environment(), log=log, timeout_s=timeout_s)
+        # It opens the directory that it is started in, and ours may be closed to us.
+        finished = process.run(words, env=host.environment(), cwd=Path("/"), log=log, timeout_s=timeout_s)
         if finished.ok:
             return
-        if finished.code == 255 and "FATAL" in finished.stderr:
-            # Apptainer itself could not start: nothing is wrong with the step.
-            raise MachineError(
-                f"Apptainer cannot start a build step here\n{finished.last_lines(8)}\n"
-                f"repeat it: {finished.command}",
-                hint="user namespaces and /dev/fuse must be usable by ordinary users",
-            )
+        if (refusal := not_started(finished, "a build step")) is not None:
+            raise refusal
         raise step_failed(what, finished, log)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.errors import BuildError
+from envbuild.store.tree import DEEPEST
 from envbuild.system import process
 
 _CHUNK_BYTES = 1 << 20
@@ -55,7 +56,7 @@ class Limits:
 
     size_bytes: int = 32 << 30
     entries: int = 1_000_000
-    depth: int = 128
+    depth: int = DEEPEST
 
 
 class Writer:

@@ -21,7 +21,8 @@ def passable_directory() -> Iterator[Path]:
     """Yield a directory with an unguessable name that others may pass, not list.
 
     It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that
-    others can pass; gone afterwards.
+    others can pass, and whose name holds no ``%``, which apt reads as the
+    beginning of an escape; gone afterwards.
 
     Raises
     ------
@@ -30,7 +31,7 @@ def passable_directory() -> Iterator[Path]:
     """
     named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
     for parent in (*named, Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # the name is unguessable
-        if not _passable(parent.absolute()):
+        if "%" in str(parent.absolute()) or not _passable(parent.absolute()):
             continue
         try:
             path = private_directory(parent.absolute())

@@ -16,7 +16,7 @@ from envbuild.check.trial import Launch
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PartVerdict
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, Bind
+from envbuild.system.apptainer import Apptainer, Bind, not_started
 
 # Every base holds it, so the bind needs no overlay; and what MPI keeps there lands on a real disk,
 # not in the small tmpfs of a contained start.
@@ -98,22 +98,35 @@ def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
     ----------
     limit_s : float
         Wall-clock limit in seconds.
+
+    Raises
+    ------
+    NotStartedError
+        Apptainer started nothing: for the machine's sake, or for what is in the image.
     """
     argv = subject.apptainer.command(
         subject.image, ["/usr/bin/python3", "-I", "-", "/opt", *subject.manifest.imports], cwd="/"
     )
     source = Path(__file__).with_name("probe.py").read_bytes()
-    done = process.run(argv, env=host.environment(), timeout_s=limit_s, stdin=source)
+    # Apptainer opens the directory that it is started in, and ours may be closed to us.
+    done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=limit_s, stdin=source)
     try:
         facts = json.loads(done.stdout) if done.ok else None
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
+        if not done.timed_out and (refusal := not_started(done, subject.image.name)) is not None:
+            raise refusal
         why = (
             f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
         )
-        return [Finding("FAIL", "S1.imports", "facts of the image", "none", why)]
+        return [no_facts(why)]
     return judge.judge_probe(facts, asdict(subject.manifest))
+
+
+def no_facts(why: str) -> Finding:
+    """S1: the probe brought nothing back."""
+    return Finding("FAIL", "S1.imports", "facts of the image", "none", why)
 
 
 def judge_parts(parts: Sequence[PartVerdict], around: Sequence[str] = ()) -> Finding:

@@ -7,21 +7,27 @@ the same fingerprint; on any other it is stale.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuild.check.findings import Finding, counts
+from envbuild.check.findings import Finding, counts, summary
 from envbuild.check.report import Report
 from envbuild.errors import RequestError
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
+Outcome = Literal["passed", "failed", "unproven"]
+OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
+"""What a test can come to, in words for people."""
+
 RECORD_FORMAT = 2
 _LIMIT_BYTES = 1 << 20
+_UNPROVEN = "not proven: "
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -32,55 +38,58 @@ class Verdict:
     Attributes
     ----------
     state : str
-        ``passed``, ``failed``, or ``stale``: known only from hosts that differ from this one.
-    passed : bool
-        What the test came to where it was run.
+        The outcome, or ``stale``: known only from hosts that differ from this one.
+    outcome : str
+        What the test came to where it was run: ``passed``, ``failed``, or ``unproven``.
     ranks : int
         Processes (count).
     when : str
         ISO 8601, UTC.
     failed : tuple of str
         Ids of what failed.
+    unproven : str
+        Of one that proved nothing either way: what it saw, and why that is no proof.
     fingerprint : str
         ``sha256:…`` of the host's facts.
     changed : tuple of str
         Of a stale one, how that host differs: ``kernel: 6.1 there, 6.2 here``.
     """
 
-    state: Literal["passed", "failed", "stale"]
-    passed: bool
+    state: Outcome | Literal["stale"]
+    outcome: Outcome
     ranks: int
     when: str
     failed: tuple[str, ...]
     fingerprint: str
+    unproven: str = ""
     changed: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """When, with how many ranks, and what failed or changed; for people."""
+        """When, with how many ranks, and what failed, was not proven or changed; for people."""
         words = [f"{self.when}, {self.ranks} ranks, host {self.fingerprint[7:19]}"]
         if self.failed:
             words.append("failed: " + ", ".join(self.failed[:5]))
+        if self.unproven:
+            words.append(self.unproven)
         words += self.changed[:5]
         return "; ".join(words)
 
     def finding(self) -> Finding:
         """Return it as a line of a report; a stale one is STALE, whatever it was."""
-        status = {"passed": "PASS", "failed": "FAIL", "stale": "STALE"}[self.state]
+        status = {"passed": "PASS", "failed": "FAIL", "unproven": "SKIP", "stale": "STALE"}[self.state]
         hint = "" if self.state == "passed" else "run `envbuild test` on this host"
         return Finding(status, "V1", "passed on a host like this one", self.text, hint)
 
 
-def record(store_root: Path, report: Report) -> Path | None:
-    """Keep what a test came to, and return where; None where nothing was proven either way.
+def record(store_root: Path, report: Report) -> Path:
+    """Keep what a test came to, in the place of what an earlier one did, and return where.
 
     Raises
     ------
     RequestError
         The store cannot be written.
     """
-    if not report.passed and not report.failed:
-        return None
     path = _directory(store_root, report.digest) / f"{_hex(report.fingerprint)}.json"
     data = {
         "format": RECORD_FORMAT,
@@ -92,14 +101,20 @@ def record(store_root: Path, report: Report) -> Path | None:
         "when": report.when,
         "counts": counts(report.findings),
         "failed": list(report.failed),
+        "unproven": ""
+        if report.passed or report.failed
+        else summary(report.findings).removeprefix(_UNPROVEN),
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_directory(path.parent)
     except OSError as error:
         raise RequestError(
             f"`{path.parent}` cannot be made: {error.strerror}", hint="name a store with --store"
         ) from error
     files.write_atomically(path, sealed_line(json.dumps(data, indent=1, sort_keys=True)).encode())
+    # Another test may have put its own there meanwhile.
+    with contextlib.suppress(OSError):
+        files.open_to_group(path, path.parent)
     return path
 
 
@@ -130,9 +145,9 @@ def sentence(store_root: Path, digest: str, *, here: HostFingerprint | None = No
     if verdict is None:
         return "never tested here"
     if verdict.state == "stale":
-        outcome = "passed" if verdict.passed else "failed"
+        outcome = OUTCOMES[verdict.outcome]
         return f"stale: {outcome} on another host or before this one changed ({verdict.text})"
-    return f"{verdict.state} ({verdict.text})"
+    return f"{OUTCOMES[verdict.state]} ({verdict.text})"
 
 
 def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdict | None]:
@@ -153,16 +168,18 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
         if type(passed) is not bool or type(ranks) is not int or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
             return None
         failed = tuple(str(name) for name in data["failed"])
+        unproven = str(data.get("unproven", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
-    own: Literal["passed", "failed"] = "passed" if passed else "failed"
+    own: Outcome = "passed" if passed else "failed" if failed else "unproven"
     same = data["fingerprint"] == here.digest
     return Verdict(
         state=own if same else "stale",
-        passed=passed,
+        outcome=own,
         ranks=ranks,
         when=when,
         failed=failed,
+        unproven=unproven,
         fingerprint=data["fingerprint"],
         changed=() if same else _changes(facts, here.facts),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -20,9 +19,8 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say, say_lines
 
 if TYPE_CHECKING:
     from envbuild.workflows.again import Wanted
@@ -127,7 +125,7 @@ def _tell_built(built: Built, taken: Timings | None, *, json: bool) -> None:
     for form in built.written:
         say(form.to_text())
     if taken is not None:
-        say(taken.to_text())
+        say_lines(taken.to_text())
     if built.preflight.passed:
         _tell_next(data)
         return
@@ -145,4 +143,6 @@ def _tell(built: dict[str, Any]) -> None:
 
 
 def _tell_next(built: dict[str, Any]) -> None:
-    say(f"next: envbuild test {shlex.quote(built['image'])}")
+    from envbuild.workflows.words import typed  # noqa: PLC0415  # start-up time
+
+    say(f"next: envbuild test {typed(built['image'])}")

@@ -6,7 +6,13 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import JsonOption, StoreOption, amount, put, say, span
+from envbuild.cli.options import (
+    JsonOption,
+    StoreOption,
+    amount,
+    span,
+)
+from envbuild.cli.streams import put, say
 
 app = typer.Typer(
     help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
@@ -94,7 +100,7 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Take away what no image, thin installation, pin or build in progress needs."""
-    from envbuild.workflows.cache import prune_cache, to_json  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.cache import prune_cache, removed_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     settings = Settings.of(store=store, apptainer=None, recipes=None, site=None)
@@ -114,18 +120,15 @@ def prune(
         }
         put(to_json(data))
         return
-    for each in gone:
-        say(f"gone: {each.pin.label}")
-    for item in pruned.removed:
-        if item.kind in ("layer", "blob", "file"):
-            short = item.id.removeprefix("sha256:")[:12]
-            put(f"{item.kind} {short}  {item.size_bytes / 1e6:.1f} MB  {item.name}")
+    for line in removed_lines(pruned, gone):
+        put(line)
     for _, why in pruned.refused:
         say(f"not removed: {why}")
     if pruned.young:
         say(f"{len(pruned.young)} more are needed by nobody, and were used within {older_than}")
     verb = "would give" if dry_run else "gave"
-    say(f"{len(pruned.removed)} removed: that {verb} back {pruned.freed_bytes / 1e6:.1f} MB")
+    pins = f", and {len(gone)} pin{'s' * (len(gone) > 1)} of what is gone" if gone else ""
+    say(f"{len(pruned.removed)} removed{pins}: that {verb} back {pruned.freed_bytes / 1e6:.1f} MB")
 
 
 @app.command("pin")

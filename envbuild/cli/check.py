@@ -16,9 +16,8 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
     lending,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say_lines
 
 
 class Runtime(enum.Enum):
@@ -55,5 +54,5 @@ def command(
         checked = check_image(image, settings, lend=lend, shifter=shifter, srun=srun)
     if json:
         put(checked.to_json())
-    say(checked.to_text())
+    say_lines(checked.to_text())
     raise typer.Exit(0 if checked.passed else 4)

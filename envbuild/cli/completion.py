@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import put
+from envbuild.cli.streams import put
 
 VARIABLE = "_ENVBUILD_COMPLETE"
 

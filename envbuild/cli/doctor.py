@@ -6,7 +6,13 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import ApptainerOption, JsonOption, SiteOption, StoreOption, put
+from envbuild.cli.options import (
+    ApptainerOption,
+    JsonOption,
+    SiteOption,
+    StoreOption,
+)
+from envbuild.cli.streams import put
 
 
 def command(

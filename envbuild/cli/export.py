@@ -8,7 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import ImageArgument, JsonOption, put, say
+from envbuild.cli.options import ImageArgument, JsonOption
+from envbuild.cli.streams import put, say
 
 
 class Format(enum.Enum):
@@ -32,7 +33,7 @@ def command(
     image: ImageArgument,
     form: Annotated[Format, typer.Option("--format", help="What to write.", show_default=False)],
     output: Annotated[
-        Path,
+        str,  # a path would lose a slash at its end
         typer.Option(
             "-o", "--output", metavar="PATH", help="The file; for shifter a directory.", show_default=False
         ),
@@ -48,10 +49,12 @@ def command(
     """Write an image in another form: for Charliecloud, Shifter, sites without overlay, or to audit."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.export import export_one, to_json  # noqa: PLC0415
+    from envbuild.workflows.places import file_named  # noqa: PLC0415
 
+    place = Path(output) if form is Format.SHIFTER else file_named(output)
     with listening(json=json) as emit:
         written = export_one(
-            image, form.value, output, emit, compression=compression.value if compression else None
+            image, form.value, place, emit, compression=compression.value if compression else None
         )
     if json:
         put(to_json([written]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +15,8 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say
 
 
 def command(
@@ -36,6 +34,7 @@ def command(
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.fetch import fetch_spec  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
+    from envbuild.workflows.words import typed  # noqa: PLC0415
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
@@ -43,4 +42,4 @@ def command(
     if json:
         put(json_text.dumps({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes}))
     say(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    say(f"next: envbuild build {shlex.quote(str(spec))} --offline --from {shlex.quote(str(to))}")
+    say(f"next: envbuild build {typed(spec)} --offline --from {typed(to)}")

@@ -7,7 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import JsonOption, RecipesOption, put, say
+from envbuild.cli.options import JsonOption, RecipesOption
+from envbuild.cli.streams import put, say
 
 
 def command(
@@ -16,7 +17,7 @@ def command(
         typer.Argument(metavar="FILE", help="A definition file or Dockerfile.", show_default=False),
     ],
     output: Annotated[
-        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
         typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there.", show_default=False),
     ] = None,
     recipes: RecipesOption = None,
@@ -24,8 +25,11 @@ def command(
 ) -> None:
     """Propose a spec for what a file of others makes, and tell line by line what it cannot say."""
     from envbuild.workflows.import_def import import_definition  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.places import file_named  # noqa: PLC0415
+    from envbuild.workflows.words import typed  # noqa: PLC0415
 
-    imported = import_definition(source, tuple(recipes or ()), output=output)
+    place = None if output is None else file_named(output)
+    imported = import_definition(source, tuple(recipes or ()), output=place)
     for line in imported.to_lines():
         say(line)
     if json:
@@ -33,4 +37,4 @@ def command(
     elif output is None:
         put(imported.text)
     if output is not None:
-        say(f"next: envbuild lock {output}")
+        say(f"next: envbuild lock {typed(output)}")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from envbuild.cli import values
-from envbuild.cli.options import RecipesOption, say
+from envbuild.cli.options import RecipesOption
 from envbuild.cli.sinks import neutral
+from envbuild.cli.streams import say, say_lines
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, render
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def command(
     it is written.
     """
     from envbuild.workflows.init import Wanted, offers, place_of, write  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.words import typed  # noqa: PLC0415
 
     path = place_of(place)
     there = offers(recipes or ())
@@ -108,7 +110,7 @@ def command(
         wanted = _ask_all(wanted, there, path)
     for written in write(path, there.draft(wanted, path, schema=schema), schema=schema):
         say(f"{written}: written")
-    say(f"next: envbuild build {path}")
+    say(f"next: envbuild build {typed(path)}")
 
 
 def _ask_all(wanted: Wanted, there: Offers, path: Path) -> Wanted:
@@ -180,7 +182,7 @@ def _ask(what: str, default: str, check: Callable[[str], tuple[str, ...]]) -> tu
         try:
             return check(line.strip() or default)
         except EnvbuildError as error:
-            say("\n".join(neutral(line) for line in render(error).rstrip().split("\n")))
+            say_lines("\n".join(neutral(line) for line in render(error).rstrip().split("\n")))
 
 
 def _words(text: str) -> list[str]:

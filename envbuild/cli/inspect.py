@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption, put
+from envbuild.cli.options import (
+    ApptainerOption,
+    ImageArgument,
+    JsonOption,
+    StoreOption,
+)
+from envbuild.cli.streams import put
 
 
 def command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import shlex
 from typing import Annotated, Optional
 
 import typer
@@ -18,8 +17,8 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
     lending,
-    put,
 )
+from envbuild.cli.streams import put
 from envbuild.errors import RequestError
 
 
@@ -52,6 +51,7 @@ def command(
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.launch import launch, launch_line  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
+    from envbuild.workflows.words import quoted  # noqa: PLC0415
 
     if not words:
         raise RequestError(
@@ -67,6 +67,6 @@ def command(
             settings=settings,
         )
     if dry_run:
-        put(json_text.dumps(line) if json else shlex.join(line))
+        put(json_text.dumps(line) if json else " ".join(map(quoted, line)))
     else:
         launch(line)

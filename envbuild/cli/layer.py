@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json as json_text
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import JsonOption, RecipesOption, SiteOption, SpecArgument, StoreOption, put, say
+from envbuild.cli.options import (
+    JsonOption,
+    RecipesOption,
+    SiteOption,
+    SpecArgument,
+    StoreOption,
+)
+from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError, raise_all
 
 app = typer.Typer(
@@ -41,6 +47,7 @@ def export(
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.layer import export_layers  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
+    from envbuild.workflows.words import typed  # noqa: PLC0415
 
     if not to:
         raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
@@ -50,7 +57,7 @@ def export(
     if json:
         put(json_text.dumps(moved.to_data()))
     say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    say(f"next: carry {shlex.quote(to)}, the spec and its lock; there, `envbuild layer import DIR`")
+    say(f"next: carry {typed(to)}, the spec and its lock; there, `envbuild layer import DIR`")
 
 
 @app.command("import")

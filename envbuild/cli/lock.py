@@ -15,9 +15,8 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say
 
 
 def command(

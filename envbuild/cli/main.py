@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -37,10 +38,11 @@ from envbuild.cli import (
     sbom,
     schema,
     site,
+    streams,
     test,
 )
 from envbuild.cli.sinks import neutral
-from envbuild.errors import EnvbuildError, RequestError, of_system, render
+from envbuild.errors import EnvbuildError, MachineError, RequestError, of_system, render
 
 app = typer.Typer(
     name="envbuild",
@@ -121,12 +123,12 @@ _RESUMED = ("build", "lock", "fetch")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
+    streams.prepare()
     completion.prepare()
     # A command reads a lot and soon ends: looking for garbage so often would be a tenth of what it computes.
     gc.set_threshold(_YOUNG)
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as ended:
         if isinstance(ended, SystemExit) and not isinstance(ended.__context__, BrokenPipeError):
             raise
@@ -137,8 +139,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _refuse_nowhere(words: Sequence[str]) -> None:
+    """Refuse to work in a directory that has been removed: a relative path means nothing there."""
+    own = set(itertools.takewhile(lambda word: word != "--", words))
+    if completion.VARIABLE in os.environ or {"-h", "--help"} & own or words[:1] in ([], ["--version"]):
+        return
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise MachineError(
+            "the working directory is gone: somebody removed it",
+            hint="go to one that is there (`cd`), and run it again",
+        ) from error
+
+
 def _run(words: Sequence[str]) -> int:
     try:
+        _refuse_nowhere(words)
         code = app(args=words, standalone_mode=False, prog_name="envbuild")
         if code == 130:
             raise KeyboardInterrupt  # what typer has made of it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +19,8 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
     lending,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
@@ -61,6 +59,7 @@ def install(
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.module import install_module  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
+    from envbuild.workflows.words import quoted, typed  # noqa: PLC0415
 
     where = _root(root)
     with listening(json=json) as emit:
@@ -76,7 +75,7 @@ def install(
     if json:
         put(json_text.dumps(installed.to_data()))
     say(f"{installed.modulefile}: installed")
-    use, load = shlex.quote(str(installed.modulefiles)), shlex.quote(installed.module)
+    use, load = typed(installed.modulefiles), quoted(installed.module)
     say(f"next: module use {use} && module load {load}")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from envbuild.cli import values
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
     from envbuild.workflows.hosting import Lend
@@ -143,28 +142,3 @@ def lending(mpi: Mpi, fabric: Mpi) -> Lend:
     from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
 
     return Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
-
-
-def say(text: str) -> None:
-    """Write a line for people: to standard error, since standard output carries data only."""
-    sys.stderr.write(text + "\n")
-
-
-def put(text: str) -> None:
-    """Write data to standard output.
-
-    Raises
-    ------
-    MachineError
-        It cannot be written: the disk behind it is full, say.
-    """
-    try:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise MachineError(
-            f"standard output cannot be written: {error.strerror}",
-            hint="free some space behind it, or write elsewhere",
-        ) from error

@@ -8,7 +8,8 @@ from typing import Annotated, Optional
 import typer
 
 from envbuild.cli import values
-from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption, put, say
+from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption
+from envbuild.cli.streams import put, say_lines
 from envbuild.errors import raise_all
 
 app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, rich_markup_mode=None)
@@ -113,7 +114,7 @@ def new(
     """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it."""
     from envbuild.workflows.recipe_new import new_recipe  # noqa: PLC0415  # start-up time
 
-    say(new_recipe(name, version, directory, distribution=distribution, module=module))
+    say_lines(new_recipe(name, version, directory, distribution=distribution, module=module))
 
 
 @app.callback()

@@ -13,9 +13,8 @@ from envbuild.cli.options import (
     RecipesOption,
     SiteOption,
     StoreOption,
-    put,
-    say,
 )
+from envbuild.cli.streams import put, say_lines
 
 
 def command(
@@ -38,6 +37,6 @@ def command(
         found = reproduce_image(image, settings, sources=tuple(sources or ()), offline=offline)
     if json:
         put(found.to_json())
-    say(found.to_text())
+    say_lines(found.to_text())
     if not found.same:
         raise typer.Exit(4)

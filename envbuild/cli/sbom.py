@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import ImageArgument, put, say
+from envbuild.cli.options import ImageArgument
+from envbuild.cli.streams import put, say
 
 
 def command(
     image: ImageArgument,
     output: Annotated[
-        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
         typer.Option(
             "-o",
             "--output",
@@ -24,9 +24,10 @@ def command(
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
-    from envbuild.workflows.sbom import write_sbom  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.places import file_named  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.sbom import write_sbom  # noqa: PLC0415
 
-    text = write_sbom(image, output)
+    text = write_sbom(image, None if output is None else file_named(output))
     if output is None:
         put(text)
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import put
+from envbuild.cli.streams import put
 
 
 class Kind(enum.Enum):

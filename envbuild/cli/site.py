@@ -9,7 +9,8 @@ from typing import Annotated, Optional
 import typer
 
 from envbuild.cli import values
-from envbuild.cli.options import JsonOption, put, say
+from envbuild.cli.options import JsonOption
+from envbuild.cli.streams import put, say
 from envbuild.errors import raise_all
 
 _HELP = "Machines, described so that images fit them."
@@ -52,7 +53,7 @@ def show(
 @app.command("probe")
 def probe(
     output: Annotated[
-        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
         typer.Option(
             "--output",
             "-o",
@@ -70,10 +71,11 @@ def probe(
 ) -> None:
     """Draft a site file of what can be seen here."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
+    from envbuild.workflows.places import file_named  # noqa: PLC0415
     from envbuild.workflows.sites import probe_machine  # noqa: PLC0415
 
     with listening(json=False):
-        text = probe_machine(output=output, mpi=tuple(mpi or ()))
+        text = probe_machine(output=None if output is None else file_named(output), mpi=tuple(mpi or ()))
     if output is None:
         put(text)
     else:

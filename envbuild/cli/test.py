@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -18,10 +17,9 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
     lending,
-    put,
-    say,
     seconds,
 )
+from envbuild.cli.streams import put, say_lines
 
 
 class Starts(enum.Enum):
@@ -50,7 +48,7 @@ def command(
         ),
     ] = None,
     report: Annotated[
-        Optional[Path],  # noqa: UP045
+        Optional[str],  # noqa: UP045  # a path would lose a slash at its end
         typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
     ] = None,
     launcher: Annotated[
@@ -67,9 +65,11 @@ def command(
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
     from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.cli.listen import listening  # noqa: PLC0415
+    from envbuild.workflows.places import file_named  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
     from envbuild.workflows.test import test_image, write_report  # noqa: PLC0415
 
+    place = None if report is None else file_named(report)
     timeout_s = None if timeout is None else seconds(timeout)
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
@@ -78,13 +78,13 @@ def command(
             ranks=ranks,
             timeout_s=timeout_s,
             settings=settings,
-            report=report,
+            report=place,
             lend=lending(mpi, fabric),
             srun=launcher is Starts.SRUN,
         )
     if json:
         put(to_json(result))
-    say(render_lines(result))
-    if report is not None:
-        write_report(report, result)
+    say_lines(render_lines(result))
+    if place is not None:
+        write_report(place, result)
     raise typer.Exit(0 if result.passed else 4)

@@ -18,6 +18,8 @@ from envbuild.doctor.model import Directory, Machine, Runtime
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import apptainer, clock, host, process, tools
 from envbuild.system.apptainer_conf import configuration
+from envbuild.system.exposure import is_open_to_all
+from envbuild.system.files import is_shared
 from envbuild.system.survey import Survey
 
 _PROGRAMS = (
@@ -25,6 +27,7 @@ _PROGRAMS = (
     "unsquashfs",
     "mmdebstrap",
     "apt-get",
+    "gpgv",
     "ldd",
     "unshare",
     "newuidmap",
@@ -34,6 +37,8 @@ _PROGRAMS = (
     "fuse-overlayfs",
     "srun",
 )
+# What does the same: apt takes any of them.
+_ALSO = {"gpgv": ("gpgv2", "gpgv1", "sqv")}
 # Where Apptainer keeps tools of its own, seen from its prefix.
 _OWN_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
 _TRY_S = 20.0
@@ -53,10 +58,7 @@ def look(*, store: Path, named: Path | None, survey: Survey | None = None) -> Ma
     """
     machine = survey or Survey()
     runtime = _runtime(named, machine)
-    programs = {name: machine.program(name) or "" for name in _PROGRAMS}
-    programs |= {name: path for name, path in _beside(runtime, machine).items() if not programs[name]}
-    with contextlib.suppress(EnvbuildError):
-        programs["uv"] = str(tools.locate("uv"))
+    programs, broken = _programs(runtime, machine)
     user = host.user()
     return Machine(
         user=user,
@@ -65,6 +67,7 @@ def look(*, store: Path, named: Path | None, survey: Survey | None = None) -> Ma
         architecture=machine.architecture,
         kernel=_kernel(machine.text("/proc/sys/kernel/osrelease")),
         programs=programs,
+        broken=broken,
         runtime=runtime,
         store=directory(store, machine),
         temporary=directory(_temporary(machine.variables), machine),
@@ -107,7 +110,10 @@ def directory(path: Path, machine: Survey) -> Directory:
         # File systems that make inodes as they go tell of none.
         free_inodes=status.f_favail if status.f_files else -1,
         passable=_passable(there),
-        shared=there == path and (foreign or bool(mode.st_mode & stat.S_IWGRP)),
+        shared=there == path
+        and (foreign or bool(mode.st_mode & stat.S_IWGRP))
+        and not is_shared(mode.st_mode),
+        open_to_all=is_open_to_all(path),
         hard_links=links,
         locks=locks,
         attributes=attributes,
@@ -126,6 +132,22 @@ def _runtime(named: Path | None, machine: Survey) -> Runtime:
         return Runtime()
     conf = configuration(found.buildcfg(), machine)
     return Runtime(path=str(found.program), version=found.version, setuid=conf.starter, overlay=conf.overlay)
+
+
+def _programs(runtime: Runtime, machine: Survey) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the programs that are here and start, and those that do not, each with its path."""
+    found = {}
+    for name in _PROGRAMS:
+        paths = map(machine.program, (name, *_ALSO.get(name, ())))
+        found[name] = next((path for path in paths if path), "")
+    found |= {name: path for name, path in _beside(runtime, machine).items() if not found[name]}
+    broken = {name: path for name, path in found.items() if path and not machine.starts(path)}
+    with contextlib.suppress(EnvbuildError):
+        # It came with envbuild, whichever machine is looked at.
+        found["uv"] = str(tools.locate("uv"))
+        if not Survey().starts(found["uv"]):
+            broken["uv"] = found["uv"]
+    return {name: "" if name in broken else path for name, path in found.items()}, broken
 
 
 def _beside(runtime: Runtime, machine: Survey) -> dict[str, str]:

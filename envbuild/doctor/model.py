@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-VERBS = ("lock", "fetch", "build", "check", "test", "launch", "module", "export", "site", "cache")
+VERBS = (
+    *("init", "lock", "fetch", "plan", "build", "check", "test", "launch", "module", "export", "layer"),
+    *("import-def", "inspect", "reproduce", "sbom", "cache", "doctor", "recipes", "site", "schema"),
+    "completion",
+)
+"""All of the command, in the order of its help."""
 
 Weight = Literal["blocks", "hampers"]
 
@@ -30,7 +35,10 @@ class Directory:
     passable : bool
         Whether other users' processes can pass through.
     shared : bool
-        Whether it is another's, or a group may write to it.
+        Whether it is another's, or a group may write to it, and the umask decides on what the group may do
+        with what is new there.
+    open_to_all : bool
+        Whether everybody may write to it, or to what a store keeps layers in.
     hard_links, locks, attributes : bool
         Whether its file system has them, as far as it could be tried.
     """
@@ -43,6 +51,7 @@ class Directory:
     free_inodes: int = -1
     passable: bool = True
     shared: bool = False
+    open_to_all: bool = False
     hard_links: bool = True
     locks: bool = True
     attributes: bool = True
@@ -88,7 +97,9 @@ class Machine:
     kernel : tuple of int
         Its version, as far as it is numbers.
     programs : mapping of str to str
-        Program → its path; empty where it is not here.
+        Program → its path; empty where it is not here, or cannot be started.
+    broken : mapping of str to str
+        Program that is here and cannot be started → its path.
     user_namespaces : bool
         Whether this user may make one.
     subordinate_ids : int
@@ -117,8 +128,12 @@ class Machine:
         Whether the configuration forbids any index.
     debian_sources : int
         Entries that apt has here (count).
-    unread : tuple of str
-        What is wrong with configurations that cannot be read.
+    unread : mapping of str to str
+        What is wrong with the configuration of pip, uv or apt that cannot be read → what mends it.
+    site_unread : mapping of str to str
+        The same of the site file.
+    site_named : bool
+        Whether the site was named; if not, it is the user's or the machine's own.
     unreachable : mapping of str to str
         Address, credentials hidden → why; empty unless it was asked for.
     """
@@ -129,6 +144,7 @@ class Machine:
     architecture: str = "amd64"
     kernel: tuple[int, ...] = (6, 1)
     programs: Mapping[str, str]
+    broken: Mapping[str, str] = field(default_factory=dict)
     runtime: Runtime
     store: Directory
     temporary: Directory
@@ -146,7 +162,9 @@ class Machine:
     index: str = ""
     no_index: bool = False
     debian_sources: int = 1
-    unread: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    site_unread: Mapping[str, str] = field(default_factory=dict)
+    site_named: bool = False
     unreachable: Mapping[str, str] = field(default_factory=dict)
 
 

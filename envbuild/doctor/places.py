@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from envbuild.doctor.model import Directory, Finding, Machine, yours
+from envbuild.system.exposure import closing
 
 # What a build of the example needs beside what it keeps, measured: 6 GB; a store of it 3 GB.
 NEEDED_TEMPORARY_BYTES = 8_000_000_000
@@ -26,14 +28,18 @@ def _store(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "store.read-only",
             "blocks",
-            ("fetch", "build"),
+            ("fetch", "build", "layer"),
             f"the store `{store.path}` cannot be written",
             "layers and files are kept there; only images whose layers are all in it can be composed",
             elsewhere,
         )
         return
     yield from _room(
-        "store", store, NEEDED_STORE_BYTES, f"`envbuild cache prune`, or {elsewhere}", ("fetch", "build")
+        "store",
+        store,
+        NEEDED_STORE_BYTES,
+        f"`envbuild cache prune`, or {elsewhere}",
+        ("fetch", "build", "layer"),
     )
     if not store.hard_links:
         yield yours(
@@ -62,6 +68,11 @@ def _store(machine: Machine) -> Iterator[Finding]:
             "a finished root with file capabilities (`base-images` of kind tar) is unpacked without them",
             elsewhere,
         )
+    yield from _sharing(machine)
+
+
+def _sharing(machine: Machine) -> Iterator[Finding]:
+    store = machine.store
     if store.shared and machine.umask & 0o070:
         yield yours(
             "store.umask",
@@ -69,7 +80,17 @@ def _store(machine: Machine) -> Iterator[Finding]:
             ("fetch", "build", "cache"),
             f"the umask is {machine.umask:03o}, and the store `{store.path}` is shared",
             "the group cannot use what you add: it builds and fetches the same again, or fails",
-            "`umask 002` before envbuild",
+            "`umask 002` before envbuild; or its owner, for every umask,"
+            f" `find {shlex.quote(store.path)} -type d -exec chmod g+rwxs {{}} +`",
+        )
+    if store.open_to_all:
+        yield yours(
+            "store.open-to-all",
+            "hampers",
+            ("build", "layer", "module"),
+            f"everybody on this machine may write to the store `{store.path}`",
+            "whoever changes a layer there decides what images hold",
+            f"`{closing(store.path)}`",
         )
 
 
@@ -80,7 +101,7 @@ def _temporary(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "tmp.read-only",
             "blocks",
-            ("build",),
+            ("build", "reproduce"),
             f"`{place.path}` cannot be written",
             "builds work there",
             elsewhere,
@@ -90,7 +111,7 @@ def _temporary(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "tmp.not-passable",
             "hampers",
-            ("build",),
+            ("build", "reproduce"),
             f"other users' processes cannot pass through `{place.path}`",
             "subordinate ids do a build's work: /var/tmp or /tmp is taken instead",
             f"{elsewhere}, all of whose parents have mode 0711 or more",
@@ -99,7 +120,7 @@ def _temporary(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "tmp.no-exec",
             "blocks",
-            ("build",),
+            ("build", "reproduce"),
             f"nothing can be started below `{place.path}` (noexec)",
             "packages' own scripts run there",
             elsewhere,
@@ -108,12 +129,12 @@ def _temporary(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "tmp.network",
             "hampers",
-            ("build", "test"),
+            ("build", "reproduce", "test"),
             f"`{place.path}` is on a network file system ({place.file_system})",
             "roots of many small files are slow there, and subordinate ids may be refused",
             elsewhere,
         )
-    yield from _room("tmp", place, NEEDED_TEMPORARY_BYTES, elsewhere, ("build",))
+    yield from _room("tmp", place, NEEDED_TEMPORARY_BYTES, elsewhere, ("build", "reproduce"))
 
 
 def _room(name: str, place: Directory, needed: int, mend: str, verbs: tuple[str, ...]) -> Iterator[Finding]:

@@ -14,7 +14,14 @@ _OVERLAY_KERNEL = (5, 11)
 _FIRST_YEAR = 2026
 
 RUN = ("test", "launch", "module")
-_OF_TEXT = ("lock", "build", "test", "launch")
+# What asks archives and indexes; a build from a lock need not.
+RESOLVE = ("lock", "fetch", "plan")
+# A layer is made by the first as by the second.
+MAKE = ("build", "reproduce")
+_LOCK = (*RESOLVE, *MAKE)
+_OF_TEXT = ("lock", *MAKE, "test", "launch")
+# What reads the site file, whether it was named or is the user's or the machine's own.
+_SITE = ("init", *RESOLVE, "build", *RUN, "layer", "site")
 _ADMINISTRATOR = "an administrator"
 _CARRIED = "; without, `envbuild layer import` takes layers that were finished elsewhere"
 
@@ -22,18 +29,19 @@ _CARRIED = "; without, `envbuild layer import` takes layers that were finished e
 _PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "mksquashfs": (
         "squashfs-tools",
-        ("build", "export", "lock"),
+        (*_LOCK, "export"),
         "every layer is a squashfs, and a lock names the tool",
     ),
-    "unsquashfs": ("squashfs-tools", ("build", "export"), "layers are merged and exported with it"),
+    "unsquashfs": ("squashfs-tools", (*MAKE, "export"), "layers are merged and exported with it"),
     "mmdebstrap": (
         "mmdebstrap",
-        ("build", "lock"),
+        _LOCK,
         "it makes the roots of Debian bases, and a lock names it",
     ),
-    "apt-get": ("apt", ("build", "lock"), "it resolves Debian packages"),
-    "ldd": ("libc-bin", ("build", "lock"), "it tells which compression library mksquashfs loads"),
-    "unshare": ("util-linux", ("build",), "mmdebstrap works in a user namespace"),
+    "apt-get": ("apt", _LOCK, "it resolves Debian packages, and mmdebstrap installs them with it"),
+    "gpgv": ("gpgv", RESOLVE, "apt checks with it who signed an archive"),
+    "ldd": ("libc-bin", _LOCK, "it tells which compression library mksquashfs loads"),
+    "unshare": ("util-linux", MAKE, "mmdebstrap works in a user namespace"),
 }
 
 
@@ -66,7 +74,7 @@ def concerning(found: Sequence[Finding], verb: str) -> list[Finding]:
 def _runtime(machine: Machine) -> Iterator[Finding]:
     runtime = machine.runtime
     why = "images are built in it, tested in it and started by it"
-    verbs = ("build", *RUN)
+    verbs = (*MAKE, *RUN)
     mend = f"install Apptainer 1.3 or newer{_setup(machine)}, or name one with --apptainer PATH"
     if not runtime.path:
         yield _finding("apptainer.missing", "blocks", verbs, "there is no Apptainer", why, mend, machine)
@@ -91,26 +99,36 @@ def _runtime(machine: Machine) -> Iterator[Finding]:
 def _programs(machine: Machine) -> Iterator[Finding]:
     for name, (package, verbs, why) in _PROGRAMS.items():
         if not machine.programs.get(name):
-            mend = f"install {package}{_setup(machine)}"
-            yield _finding(
-                f"program.{name}", "blocks", verbs, f"`{name}` is not on this machine", why, mend, machine
-            )
+            yield _program(name, verbs, why, f"install {package}", machine)
     if not machine.programs.get("uv"):
-        why = "it resolves and installs Python packages"
-        yield Finding(
-            id="program.uv",
-            weight="blocks",
-            verbs=("lock", "fetch", "build"),
-            problem="`uv` is not on this machine, and did not come with envbuild",
-            why=why,
-            mend="`python3 -m pip install uv` in envbuild's environment",
-            by="you",
+        path = machine.broken.get("uv")
+        again = " --force-reinstall" if path else ""
+        yield yours(
+            "program.uv",
+            "blocks",
+            _LOCK,
+            f"`{path}` cannot be started"
+            if path
+            else "`uv` is not on this machine, and did not come with envbuild",
+            "it resolves and installs Python packages",
+            f"`python3 -m pip install{again} uv` in envbuild's environment",
         )
+
+
+def _program(name: str, verbs: tuple[str, ...], why: str, mend: str, machine: Machine) -> Finding:
+    path = machine.broken.get(name)
+    if path:
+        # The first that PATH leads to is taken, as everywhere.
+        problem = f"`{path}` cannot be started"
+        mend = f"take it out of PATH, or see that it is a program for this machine; or {mend}"
+        return yours(f"program.{name}", "blocks", verbs, problem, why, mend)
+    problem, mend = f"`{name}` is not on this machine", f"{mend}{_setup(machine)}"
+    return _finding(f"program.{name}", "blocks", verbs, problem, why, mend, machine)
 
 
 def _namespaces(machine: Machine) -> Iterator[Finding]:
     if not machine.user_namespaces and not machine.root:
-        verbs = ("build",) if machine.runtime.setuid else ("build", *RUN)
+        verbs = MAKE if machine.runtime.setuid else (*MAKE, *RUN)
         yield Finding(
             id="user-namespaces.forbidden",
             weight="blocks",
@@ -128,7 +146,7 @@ def _namespaces(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             id="user-namespaces.subordinate-ids",
             weight="blocks",
-            verbs=("build",),
+            verbs=MAKE,
             problem=f"`{machine.user}` has {machine.subordinate_ids} subordinate ids, of {SUBORDINATE_IDS}",
             why="the users and groups of a Debian root are mapped to them",
             mend=f"`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}`, with a"
@@ -138,22 +156,13 @@ def _namespaces(machine: Machine) -> Iterator[Finding]:
     for name in ("newuidmap", "newgidmap"):
         if not machine.root and not machine.programs.get(name):
             why = "it maps subordinate ids into a user namespace"
-            mend = f"install uidmap{_setup(machine)}"
-            yield _finding(
-                f"program.{name}",
-                "blocks",
-                ("build",),
-                f"`{name}` is not on this machine",
-                why,
-                mend,
-                machine,
-            )
+            yield _program(name, MAKE, why, "install uidmap", machine)
 
 
 def _fuse(machine: Machine) -> Iterator[Finding]:
     if machine.runtime.setuid:
         return
-    verbs = ("build", *RUN)
+    verbs = (*MAKE, *RUN)
     if not machine.fuse:
         yield Finding(
             id="fuse.device",
@@ -182,7 +191,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "machine.architecture",
             "blocks",
-            ("lock", "build"),
+            _LOCK,
             f"this machine is {machine.architecture}",
             "bases and wheels are for amd64 and arm64",
             "build on a machine of one of these",
@@ -230,7 +239,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             id="clock.wrong",
             weight="blocks",
-            verbs=("lock", "fetch"),
+            verbs=RESOLVE,
             problem=f"the clock of this machine says {machine.year}",
             why="certificates and signatures of archives are not valid yet",
             mend="`timedatectl set-ntp true`",
@@ -251,20 +260,17 @@ def _variables(machine: Machine) -> Iterator[Finding]:
                     f"`unset {prefix}{name}`",
                 )
     reasons = {
-        "LD_LIBRARY_PATH": (
-            "build",
-            "a host's libraries may be loaded by envbuild's tools, and behind an image's own",
-        ),
-        "LD_PRELOAD": ("build", "it is loaded into every program, in images, too"),
-        "PYTHONPATH": ("build", "envbuild itself would import modules from there"),
-        "PYTHONHOME": ("build", "envbuild's own Python would look for its library there"),
+        "LD_LIBRARY_PATH": "a host's libraries may be loaded by envbuild's tools, and behind an image's own",
+        "LD_PRELOAD": "it is loaded into every program, in images, too",
+        "PYTHONPATH": "envbuild itself would import modules from there",
+        "PYTHONHOME": "envbuild's own Python would look for its library there",
     }
-    for name, (first, why) in reasons.items():
+    for name, why in reasons.items():
         if machine.variables.get(name):
             yield yours(
                 f"variable.{name}",
                 "hampers",
-                (first, *RUN),
+                (*MAKE, *RUN),
                 f"{name} is set",
                 why,
                 f"`unset {name}`, or `module purge`",
@@ -275,7 +281,7 @@ def _variables(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "variable.PATH",
             "hampers",
-            ("lock", "build", *RUN),
+            ("lock", *MAKE, *RUN),
             f"PATH holds {', '.join(odd)}",
             "what is started then depends on the directory that one stands in",
             "take it out of PATH, in the shell's start-up files",
@@ -283,21 +289,19 @@ def _variables(machine: Machine) -> Iterator[Finding]:
 
 
 def _network(machine: Machine) -> Iterator[Finding]:
-    for text in machine.unread:
-        yield yours(
-            "index.configuration",
-            "blocks",
-            ("lock", "fetch"),
-            text,
-            "it says where packages come from",
-            "mend that file",
-        )
+    for problem, mend in machine.unread.items():
+        why = "it says where packages come from"
+        yield yours("index.configuration", "blocks", RESOLVE, problem, why, mend)
+    for problem, mend in machine.site_unread.items():
+        verbs = (*_SITE, "check") if machine.site_named else _SITE
+        why = "it says what the machine is like, and where packages come from"
+        yield yours("site.configuration", "blocks", verbs, problem, why, mend)
     for path, there in machine.wheel_directories.items():
         if not there:
             yield yours(
                 "index.find-links",
                 "hampers",
-                ("lock", "fetch"),
+                RESOLVE,
                 f"there is no directory `{path}`, and pip's or uv's configuration names it (find-links)",
                 "wheels that only it has are not found",
                 "make it reachable, or take it out of the configuration (`pip config list` shows it)",
@@ -306,7 +310,7 @@ def _network(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "index.none",
             "blocks",
-            ("lock", "fetch"),
+            RESOLVE,
             "the configuration forbids any Python index (no-index), and names no directory with wheels",
             "there is nowhere to take wheels from",
             "`find-links` in pip's configuration, or `origins` in the site file",
@@ -315,7 +319,7 @@ def _network(machine: Machine) -> Iterator[Finding]:
         yield _finding(
             "index.no-debian",
             "hampers",
-            ("lock", "fetch"),
+            RESOLVE,
             "apt has no source on this machine",
             "Debian packages come from what apt is configured for, unless the site file names archives",
             "name `debian:SUITE` under `origins` in the site file, or an entry in /etc/apt/sources.list.d",
@@ -325,7 +329,7 @@ def _network(machine: Machine) -> Iterator[Finding]:
         yield yours(
             "index.unreachable",
             "blocks",
-            ("lock", "fetch"),
+            RESOLVE,
             f"{address} cannot be reached: {why}",
             "packages come from there",
             "set https_proxy, name a mirror under `origins` in the site file, or work with"

@@ -10,6 +10,9 @@ from envbuild.errors import Location, MachineError, RequestError
 from envbuild.image.sif import read_sif
 from envbuild.image.squashfs import Entry, Squashfs
 
+AGAIN = "build the image again, or copy it again from where it came"
+"""What to do with an image that was changed or damaged."""
+
 
 @contextlib.contextmanager
 def file_systems(image: Path) -> Iterator[list[Squashfs]]:
@@ -42,7 +45,7 @@ def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
     return RequestError(
         f"a file system of `{image.name}` cannot be read: {error}",
         at=Location(path=image),
-        hint="build the image again, or copy it again from where it came",
+        hint=AGAIN,
     )
 
 

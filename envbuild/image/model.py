@@ -15,6 +15,7 @@ STORY = "/.envbuild"
 JUDGE = f"{STORY}/judge.py"
 JOBS = f"{STORY}/jobs"
 MARKER = f"{STORY}/complete"
+MANIFEST_PATH = f"{STORY}/manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Everything that can be known is checked before any work is done; a file appears 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError, did_you_m
 from envbuild.image.compose import check_target
 from envbuild.image.oci import LAYOUT
 from envbuild.image.sif import looks_like_sif
+from envbuild.system.files import file_named
 from envbuild.system.leftovers import half_of
 from envbuild.system.squashfs import Compression
 
@@ -59,18 +61,19 @@ def parse_output(text: str) -> Output | Path:
     Raises
     ------
     RequestError
-        There is no such format, or no path.
+        There is no such format, no path, or a directory's where a file is to be written.
     """
     name, colon, path = text.partition(":")
     if not colon or "/" in name:
-        return Path(text)
+        return file_named(text)
     if name != "sif" and name not in FORMATS:
         known = did_you_mean(name, [*FORMATS, "sif"])
         hint = known or f"there are {', '.join(FORMATS)}; a file of that name is ./{text}"
         raise RequestError(f"`{name}` is no format of an image", hint=hint)
     if not path:
         raise RequestError(f"`{text}` names no place", hint=f"write {name}:PATH")
-    return Path(path) if name == "sif" else Output(format=name, path=Path(path))
+    place = Path(path) if name == "shifter" else file_named(path)
+    return place if name == "sif" else Output(format=name, path=place)
 
 
 def places(texts: Sequence[str], *, default: Path, keep: Sequence[Path]) -> tuple[Path, tuple[Output, ...]]:
@@ -196,21 +199,35 @@ def publish(made: Path, target: Path, *, keep: bool) -> Path:
     """
     partial = half_of(target)
     try:
-        if keep or made.stat().st_dev != target.parent.stat().st_dev:
-            shutil.copyfile(made, partial)
-        else:
-            made.replace(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except OSError as error:
-        raise MachineError(
-            f"`{target}` cannot be written: {error.strerror}",
-            hint="free some space, or name another place; the image itself is untouched",
-        ) from error
+        with writing(target):
+            if keep or made.stat().st_dev != target.parent.stat().st_dev:
+                shutil.copyfile(made, partial)
+            else:
+                made.replace(partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Say of which output it is, where what is written for it in the block cannot be written.
+
+    Raises
+    ------
+    MachineError
+        There is no space, or the disk fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"`{target}` cannot be written: {error.strerror or error}",
+            hint="free some space, or name another place; the image itself is untouched",
+        ) from error
 
 
 def _begins(path: Path, magic: bytes) -> bool:

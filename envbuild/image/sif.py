@@ -8,7 +8,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,17 +17,7 @@ from envbuild.image import sifformat as form
 from envbuild.image.half import Advanced
 from envbuild.image.model import Manifest, Part
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.image.sifwriter import (
-    DATA,
-    LOCK,
-    MANIFEST,
-    PLAN,
-    SBOM,
-    DataObject,
-    identity_of,
-    lay_out,
-    write_sif,
-)
+from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM, DataObject, write_sif
 from envbuild.image.untrusted import parse_manifest
 
 __all__ = [
@@ -35,11 +25,9 @@ __all__ = [
     "MANIFEST",
     "PLAN",
     "SBOM",
-    "THE_LOCK",
     "DataObject",
     "PartVerdict",
     "SifFile",
-    "changed_around",
     "digest_of",
     "looks_like_sif",
     "read_data",
@@ -48,9 +36,6 @@ __all__ = [
     "verify_parts",
     "write_sif",
 ]
-
-# As a part of an image, in words.
-THE_LOCK = "the lock"
 
 _READ_BYTES = 1024 * 1024
 # More than this is no lock, plan or manifest, and no table of an image.
@@ -221,56 +206,6 @@ def verify_parts(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[Pa
                 )
             )
     return tuple(verdicts)
-
-
-def changed_around(path: Path) -> tuple[str, ...]:
-    """Return what of an image besides its file systems is not as it was written, in words.
-
-    The identity in the header is made from the manifest, which has the digest of the lock. Of plan, bill
-    of materials and what `apptainer inspect` shows only places and lengths can be judged. A signature, or
-    other data that somebody added behind, changes nothing.
-
-    Raises
-    ------
-    RequestError
-        As `read_manifest`.
-    """
-    manifest = read_manifest(path)
-    identity = identity_of(_sha256(read_data(path, MANIFEST)))
-    with _opened(path) as file:
-        sif = _read_tables(file, path)
-        start = os.pread(file, form.HEADER_BYTES, 0)
-        header = Header.parse(start)
-        table = os.pread(file, header.total * form.DESCRIPTOR_BYTES, header.descriptors_offset)
-    if not _is_begun_by(start, replace(header, architecture=manifest.architecture, identity=identity)):
-        return ("the header, or the manifest that its identity is made from",)
-    changed = [*_changed_descriptors(sif, table, manifest)]
-    if header.free != header.total - len(sif.objects):
-        changed.append("the table of descriptors")
-    if sif.find(LOCK) is None or _sha256(read_data(path, LOCK)) != manifest.lock_digest:
-        changed.append(THE_LOCK)
-    return tuple(changed)
-
-
-def _is_begun_by(start: bytes, header: Header) -> bool:
-    try:
-        return header.pack()[: form.HEADER_FIXED_BYTES] == start[: form.HEADER_FIXED_BYTES]
-    except ValueError:
-        return False  # a manifest with an architecture that SIF has no code for
-
-
-def _changed_descriptors(sif: SifFile, table: bytes, manifest: Manifest) -> Iterator[str]:
-    """Compare a table with what `write_sif` makes for data of these lengths and the manifest's parts."""
-    data = [(kind, name, thing.size) for name, kind in DATA.items() if (thing := sif.find(name))]
-    older = min(sif.objects, key=lambda thing: thing.offset).kind != Kind.PARTITION
-    for index, ours in enumerate(lay_out(data, manifest.parts, manifest.architecture, data_first=older)):
-        at = index * form.DESCRIPTOR_BYTES
-        if table[at : at + form.DESCRIPTOR_BYTES] != ours.pack():
-            yield f"the descriptor of `{ours.name}`"
-
-
-def _sha256(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def _role(part: Part | None, there: Descriptor | None) -> Literal["root", "overlay"]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -104,16 +105,17 @@ def write_sif(
         *((DATA[name], name, content) for name, content in own.items()),
         *((_KINDS[thing.kind], thing.name, thing.content) for thing in data),
     ]
-    names = [name for _, name, _ in contents]
-    if len(set(names)) != len(names):
+    digests = {name: _sha256(content) for _, name, content in contents}
+    if len(digests) != len(contents):
         raise ValueError("two data objects share a name")
+    identity = identity_of(digest_of_data(digests))
     sizes = [(kind, name, len(content)) for kind, name, content in contents]
     table = lay_out(sizes, [part for part, _ in parts], architecture)
     try:
         with contextlib.nullcontext(half) if half is not None else half_image(path) as target:
             systems = table[len(contents) :]
             target.keep({descriptor.offset: descriptor.size for descriptor in systems})
-            target.write(_head(table, architecture, manifest), 0)
+            target.write(_head(table, architecture, identity), 0)
             for descriptor, (part, source) in zip(systems, parts, strict=True):
                 target.copy(source, part.size_bytes, descriptor.offset, advanced)
             for descriptor, (_, _, content) in zip(table, contents, strict=False):
@@ -191,11 +193,11 @@ def lay_out(
     return table
 
 
-def _head(table: Sequence[Descriptor], architecture: str, manifest: Manifest) -> bytes:
+def _head(table: Sequence[Descriptor], architecture: str, identity: uuid.UUID) -> bytes:
     """Header and descriptor table, as the file begins."""
     header = Header(
         architecture=architecture,
-        identity=identity_of(manifest.digest),
+        identity=identity,
         free=form.DESCRIPTORS - len(table),
         total=form.DESCRIPTORS,
         descriptors_offset=form.DESCRIPTORS_OFFSET,
@@ -207,8 +209,24 @@ def _head(table: Sequence[Descriptor], architecture: str, manifest: Manifest) ->
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
 
 
+def digest_of_data(digests: Mapping[str, str]) -> str:
+    """Return the digest of all data of an image: ``sha256:…`` of what `sha256sum` would write of them.
+
+    Parameters
+    ----------
+    digests : mapping of str to str
+        Name → ``sha256:…``, in the order of the table.
+    """
+    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
+    return _sha256(sums.encode())
+
+
+def _sha256(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
 def identity_of(digest: str) -> uuid.UUID:
-    """Return the UUID of version 8 (RFC 9562: the maker's own) that a manifest's digest makes."""
+    """Return the UUID of version 8 (RFC 9562: the maker's own) that a digest makes."""
     bits = int(digest.removeprefix("sha256:")[:32], 16)
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62

@@ -43,6 +43,8 @@ _MAX_DEPTH = 256
 _MAX_LINK_BYTES = 4096
 _MAX_BLOCK_BYTES = 1 << 20
 _MAX_ATTRIBUTE_BYTES = 1 << 17
+# The table of a file of half a terabyte in blocks of 128 KiB.
+_MAX_HOLES_BYTES = 16 << 20
 _KEPT_METADATA = 512
 _KEPT_BLOCKS = 16
 
@@ -241,8 +243,9 @@ class Squashfs:
             fixed = 56
         held = fragment != _NO_FRAGMENT
         count = size // self._block_bytes if held else -(-size // self._block_bytes)
-        # Each block has four bytes in the inode: a size that the file system cannot hold ends here.
-        if count * 4 > self._size:
+        # Each block has four bytes in the inode, which those of a hole share once they are compressed: a size
+        # that no file system of this length holds ends here.
+        if count * 4 > max(self._size, _MAX_HOLES_BYTES):
             raise ValueError(f"{entry.path} says that it has {size} bytes")
         table = self._read_metadata(block, offset, fixed + 4 * count)[fixed:]
         if len(table) != 4 * count:

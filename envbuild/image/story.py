@@ -9,7 +9,7 @@ from typing import Literal
 
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import JOBS, MARKER, STORY, Job, Manifest, Part
+from envbuild.image.model import JOBS, MANIFEST_PATH, MARKER, STORY, Job, Manifest, Part
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import TextEntry
@@ -70,7 +70,7 @@ def top_layer(asked: Asked, lock: Lock, manifest: Manifest, *, proof: Mapping[st
     entries = [
         _entry(MARKER, b""),
         _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
-        _entry(f"{STORY}/manifest.json", manifest.to_json().encode()),
+        _entry(MANIFEST_PATH, manifest.to_json().encode()),
         _entry(f"{STORY}/lock.yaml", dump(lock).encode()),
         *(_entry(f"{STORY}/{path}", content) for path, content in sorted(proof.items())),
     ]

@@ -96,6 +96,21 @@ def _facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
         yield Difference(part="base", subject=asked.architecture, sentence=sentence)
     elif lock.base.digest != asked.base_digest:
         yield Difference(part="base", subject=base.name, sentence=f"base image {base.name} changed")
+    else:
+        yield from _base_facts(lock, asked)
+
+
+def _base_facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    """Tell what a lock says of its base image, which this is by its digest, and is not so."""
+    pin, base = lock.base, asked.base
+    for key, what, was, now in (
+        ("python", "Python", pin.python, base.python.version),
+        ("abi", "the ABI tag", pin.abi, base.python.abi),
+        ("glibc", "glibc", pin.glibc, base.glibc),
+    ):
+        if was != now:
+            sentence = f"base image {base.name} has {what} {now}, the lock says {was}"
+            yield Difference(part="facts", subject=key, sentence=sentence)
 
 
 def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:

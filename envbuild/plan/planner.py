@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 
 from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.plan.flat import flat_plan, merge
 from envbuild.plan.grouping import (
     ACCELERATOR,
     LARGE,
@@ -80,9 +81,7 @@ def make_plan(
     overlays = tuple(name for name in order[1:] if name in there)
     tools = _tools(lock, "mksquashfs")
     if flat:
-        held = ("base", *overlays)
-        merged = _merge(held, layers, tools)
-        return BuildPlan(layers=(*layers, merged), root=merged.name, overlays=(), members={merged.name: held})
+        return flat_plan(layers, tools)
     members: dict[str, tuple[str, ...]] = {"base": ("base",)}
     parts = []
     sizes = {pin.sha256: pin.size_bytes for pin in lock.system_debs}
@@ -96,7 +95,7 @@ def make_plan(
 
     for group in overlay_groups({name: weight(name) for name in overlays}):
         if len(group) > 1:
-            layers.append(_merge(group, layers, tools))
+            layers.append(merge(group, layers, tools))
         name = "+".join(group)
         parts.append(name)
         members[name] = tuple(group)
@@ -281,20 +280,6 @@ def _layer(name: str, step: Step, inputs: Sequence[Layer], needs: tuple[str, ...
         inputs=tuple(layer.name for layer in inputs),
         needs=needs,
     )
-
-
-def _merge(names: Sequence[str], layers: Sequence[Layer], tools: tuple[Tool, ...]) -> Layer:
-    by_name = {layer.name: layer for layer in layers}
-    held = [by_name[name] for name in names]
-    # What is merged itself need not exist for that: its pieces are merged at once.
-    pieces = [
-        piece
-        for layer in held
-        for piece in (
-            [by_name[name] for name in layer.inputs] if isinstance(layer.step, MergeStep) else [layer]
-        )
-    ]
-    return _layer("+".join(names), MergeStep(tools=tools), pieces)
 
 
 def _roots(lock: Lock) -> tuple[InputFile, ...]:

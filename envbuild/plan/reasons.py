@@ -65,7 +65,7 @@ def _layers(previous: str | None) -> dict[str, dict[str, Any]]:
         return {}
     try:
         return {layer["name"]: layer for layer in json.loads(previous)["layers"]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}  # an older format explains nothing; the keys still decide
 
 

@@ -118,7 +118,10 @@ def _problems(plan: BuildPlan) -> Iterator[str]:
                 yield f"layer {layer.name} is made from `{name}`, which does not come before it"
         yield from (f"layer {layer.name}: {problem}" for problem in _step_problems(layer.step))
         if layer_key(layer.step, [seen[name] for name in layer.inputs]) != layer.key:
-            yield f"layer {layer.name} has not the key of its step: another version of envbuild made it"
+            yield (
+                f"layer {layer.name} has not the key of its step: it was changed or damaged, or another"
+                " version of envbuild made it"
+            )
         seen[layer.name] = layer
     for name in (plan.root, *plan.overlays):
         if name not in seen or name not in plan.members:

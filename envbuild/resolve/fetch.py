@@ -8,6 +8,7 @@ directories with wheels, and last in the network.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -367,12 +368,12 @@ class _Downloads:
             return []
         names = ", ".join(sorted(self._gone))
         words = " ".join(sorted(name.partition(" ")[0] for name in self._gone))
+        again = f"`envbuild lock {shlex.quote(str(self.asked.path))} --upgrade {words}` takes newer versions;"
         return [
             RequestError(
                 f"no origin has these locked files any more: {names}",
                 at=self._at(),
-                hint=f"`envbuild lock {self.asked.path} --upgrade {words}` takes newer versions; "
-                "`--from DIR` takes the files from a directory that keeps them",
+                hint=f"{again} `--from DIR` takes the files from a directory that keeps them",
             )
         ]
 

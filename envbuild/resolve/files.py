@@ -17,7 +17,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.system.files import sha256, sync
+from envbuild.system.files import make_directory, sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
 
@@ -66,7 +66,7 @@ class FileCache:
         """
         final = self.path(pin)
         try:
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(final.parent)
             with self._unverified() as part:
                 write(part)
                 check(part, pin)

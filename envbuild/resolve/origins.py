@@ -22,16 +22,15 @@ lock, a log or a message.
 
 from __future__ import annotations
 
-import configparser
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from envbuild.errors import MachineError
 from envbuild.resolve.aptsources import AptSource, read_sources
+from envbuild.resolve.pythonconf import python_settings
 from envbuild.spec.site import Site
 from envbuild.system import network
 
@@ -126,19 +125,19 @@ def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/et
         The environment; our own if absent.
     etc : Path
         Directory of the machine's configuration.
+
+    Raises
+    ------
+    MachineError
+        Some of it cannot be read, or an address is none.
     """
     variables = os.environ if environ is None else environ
-    pip = _pip_settings(variables, etc)
-    uv_links = re.split(r"[,\s]+", variables.get("UV_FIND_LINKS", ""))
-    links = [link for link in (*uv_links, *pip.get("find-links", "").split()) if link]
-    index = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or pip.get("index-url", "")
-    # UV_DEFAULT_INDEX may carry a name: `name=https://…`.
-    index = re.sub(r"^[A-Za-z0-9_.-]+=(?=[a-z]+://)", "", index)
+    said = list(python_settings(variables, etc))
     return Machine(
         apt=tuple(read_sources(etc / "apt")),
-        index=index.strip(),
-        find_links=tuple(dict.fromkeys(links)),
-        no_index=_truth(variables.get("UV_NO_INDEX", "")) or _truth(pip.get("no-index", "")),
+        index=next((each.index for each in said if each.index), ""),
+        find_links=tuple(dict.fromkeys(link for each in said for link in each.find_links)),
+        no_index=any(each.no_index for each in said),
     )
 
 
@@ -256,42 +255,3 @@ def _place(link: str) -> str:
 def _holds_wheels(address: str) -> bool:
     path = network.local_path(address)
     return path is not None and next(path.glob("*.whl"), None) is not None
-
-
-def _pip_settings(variables: Mapping[str, str], etc: Path) -> dict[str, str]:
-    """Return pip's settings by their long names; what stands later in pip's order wins."""
-    settings: dict[str, str] = {}
-    for path in _pip_files(variables, etc):
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(path, encoding="utf-8")
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise MachineError(
-                f"pip's configuration `{path}` cannot be read: it is no INI file",
-                hint="mend that file: `pip config debug` shows where settings come from",
-            ) from error
-        for section in ("global", "install"):
-            if parser.has_section(section):
-                settings.update({name.replace("_", "-"): value for name, value in parser.items(section)})
-    for name in ("index-url", "find-links", "no-index"):
-        value = variables.get("PIP_" + name.upper().replace("-", "_"))
-        if value is not None:
-            settings[name] = value
-    return settings
-
-
-def _pip_files(variables: Mapping[str, str], etc: Path) -> Iterator[Path]:
-    chosen = variables.get("PIP_CONFIG_FILE", "")
-    if chosen == os.devnull:
-        return
-    yield etc / "xdg/pip/pip.conf"
-    yield etc / "pip.conf"
-    home = Path(variables.get("HOME") or "/nonexistent")
-    yield home / ".pip/pip.conf"
-    yield Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"
-    if chosen:
-        yield Path(chosen)
-
-
-def _truth(value: str) -> bool:
-    return value.strip().lower() in {"1", "yes", "true", "on", "y", "t"}

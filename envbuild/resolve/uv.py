@@ -12,24 +12,17 @@ import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.errors import Location, MachineError, RequestError
+from envbuild.errors import MachineError, RequestError, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.resolve import state, uvtext
+from envbuild.resolve import state, uvfault, uvtext
 from envbuild.resolve.origins import PythonSources
+from envbuild.resolve.uvcache import without_private_addresses
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
 
-_TIMEOUT_S = 900.0
 # `pytorch-cpu`, `pytorch-cu130`: where no address is configured, uv knows PyTorch's own index.
 _BUILTIN = "pytorch-"
-_UNREACHABLE = (
-    "Failed to fetch",
-    "error sending request",
-    "dns error",
-    "tcp connect error",
-    "Could not connect",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +112,7 @@ class Uv:
         options = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
         finished, text = self._compile(requirements, options, before=pins)
         if not finished.ok:
-            raise self._failure(finished)
+            raise_all(self._failures(requirements, options, pins, finished))
         for warning in uvtext.warnings(finished.stderr):
             self.emit(Warned(text=f"uv: {warning}"))
         return uvtext.parse_resolution(text)
@@ -136,6 +129,7 @@ class Uv:
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
         finished, text = self._compile(exact, ("--format", "pylock.toml", "--no-deps"))
         if not finished.ok:
+            self._keep([finished.stderr])
             raise self._failure(finished)
         return uvtext.parse_pylock(text)
 
@@ -214,7 +208,7 @@ class Uv:
             return again, text
         self._backend = ""
         # Out of reach, it says nothing about what was asked: the first answer does.
-        unreachable = any(word in again.stderr for word in _UNREACHABLE)
+        unreachable = uvfault.is_unreachable(again.stderr)
         return (finished if unreachable else again), ""
 
     def _builtin_backend(self, stderr: str) -> str:
@@ -243,16 +237,18 @@ class Uv:
                 output = work / suffix
                 if before:
                     output.write_text(before, encoding="utf-8")
-                finished = process.run(
-                    [
-                        *self._argv(options),
-                        *("--config-file", work / "uv.toml", "--output-file", output),
-                        work / "pyproject.toml",
-                    ],
-                    env=self._environment(indexes),
-                    cwd=work,
-                    timeout_s=_TIMEOUT_S,
-                )
+                with without_private_addresses(self._cache()):
+                    finished = process.run(
+                        [
+                            *self._argv(options),
+                            *("--config-file", work / "uv.toml", "--output-file", output),
+                            work / "pyproject.toml",
+                        ],
+                        env=self._environment(indexes),
+                        cwd=work,
+                        timeout_s=uvfault.TIMEOUT_S,
+                        memory_bytes=uvfault.memory_bytes(),
+                    )
                 return finished, output.read_text(encoding="utf-8") if finished.ok else ""
         except OSError as error:
             raise state.cannot_write(self._place(), error) from error
@@ -265,10 +261,13 @@ class Uv:
     def _place(self) -> Path:
         return state.of_this_user(self.cache_dir)
 
+    def _cache(self) -> Path:
+        return self._place() / "uv"
+
     def _argv(self, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
         argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-header"]
-        argv += ["--color", "never", "--no-progress", "--cache-dir", self._place() / "uv"]
+        argv += ["--color", "never", "--no-progress", "--cache-dir", self._cache()]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
         argv += ["--only-binary", ":all:", *options]
@@ -291,28 +290,34 @@ class Uv:
             extra["UV_FIND_LINKS"] = ",".join(self.sources.find_links)
         return host.environment(network=True, extra=extra)
 
+    def _failures(
+        self, requirements: Sequence[str], options: Sequence[str], pins: str, finished: process.Finished
+    ) -> list[RequestError | MachineError]:
+        """Return what is wrong with requirements: of several that nobody has, each."""
+        found, said = [self._failure(finished)], [finished.stderr]
+        left = list(requirements)
+        # Without what is lacking, uv tells of the next: whatever is wrong then was so before.
+        while lacking := set(uvtext.lacking(finished.stderr)):
+            others = [each for each in left if canonicalize_name(Requirement(each).name) not in lacking]
+            if not others or len(others) == len(left):
+                break
+            left = others
+            finished, _ = self._compile(left, options, before=pins)
+            if finished.ok:
+                break
+            found.append(self._failure(finished))
+            said.append(finished.stderr)
+        self._keep(said)
+        return found
+
+    def _keep(self, said: Sequence[str]) -> None:
+        self.log.write_text(redact_text("\n".join(said)), encoding="utf-8")
+
     def _failure(self, finished: process.Finished) -> RequestError | MachineError:
         stderr = finished.stderr
-        self.log.write_text(redact_text(stderr), encoding="utf-8")
-        at = Location(path=self.asked.path)
-        if finished.timed_out:
-            return MachineError(
-                f"uv did not end within {_TIMEOUT_S:.0f} s",
-                hint=f"read why in {self.log}; `envbuild doctor lock --online` asks the indexes",
-            )
-        if "No solution found" not in stderr:
-            if any(word in stderr for word in _UNREACHABLE):
-                return MachineError(
-                    f"the index of the Python packages cannot be reached; uv's output is in `{self.log}`",
-                    hint="a site file names another (`origins: {pypi: [ADDRESS]}`), https_proxy a proxy",
-                )
-            said = next(
-                (line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason"
-            )
-            return MachineError(
-                f"uv failed: {redact_text(said[7:])}",
-                hint=f"read why in {self.log}; `envbuild doctor lock --online` asks the indexes",
-            )
+        fault = uvfault.fault(finished, self.log)
+        if fault is not None:
+            return fault
         base = self.asked.base
         sourced = uvtext.without_wheels(stderr)
         if sourced:
@@ -320,7 +325,7 @@ class Uv:
             where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
             return RequestError(
                 f"{names}: no wheel fits {where}{self._told_askers(names, bounds=False)}",
-                at=at,
+                at=self.asked.python_place(names),
                 hint=f"{uvtext.reason(stderr)}; a source archive is built where a recipe says how (`source`)",
             )
         hint = (
@@ -330,6 +335,7 @@ class Uv:
             hint = f"only what is on this machine was asked; {hint}"
         reason = uvtext.reason(stderr)
         problem = f"no set of Python packages meets what was asked: {reason}"
+        at = self.asked.python_place(reason)
         return RequestError(problem + self._told_askers(reason, bounds=True), at=at, hint=hint)
 
     def _told_askers(self, text: str, *, bounds: bool) -> str:

@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import PythonPin
-from envbuild.system.redaction import redact_text
+from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"
 
@@ -319,6 +319,27 @@ def _account(stderr: str) -> str:
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()
     return text.replace(f"{PROJECT} depends on", _ASKED)
+
+
+def lacking(stderr: str) -> tuple[str, ...]:
+    """Return the distributions of which uv says that there are none, or none of the version that is asked."""
+    found = re.findall(
+        r"([A-Za-z0-9][A-Za-z0-9._-]*) was not found in"
+        r"|there (?:is|are) no versions? of ([A-Za-z0-9][A-Za-z0-9._-]*)"
+        r"|only ([A-Za-z0-9][A-Za-z0-9._-]*?)[<>=!~]\S* is available",
+        _account(stderr),
+    )
+    return tuple(sorted({canonicalize_name(next(filter(None, names))) for names in found}))
+
+
+def refused(stderr: str) -> str:
+    """Return which index did not say what it has, and how: ``http://… answered 401``; empty for none."""
+    found = re.search(
+        r"^hint: An index (?:URL )?\((?P<address>\S+)\) (?:could not|returned)\D*(?P<status>40[13])",
+        stderr,
+        re.MULTILINE,
+    )
+    return f"{redact(found['address'])} answered {found['status']}" if found else ""
 
 
 def warnings(stderr: str) -> list[str]:

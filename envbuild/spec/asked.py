@@ -16,6 +16,7 @@ from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.site import Site
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Accelerator → how its vendor's distributions are called: a layer that frameworks share.
 _VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
 
@@ -136,7 +137,7 @@ class Asked:
         bounds : bool
             Only those whose requirement bounds the version.
         """
-        words = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
+        words = {canonicalize_name(word) for word in _NAME.findall(text)}
         return tuple(
             (chosen.recipe.name, str(wanted))
             for chosen in self.recipes
@@ -182,6 +183,15 @@ class Asked:
     def system_place(self, name: str) -> Location:
         """Return where a Debian package is asked for; the spec's file where a recipe or the base asks."""
         return self.system_places.get(name) or Location(path=self.path)
+
+    def python_place(self, text: str) -> Location:
+        """Return where the spec asks for the first distribution that a text names; else its file."""
+        wanted = [canonicalize_name(Requirement(each).name) for each in self.spec.packages.python]
+        for word in _NAME.findall(text):
+            if canonicalize_name(word) in wanted:
+                steps = ("packages", "python", wanted.index(canonicalize_name(word)))
+                return self.spec_places.get(steps) or Location(path=self.path)
+        return Location(path=self.path)
 
     def system_asker(self, name: str) -> str:
         """Return who asks for a Debian package where the spec does not: the end of a sentence, or nothing."""

@@ -31,7 +31,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.site import Site
-from envbuild.spec.unknown import not_known, recipe_not_known
+from envbuild.spec.unknown import not_known, recipe_not_known, unknown_among_spared
 from envbuild.spec.variants import (
     accelerator_mistakes,
     admitted,
@@ -147,7 +147,7 @@ def put_together(parts: Parts, *, told: Sequence[EnvbuildError] = ()) -> Asked:
     RequestError, ManyErrors
         All mistakes at once, in the order of their places.
     """
-    mistakes = [*told, *_base_mistakes(parts)]
+    mistakes = [*told, *_base_mistakes(parts), *unknown_among_spared(parts.spec, parts.known_recipes)]
     chosen: list[tuple[_Wish, ChosenRecipe]] = []
     demands = tuple(_demands(parts))
     accelerator = narrowed(parts.spec.value.accelerator, list(_wanted(parts, demands)))

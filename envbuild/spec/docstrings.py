@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 
-def described(model: type) -> dict[str, str]:
+@cache
+def described(model: type) -> Mapping[str, str]:
     """Return what the docstrings of a class and its bases say of each attribute.
 
     Returns

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from envbuild.errors import RequestError, did_you_mean
+from envbuild.errors import Location, RequestError, did_you_mean, near
 from envbuild.spec.composing import BOOL, FLOAT, INT, NULL, STR, shorten
 from envbuild.spec.docstrings import described
 from envbuild.spec.model import Choice
@@ -50,6 +52,10 @@ class Told:
     ----------
     loc : tuple
         Steps to what is wrong.
+    at : Location
+        Where it is told.
+    mistake : callable
+        Returns it in words, which take time: a file may have a hundred thousand mistakes, and few are told.
     is_missing : bool
         Whether `loc` is a key that is not there.
     meant : tuple
@@ -57,7 +63,8 @@ class Told:
     """
 
     loc: Loc
-    mistake: RequestError
+    at: Location
+    mistake: Callable[[], RequestError]
     is_missing: bool = False
     meant: tuple[Loc, ...] = ()
 
@@ -71,18 +78,20 @@ def explain(error: ErrorDetails, document: Document, model: type[BaseModel]) -> 
     if kind == "too_short" and document.nodes[spot.loc].value:
         return None  # it has entries, all of them wrong
     if kind == "missing":
-        return Told(loc=spot.loc, mistake=_missing(spot, document), is_missing=True)
+        at = document.at(spot.loc[:-1])
+        return Told(loc=spot.loc, at=at, mistake=partial(_missing, spot, at), is_missing=True)
     if kind == "extra_forbidden":
         known = known_keys(_bare(spot.owner))
-        near = [key for key in known if did_you_mean(str(spot.loc[-1]), (key,))]
-        meant = tuple((*spot.loc[:-1], key) for key in near)
-        return Told(loc=spot.loc, mistake=_unknown(spot, document, known), meant=meant)
-    return Told(loc=spot.loc, mistake=_wrong(error, spot, document))
+        meant = tuple((*spot.loc[:-1], key) for key in near(str(spot.loc[-1]), known))
+        at = document.at_key(spot.loc)
+        return Told(loc=spot.loc, at=at, mistake=partial(_unknown, spot, at, known), meant=meant)
+    at = document.at_key(spot.loc) if spot.is_key else document.at(spot.loc)
+    return Told(loc=spot.loc, at=at, mistake=partial(_wrong, error, spot, at, document.nodes[spot.loc]))
 
 
 def known_keys(model: type[BaseModel]) -> tuple[str, ...]:
     """Return the keys of a model as they are written."""
-    return tuple(field.alias or name for name, field in model.model_fields.items())
+    return tuple(map(str, _fields(model)))
 
 
 def _find(error: ErrorDetails, document: Document, model: type[BaseModel]) -> _Spot | None:
@@ -116,28 +125,32 @@ def _told(model: Any, key: object) -> str:  # noqa: ANN401  # a type, or what ty
     """Return what a model says of one of its keys."""
     if not _is_model(model):
         return ""
-    name = next((name for name, field in model.model_fields.items() if key in (name, field.alias)), "")
+    name, _ = _fields(model).get(key, ("", None))
     return described(model).get(name, "")
 
 
-def _missing(spot: _Spot, document: Document) -> RequestError:
+@cache
+def _fields(model: type[BaseModel]) -> dict[object, tuple[str, Any]]:
+    """Return the fields of a model, by their keys as they are written: name and annotation."""
+    return {field.alias or name: (name, field.annotation) for name, field in model.model_fields.items()}
+
+
+def _missing(spot: _Spot, at: Location) -> RequestError:
     inside = f" in `{name_of(spot.loc[:-1])}`" if len(spot.loc) > 1 else ""
     problem = f"the key `{spot.loc[-1]}` is missing{inside}"
-    return RequestError(problem, at=document.at(spot.loc[:-1]), hint=f"it is {_words(spot.wanted)}")
+    return RequestError(problem, at=at, hint=f"it is {_words(spot.wanted)}")
 
 
-def _unknown(spot: _Spot, document: Document, known: tuple[str, ...]) -> RequestError:
+def _unknown(spot: _Spot, at: Location, known: tuple[str, ...]) -> RequestError:
     key = shorten(str(spot.loc[-1]))
     inside = f" in `{name_of(spot.loc[:-1])}`" if len(spot.loc) > 1 else ""
     hint = did_you_mean(key, known) or "known keys: " + ", ".join(known)
-    return RequestError(f"unknown key `{key}`{inside}", at=document.at_key(spot.loc), hint=hint)
+    return RequestError(f"unknown key `{key}`{inside}", at=at, hint=hint)
 
 
-def _wrong(error: ErrorDetails, spot: _Spot, document: Document) -> RequestError:
+def _wrong(error: ErrorDetails, spot: _Spot, at: Location, node: yaml.Node) -> RequestError:
     kind = error["type"]
     context = error.get("ctx", {})
-    node = document.nodes[spot.loc]
-    at = document.at_key(spot.loc) if spot.is_key else document.at(spot.loc)
     name = name_of(spot.loc[:-1] if spot.is_key else spot.loc)
     hint = None
     if kind == "value_error" and (isinstance(error["input"], str) or _bare(spot.wanted) is not Choice):
@@ -211,6 +224,7 @@ def _words(wanted: Any) -> str:  # noqa: ANN401  # an annotation
     return "a mapping"
 
 
+@cache
 def _bare(wanted: Any) -> Any:  # noqa: ANN401  # an annotation
     """Take `Annotated` and `| None` away."""
     if get_origin(wanted) is Annotated:
@@ -222,19 +236,16 @@ def _bare(wanted: Any) -> Any:  # noqa: ANN401  # an annotation
     return wanted
 
 
-def _branches(wanted: Any) -> list[Any]:  # noqa: ANN401  # an annotation
-    if get_origin(wanted) in (Union, types.UnionType):
-        return [_bare(branch) for branch in get_args(wanted)]
-    return []
+@cache
+def _branches(wanted: Any) -> tuple[Any, ...]:  # noqa: ANN401  # an annotation
+    is_union = get_origin(wanted) in (Union, types.UnionType)
+    return tuple(_bare(branch) for branch in get_args(wanted)) if is_union else ()
 
 
 def _inner(wanted: Any, step: str | int) -> Any:  # noqa: ANN401  # an annotation
     """Annotation of what stands one step further in."""
     if _is_model(wanted):
-        for name, field in wanted.model_fields.items():
-            if step == (field.alias or name):
-                return field.annotation
-        return None
+        return _fields(wanted).get(step, ("", None))[1]
     return get_args(wanted)[1 if get_origin(wanted) is dict else 0]
 
 

@@ -70,13 +70,14 @@ def _address(value: str) -> str:
     problem = f"`{value}` is not an address, such as `https://mirror.example.org/debian`"
     try:
         parts = urlsplit(value)
+        nameless = parts.port is not None and not parts.hostname
     except ValueError:
         raise ValueError(problem) from None
     if "@" in parts.netloc:
         raise ValueError("an address may not hold a user or password; they belong into ~/.netrc")
     if parts.scheme not in ("https", "http", "file") or not (parts.netloc or parts.path.startswith("/")):
         raise ValueError(problem)
-    if not value.isprintable() or " " in value:
+    if nameless or not value.isprintable() or " " in value:
         raise ValueError(problem)
     return value
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
-from envbuild.spec.explain import explain
+from envbuild.spec.explain import Told, explain
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.nodes import MAX_TOLD, Document, Loc, read_yaml
 from envbuild.spec.recipe import Recipe
@@ -36,6 +37,8 @@ class Loaded(Generic[M]):
     left_out : frozenset of str
         Top-level keys that are wrong and stand in `value` with a default or
         stand-in; nothing can be concluded from them. Empty for a good file.
+    spared : mapping of tuple to object
+        Steps to entries of wrong lists that are right themselves → what they say; not in `value`.
     """
 
     value: M
@@ -43,6 +46,7 @@ class Loaded(Generic[M]):
     places: Mapping[Loc, Location]
     key_places: Mapping[Loc, Location]
     left_out: frozenset[str] = frozenset()
+    spared: Mapping[Loc, object] = field(default_factory=dict)
 
     def at(self, *loc: str | int) -> Location:
         """Return the place of a value, or of the nearest one around it that the file has."""
@@ -94,26 +98,26 @@ def examine(model: type[M], content: bytes, path: Path) -> tuple[Loaded[M] | Non
         document = read_yaml(content, path)
     except EnvbuildError as error:
         return None, _bounded(list(error.each()), path)
-    mistakes: list[EnvbuildError] = list(document.mistakes)
+    told: list[Told] = []
     wrong = {str(loc[0]) for loc in document.refused}
     value: M | None = None
     try:
         value = model.model_validate(document.value)
     except ValidationError as error:
-        told = [explain(details, document, model) for details in error.errors(include_url=False)]
-        meant = {loc for one in told if one is not None for loc in one.meant}
-        for one in told:
-            if one is None:
-                continue
-            wrong.update(str(loc[0]) for loc in (one.loc, *one.meant) if loc)
-            # A misspelt key is told once, not as unknown and as missing.
-            if not (one.is_missing and one.loc in meant):
-                mistakes.append(one.mistake)
+        found = [explain(details, document, model) for details in error.errors(include_url=False)]
+        told = [one for one in found if one is not None]
+        wrong.update(str(loc[0]) for one in told for loc in (one.loc, *one.meant) if loc)
+        # A misspelt key is told once, not as unknown and as missing.
+        meant = {loc for one in told for loc in one.meant}
+        told = [one for one in told if not (one.is_missing and one.loc in meant)]
+    mistakes = _bounded(document.mistakes, path, told)
     if mistakes:
         value = _salvage(model, document, wrong)
     if value is None:
-        return None, _bounded(mistakes, path)
-    return _with_places(value, document, frozenset(wrong)), _bounded(mistakes, path)
+        return None, mistakes
+    loaded = _with_places(value, document, frozenset(wrong))
+    places = {loc[:2] for loc in (*document.refused, *(one.loc for one in told))}
+    return replace(loaded, spared=_spared(model, document, wrong, places)), mistakes
 
 
 def load_spec(text: bytes, path: Path) -> EnvSpec:
@@ -148,6 +152,20 @@ def _salvage(model: type[M], document: Document, wrong: set[str]) -> M | None:
         return None
 
 
+def _spared(model: type[M], document: Document, wrong: set[str], places: set[Loc]) -> dict[Loc, object]:
+    """Read the first entries of lists that are wrong and whose place is none of those that are."""
+    stand_ins = _STAND_INS.get(model, {})
+    found: dict[Loc, object] = {}
+    for key in sorted(wrong):
+        entries = document.value.get(key)
+        for index, entry in enumerate(entries[:MAX_TOLD] if isinstance(entries, tuple) else ()):
+            if (key, index) in places:
+                continue
+            with contextlib.suppress(ValidationError):
+                found[key, index] = getattr(model.model_validate({**stand_ins, key: (entry,)}), key)[0]
+    return found
+
+
 def _with_places(value: M, document: Document, wrong: frozenset[str]) -> Loaded[M]:
     return Loaded(
         value=value,
@@ -158,11 +176,12 @@ def _with_places(value: M, document: Document, wrong: frozenset[str]) -> Loaded[
     )
 
 
-def _bounded(mistakes: list[EnvbuildError], path: Path) -> list[EnvbuildError]:
-    """Order by place and keep the list readable."""
-    ordered = sorted(mistakes, key=lambda mistake: mistake.at or Location(path=path))
+def _bounded(mistakes: Sequence[EnvbuildError], path: Path, told: Sequence[Told] = ()) -> list[EnvbuildError]:
+    """Order by place and keep the list readable; what is not told is not put into words."""
+    found: list[EnvbuildError | Told] = [*mistakes, *told]
+    ordered = sorted(found, key=lambda one: one.at or Location(path=path))
+    first = [one.mistake() if isinstance(one, Told) else one for one in ordered[:MAX_TOLD]]
     if len(ordered) <= MAX_TOLD:
-        return ordered
-    last = ordered[MAX_TOLD - 1].at
-    rest = RequestError(f"and {len(ordered) - MAX_TOLD} more mistakes", at=last, hint="mend these first")
-    return [*ordered[:MAX_TOLD], rest]
+        return first
+    more = f"and {len(ordered) - MAX_TOLD} more mistakes"
+    return [*first, RequestError(more, at=first[-1].at, hint="mend these first")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from envbuild.errors import Location, RequestError, did_you_mean
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
 
 
 def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
@@ -15,6 +17,13 @@ def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -
 def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
     """Return the error for a recipe that is not there; there are too many to name them all."""
     return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
+
+
+def unknown_among_spared(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
+    """Yield the errors for recipes that nothing has in lists that have other mistakes."""
+    for loc, entry in spec.spared.items():
+        if loc[0] in SPEC_KEYS.values() and isinstance(entry, Choice) and entry.name not in known:
+            yield recipe_not_known(entry.name, known, spec.at(*loc))
 
 
 def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:

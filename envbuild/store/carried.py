@@ -9,6 +9,7 @@ digest of that, so that a manifest cannot tell of another step than it was made 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.store.store import LayerRecord, record_data, record_of
-from envbuild.system.files import open_regular, sha256
+from envbuild.system.files import read_small, sha256
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
 FORMAT = 1
@@ -77,6 +78,22 @@ def manifests(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if re.fullmatch(rf"{_HEX}\.json", path.name))
 
 
+def lost_manifests(directory: Path) -> list[Path]:
+    """Return the manifests that `SUMS` lists and that are not there, sorted; none where it is not there.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    try:
+        lines = read_small(directory / SUMS, limit_bytes=_LIMIT_BYTES).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    names = {found[1] for line in lines if (found := re.fullmatch(rf"{_HEX} [ *]({_HEX}\.json)", line))}
+    return [directory / name for name in sorted(names) if not os.path.lexists(directory / name)]
+
+
 def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
     """Read the manifest of a layer.
 
@@ -92,10 +109,7 @@ def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
     OSError
         It cannot be read.
     """
-    with open_regular(path) as stream:
-        content = stream.read(_LIMIT_BYTES + 1)
-    if len(content) > _LIMIT_BYTES:
-        raise ValueError(f"it is larger than {_LIMIT_BYTES} bytes")
+    content = read_small(path, limit_bytes=_LIMIT_BYTES)
     try:
         text = check_sealed_line(content.decode())
     except UnicodeDecodeError:

@@ -26,8 +26,8 @@ from typing import Any, Literal
 
 from envbuild.errors import EnvbuildError
 from envbuild.store.store import Store
-from envbuild.system import clock, host, process
-from envbuild.system.files import open_regular
+from envbuild.system import clock, host
+from envbuild.system.files import read_small
 
 PIN_FORMAT = 1
 DIRECTORY = "pins"
@@ -146,7 +146,7 @@ def write_pin(store: Store, pin: Pin) -> Path:
     )
     text = tidy.to_json()
     with contextlib.suppress(OSError, ValueError):
-        if path.read_text() == text:
+        if read_small(path, limit_bytes=_LIMIT_BYTES).decode() == text:
             return path
     store.write(path, text)
     return path
@@ -162,11 +162,10 @@ def read_pin(path: Path) -> Pin:
     OSError
         It cannot be read.
     """
-    with open_regular(path) as file:
-        try:
-            data = json.loads(file.read(_LIMIT_BYTES))
-        except RecursionError as error:
-            raise ValueError("no pin") from error
+    try:
+        data = json.loads(read_small(path, limit_bytes=_LIMIT_BYTES))
+    except RecursionError as error:
+        raise ValueError("no pin") from error
     return _pin(data)
 
 
@@ -303,7 +302,7 @@ def _process_state(words: str, age_s: float) -> State:
     began = _started(int(pid)) if where == host.name() else "-"
     if began == started != "-":
         return "live"
-    hidden = where == host.name() and began == "-" and process.may_run(int(pid))
+    hidden = where == host.name() and began == "-" and host.may_run(int(pid))
     return "unreachable" if (hidden or where != host.name()) and age_s < _FOREIGN_BUILD_S else "gone"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envbuild.store.inventory import Item, items
@@ -33,9 +33,10 @@ class Pruned:
     Attributes
     ----------
     removed : tuple of Item
-        From the longest unused on.
+        From the longest unused on; each as large as what it gives back: a blob that another layer still
+        names gives nothing.
     freed_bytes : int
-        What that gives back: a blob that another layer still names gives nothing.
+        What that is together.
     young : tuple of Item
         Layers, blobs and files that nobody needs, and that were used too lately.
     refused : tuple of (Item, str)
@@ -167,7 +168,7 @@ def prune(
             refused.append((item, f"{error.filename or item.path}: {error.strerror}"))
             continue
         if given is not None:
-            removed.append(item)
+            removed.append(replace(item, size_bytes=given))
             freed += given
     return Pruned(removed=tuple(removed), freed_bytes=freed, young=tuple(young), refused=tuple(refused))
 

@@ -33,12 +33,14 @@ from typing import Any
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
-from envbuild.system.files import open_regular, sha256, sync
+from envbuild.system.files import make_directory, open_to_group, read_small, sha256, sync, what_is_full
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
 from envbuild.system.noted import settled, signature
 from envbuild.system.sealing import check_seal, sealed
 from envbuild.system.spreading import spread
 
+# A million paths take less than half of it.
+RECORD_LIMIT_BYTES = 256 << 20
 RECORD_FORMAT = 2
 QUARANTINE = "quarantine"
 
@@ -122,7 +124,7 @@ class Store:
         """
         path = self.root / name
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
         except OSError as error:
             raise self.refusal(error) from error
         return path
@@ -130,9 +132,10 @@ class Store:
     def refusal(self, error: OSError) -> EnvbuildError:
         """Return what to tell where the store cannot be written."""
         if error.errno in _FULL:
+            what = what_is_full(self.root)
             return MachineError(
-                f"no space left in the store `{self.root}`",
-                hint="free some space and run it again: it resumes",
+                f"no {what} left in the store `{self.root}`",
+                hint=f"free some {what} and run it again: it resumes",
             )
         return MachineError(
             f"the store `{self.root}` cannot be written: {error.strerror}",
@@ -235,7 +238,7 @@ class Store:
         record = LayerRecord(key=key, name=name, blob=blob, size_bytes=squashfs.stat().st_size, tree=tree)
         target = self.blob_path(blob)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(target.parent)
             squashfs.chmod(0o444)
             sync(squashfs)
             if target.is_dir() and not target.is_symlink():
@@ -285,11 +288,12 @@ class Store:
         """
         staged = self.directory("stage") / own_name()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             with staged.open("w") as sink:
                 sink.write(text)
                 sink.flush()
                 os.fsync(sink.fileno())
+            open_to_group(staged, path.parent)
             staged.replace(path)
             sync(path.parent)
         except OSError as error:
@@ -299,7 +303,7 @@ class Store:
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
-        """Yield a private work directory that is gone afterwards, except after a BuildError.
+        """Yield a private work directory that is gone afterwards, unless a BuildError leaves something in it.
 
         Raises
         ------
@@ -316,7 +320,11 @@ class Store:
         try:
             yield path
         except BuildError:
-            raise  # what the failed step saw is kept, so that it can be repeated; `sweep` takes it away
+            # What the failed step saw is kept, so that it can be repeated; `sweep` takes it away. What has
+            # nothing left to be repeated goes.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            raise
         except BaseException as error:
             remove(path)
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -344,8 +352,7 @@ def read_record(path: Path) -> LayerRecord:
     OSError
         It cannot be read.
     """
-    with open_regular(path) as stream:
-        text = check_seal(stream.read().decode())
+    text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
     try:
         return record_of(json.loads(text))
     except RecursionError as error:

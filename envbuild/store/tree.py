@@ -13,6 +13,11 @@ from envbuild.system.files import sha256
 
 WHITEOUT = "whiteout"
 
+# How many directories in each other a layer may hold; and how long a path of it may be, which programs
+# open below other directories, with at most 4096 bytes in all.
+DEEPEST = 128
+_LONGEST_BYTES = 3072
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
@@ -67,7 +72,8 @@ def scan(root: Path) -> Tree:
     Raises
     ------
     BuildError
-        It holds something that a layer cannot: a device, a socket, a named pipe.
+        It holds something that a layer cannot: a device, a socket, a named pipe, or a path that is
+        longer or deeper than programs can reach.
     """
     return Tree(entries={name: _entry(root, name, status) for name, status in _names(root)})
 
@@ -115,6 +121,11 @@ def _names(root: Path, above: str = "") -> Iterator[tuple[str, os.stat_result]]:
         name, status = above + child.name, child.stat(follow_symlinks=False)
         yield name, status
         if stat.S_ISDIR(status.st_mode):
+            if len(os.fsencode(name)) > _LONGEST_BYTES or name.count("/") >= DEEPEST:
+                raise BuildError(
+                    f"`/{name[:80]}…` is a path that is too long or too deep",
+                    hint="take it out of the package or base that brings it",
+                )
             yield from _names(root, f"{name}/")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -10,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.store import plans
 from envbuild.store.pins import damaged_pins
 from envbuild.store.store import LayerRecord, Store, read_record
 from envbuild.system import host
-from envbuild.system.files import open_regular, sha256
+from envbuild.system.files import NOTE_LIMIT_BYTES, read_small, sha256
 from envbuild.system.sealing import check_sealed_line
 
 What = Literal["record", "blob", "file", "note", "pin", "stranger", "unreadable"]
 
 # Where what can be found out again is noted: nobody uses one that is damaged.
-_NOTES = ("scans", "unchanged", "verdicts")
+_NOTES = (plans.DIRECTORY, "scans", "unchanged", "verdicts")
 _HEX = r"[0-9a-f]{64}"
 
 
@@ -81,15 +83,19 @@ def verify(store: Store, *, read: Callable[[int], None] = lambda _: None) -> Ver
         Called with the bytes (count) of each file that was read.
     """
     records, damages = _records(store)
+    by_blob: dict[str, list[LayerRecord]] = {}
+    for record in records:
+        by_blob.setdefault(record.blob, []).append(record)
+    longest = max((record.size_bytes for record in records), default=0)
     blobs = _named(store.root / "blobs/sha256", damages)
     shelves = _named(store.root / "files/sha256", damages)
     contents = {path: _content(path, damages) for path in shelves}
     wanted = [*blobs, *(path for path in contents.values() if path is not None)]
     with ThreadPoolExecutor(host.cores()) as pool:
-        digests = dict(zip(wanted, pool.map(lambda path: _digest(path, read), wanted), strict=True))
-    by_blob: dict[str, list[LayerRecord]] = {}
-    for record in records:
-        by_blob.setdefault(record.blob, []).append(record)
+        # A blob without a record may be of any length: that of a layer which is about to be recorded, too.
+        limits = {path: longest for path in blobs if f"sha256:{path.name}" in by_blob}
+        found = pool.map(lambda path: _digest(path, read, limits.get(path)), wanted)
+        digests = dict(zip(wanted, found, strict=True))
     names = {path.name for path in (*blobs, *shelves)}
     for path in blobs:
         users = by_blob.get(f"sha256:{path.name}", [])
@@ -147,6 +153,8 @@ def put_aside(store: Store, damages: Iterable[Damage]) -> list[Path]:
 def _is_mended(store: Store, damage: Damage) -> bool:
     """Whether a build has put what is whole in its place meanwhile: reading a store takes long."""
     try:
+        if damage.path.is_symlink():
+            return False
         if damage.what == "blob":
             return sha256(damage.path) == damage.path.name
         if damage.what == "file":
@@ -191,13 +199,24 @@ def _notes(store: Store) -> tuple[int, list[Damage]]:
     ]
     for path in sorted(paths):
         try:
-            with open_regular(path) as stream:
-                check_sealed_line(stream.read().decode())
+            _check_note(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             damages.append(Damage(what="note", id="", path=path, problem=f"it cannot be used: {error}"))
     return len(paths), damages
+
+
+def _check_note(path: Path) -> None:
+    content = read_small(path, limit_bytes=NOTE_LIMIT_BYTES).decode()
+    if path.parent.name != plans.DIRECTORY:
+        check_sealed_line(content)
+        return
+    try:
+        # Nothing depends on what it says, and it has no seal.
+        json.loads(content)
+    except RecursionError as error:
+        raise ValueError("no plan") from error
 
 
 def _named(root: Path, damages: list[Damage]) -> list[Path]:
@@ -253,10 +272,14 @@ def _content(shelf: Path, damages: list[Damage]) -> Path | None:
     return held[0] if held else None
 
 
-def _digest(path: Path, read: Callable[[int], None]) -> tuple[int, str]:
-    """Return length and hex digest; a reason in its place where it cannot be read."""
+def _digest(path: Path, read: Callable[[int], None], limit_bytes: int | None = None) -> tuple[int, str]:
+    """Return length and hex digest; a reason in its place where it cannot be read, or is longer than any."""
     try:
+        if path.is_symlink():
+            return 0, f"it is a link to `{path.readlink()}`, which no store makes"
         size = path.stat().st_size
+        if limit_bytes is not None and size > limit_bytes:
+            return 0, f"it has {size} bytes, more than any layer that is recorded"
         found = sha256(path)
     except OSError as error:
         return 0, f"it cannot be read: {error.strerror}"
@@ -268,7 +291,7 @@ def _wrong(
     name: str, found: tuple[int, str], path: Path, users: list[LayerRecord], names: set[str]
 ) -> str | None:
     size, digest = found
-    if digest == name or not path.exists():
+    if digest == name or not os.path.lexists(path):
         return None
     if " " in digest:
         return digest

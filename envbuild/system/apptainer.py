@@ -10,6 +10,8 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.system import host, process
+from envbuild.system.process import Finished
+from envbuild.system.terminal import plain
 
 OLDEST = (1, 3)
 _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
@@ -21,6 +23,27 @@ class OldApptainerError(MachineError):
     def __init__(self, program: Path, version: str) -> None:
         super().__init__(f"Apptainer {version} at `{program}` is too old: 1.3 or newer is needed", hint=_HINT)
         self.version = version
+
+
+class NotStartedError(MachineError):
+    """Apptainer started nothing of what it was asked to.
+
+    Attributes
+    ----------
+    said : str
+        Its last lines.
+    early : bool
+        Whether it came not even to the image: what it lacks is the machine's.
+    """
+
+    def __init__(self, what: str, done: Finished, *, early: bool) -> None:
+        said = done.last_lines(8)
+        super().__init__(
+            f"Apptainer cannot start {what} here\n{said}\nrepeat it: {done.command}",
+            hint="`envbuild doctor` shows what this machine lacks",
+        )
+        self.said = said
+        self.early = early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +133,24 @@ class Apptainer:
         return done.stdout if done.ok else ""
 
 
+def not_started(done: Finished, what: str) -> NotStartedError | None:
+    """Return what Apptainer says where it has started nothing; None where it has, or nothing is known.
+
+    Its starter, which makes the namespaces, ends with 1; what sets up the container with 255. What runs in
+    a container can say and return the same: it gets no better verdict by that.
+
+    Parameters
+    ----------
+    what : str
+        What it was to start, for people.
+    """
+    said = plain(done.stderr)
+    early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", said) is not None
+    if not early and not (done.code == 255 and "FATAL" in said):
+        return None
+    return NotStartedError(what, done, early=early)
+
+
 def find(path: Path | None = None) -> Apptainer:
     """Return the Apptainer to use: the one named, else ENVBUILD_APPTAINER, else the one on PATH.
 
@@ -119,7 +160,8 @@ def find(path: Path | None = None) -> Apptainer:
         There is none, or (an `OldApptainerError`) it is older than 1.3.
     """
     named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
-    program = named or host.find_program("apptainer", hint=_HINT)
+    # Absolute: it is not started where we are.
+    program = named.absolute() if named else host.find_program("apptainer", hint=_HINT)
     if not program.is_file():
         raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
     finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)

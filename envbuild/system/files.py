@@ -16,6 +16,9 @@ import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
 from envbuild.system import noted
 
+# Of what the house notes for itself.
+NOTE_LIMIT_BYTES = 64 << 20
+
 _CHUNK_BYTES = 1024 * 1024
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
@@ -49,6 +52,84 @@ def _open_regular(path: Path | str) -> int:
         what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
         raise IrregularError(errno.EINVAL, what)
     return descriptor
+
+
+def file_named(text: str) -> Path:
+    """Return the path of a file that is to be written, which a text names.
+
+    Raises
+    ------
+    RequestError
+        It ends in a slash, and there is no such directory: a file of that name would come to be.
+    """
+    if text.endswith("/") and not is_directory(Path(text)):
+        hint = "make it and name a file in it, or leave the slash out"
+        raise RequestError(f"`{text}` is the name of a directory, and a file is to be written", hint=hint)
+    return Path(text)
+
+
+def read_small(path: Path, *, limit_bytes: int) -> bytes:
+    """Read a whole file that is one of ours, or should be.
+
+    Raises
+    ------
+    OSError
+        It is not there, cannot be read, or is no regular file.
+    ValueError
+        It is longer than one of ours can be.
+    """
+    with open_regular(path) as stream:
+        content = stream.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ValueError(f"it is larger than {limit_bytes} bytes")
+    return content
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, unless they are there.
+
+    In a directory that a group shares (set-group-ID, and writable for it) the group may write to what is
+    new too, whatever the umask; and nowhere everybody.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or something else is in its place.
+    """
+    try:
+        path.mkdir()
+    except FileNotFoundError:
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    mode = path.stat().st_mode
+    above = path.parent.stat().st_mode
+    wanted = mode & ~stat.S_IWOTH | (stat.S_IRWXG | stat.S_ISGID if is_shared(above) else 0)
+    if wanted != mode:
+        path.chmod(wanted)
+
+
+def open_to_group(path: Path, directory: Path) -> None:
+    """Let the group read a file that is to lie in a directory which it shares, whatever the umask.
+
+    Nobody but its owner may write to it, who is also the only one that may give it its place.
+
+    Raises
+    ------
+    OSError
+        Its mode cannot be set.
+    """
+    mode = path.stat().st_mode
+    group = stat.S_IRGRP if is_shared(directory.stat().st_mode) else 0
+    path.chmod(stat.S_IMODE(mode) & ~(stat.S_IWGRP | stat.S_IWOTH) | group)
+
+
+def is_shared(mode: int) -> bool:
+    """Return whether a directory of this mode is one that a group shares."""
+    return bool(mode & stat.S_ISGID and mode & stat.S_IWGRP)
 
 
 def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
@@ -175,6 +256,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def what_is_full(path: Path) -> str:
+    """Return what a full file system has no more of: space, or inodes, each of which is one file."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return "space"
+    return "inodes" if found.f_files and not found.f_favail else "space"
 
 
 def sync(path: Path) -> None:

@@ -107,3 +107,14 @@ def user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+def may_run(pid: int) -> bool:
+    """Return whether there may be such a process: /proc may be told to hide those of others (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import MachineError
+from envbuild.system.certificates import trusted
 from envbuild.system.redaction import redact
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _CHUNK_BYTES = 256 * 1024
 _PAGE_LIMIT_BYTES = 64 << 20
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _GONE = frozenset({404, 410})
+_FILE_LIMIT_BYTES = 1 << 38  # whoever sends more never ends
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
-
 
 _REACH = (
     "`envbuild doctor --online` asks every address; proxies come from https_proxy, mirrors from `origins`"
@@ -135,7 +136,7 @@ class Client:
 
         session = requests.Session()
         session.proxies.update(self._proxies)
-        session.verify = _certificates()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
+        session.verify = trusted()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
         session.cookies.set_policy(jar.DefaultCookiePolicy(allowed_domains=[]))  # threads cannot share any
         return session
 
@@ -183,7 +184,7 @@ class Client:
                 text = response.headers.get("Content-Length", "")
                 if text.isascii() and text.isdigit() and len(text) < 16:
                     return int(text)
-                return sum(map(len, response.iter_content(_CHUNK_BYTES))) if method == "GET" else None
+                return _count(response) if method == "GET" else None
 
         try:
             told = self._persist(lambda: ask("HEAD"), threading.Event())
@@ -289,6 +290,8 @@ class Client:
                 after = response.headers.get("Retry-After", "")
                 seconds = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0.0
                 raise _TransientError(f"{redact(address)} answered with status {code}", after_s=seconds)
+            if code == 416:
+                raise NetworkError(f"{redact(address)} ends before what was asked for", hint=OTHER)
             if code >= 400:
                 raise NetworkError(f"{redact(address)} answered with status {code}", gone=code in _GONE)
             yield response
@@ -308,37 +311,19 @@ class Client:
                 allow_redirects=True,
             )
         except requests.exceptions.SSLError as error:
+            hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
             raise NetworkError(
-                f"{redact(address)}: its certificate is not trusted here",
-                hint="SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs",
+                f"{redact(address)}: its certificate is not trusted here", hint=hint
             ) from error
         except requests.exceptions.Timeout as error:
             raise _TransientError(f"{redact(address)} does not answer") from error
         except requests.exceptions.ConnectionError as error:
             raise _TransientError(f"{redact(address)} cannot be reached") from error
         except (requests.RequestException, UnicodeError) as error:
-            raise NetworkError(
-                f"{redact(address)} cannot be asked: it is no usable address", hint=OTHER
-            ) from error
+            problem = f"{redact(address)} cannot be asked: it is no usable address"
+            raise NetworkError(problem, hint=OTHER) from error
         with response:
             yield response
-
-
-def _certificates() -> str | bool:
-    """Return the certificates that the machine trusts (SSL_CERT_FILE, SSL_CERT_DIR, OpenSSL's own places).
-
-    As uv is told to: a centre's own authority is in the machine's store, and not among those
-    that the Python package brings. True, which means the package's, where the machine has none.
-    """
-    import ssl  # noqa: PLC0415  # late, as above
-
-    paths = ssl.get_default_verify_paths()
-    if paths.cafile:
-        return paths.cafile
-    # Hashed names are what OpenSSL looks for; a directory without any trusts nobody.
-    if paths.capath and next(Path(paths.capath).glob("*.0"), None) is not None:
-        return paths.capath
-    return True
 
 
 class _TransientError(Exception):
@@ -353,6 +338,21 @@ class _TransientError(Exception):
     def __init__(self, problem: str, *, after_s: float = 0.0) -> None:
         super().__init__(problem)
         self.after_s = after_s
+
+
+def _count(response: requests.Response) -> int:
+    """Return the length of an answer that does not say it."""
+    import requests  # noqa: PLC0415
+
+    shown, size = redact(response.url), 0
+    try:
+        for chunk in response.iter_content(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > _FILE_LIMIT_BYTES:
+                raise NetworkError(f"{shown} is longer than any file should be", hint=OTHER)
+    except requests.RequestException as error:
+        raise _TransientError(f"{shown} was cut after {size} bytes") from error
+    return size
 
 
 def _receive(

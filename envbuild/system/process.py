@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import shlex
 import signal
@@ -19,6 +20,7 @@ from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
 from envbuild.system import spans
+from envbuild.system.terminal import plain
 
 TAIL_BYTES = 64 * 1024
 _GRACE_S = 3.0
@@ -63,8 +65,9 @@ class Finished:
 
     @property
     def output(self) -> str:
-        """Stdout, then stderr: for showing what a failed process said."""
-        return "\n".join(part.rstrip("\n") for part in (self.stdout, self.stderr) if part.strip())
+        """Stdout, then stderr, without a terminal's colours: for showing what a failed process said."""
+        parts = (plain(self.stdout), plain(self.stderr))
+        return "\n".join(part.rstrip("\n") for part in parts if part.strip())
 
     @property
     def command(self) -> str:
@@ -86,6 +89,7 @@ def run(
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
     umask: int = 0o022,
+    memory_bytes: int | None = None,
 ) -> Finished:
     """Run a process to its end and return how it ended.
 
@@ -111,6 +115,8 @@ def run(
     umask : int
         The process's file mode creation mask. Set, never inherited: it
         decides modes and so bytes.
+    memory_bytes : int, optional
+        How much data each of its processes may hold.
 
     Raises
     ------
@@ -126,6 +132,9 @@ def run(
         process = _start(words, env=env, cwd=cwd, has_stdin=stdin is not None, umask=umask)
         stack.callback(_forget, process)
         stack.callback(_end_group, process)
+        if memory_bytes is not None:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         deadline = None if timeout_s is None else started + timeout_s
         collector = _Collector(sink=sink, on_line=on_line)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
@@ -143,17 +152,6 @@ def run(
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
-
-
-def may_run(pid: int) -> bool:
-    """Return whether there may be such a process: /proc may be told to hide those of others (hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:

@@ -84,6 +84,14 @@ class Survey:
         # PATH may lead where we may not look, which `is_file` would raise.
         return exists(path) and path.is_file() and os.access(path, os.X_OK)
 
+    def starts(self, absolute: str) -> bool:
+        """Return whether the system can start a file as a program, whatever that then makes of it."""
+        try:
+            process.run([self.path(absolute), "--version"], env=host.environment(), timeout_s=self.timeout_s)
+        except EnvbuildError:
+            return False
+        return True
+
     def says(self, program: str | None, *arguments: str) -> str:
         """Return what a program writes on both streams; empty where it is not there, fails or hangs.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError, raise_all
 from envbuild.system import host, process
-from envbuild.system.files import open_regular, sha256
+from envbuild.system.files import make_directory, open_regular, open_to_group, sha256
 from envbuild.system.sealing import check_seal, sealed
 
 NAMES = ("mksquashfs", "mmdebstrap", "uv")
@@ -200,7 +200,8 @@ def _save(cache: Path, entries: dict[str, _Known]) -> None:
     """Remember; a cache that cannot be written costs time and nothing else."""
     document = {"format": _CACHE_FORMAT, "programs": {path: asdict(known) for path, known in entries.items()}}
     with contextlib.suppress(OSError):
-        cache.mkdir(parents=True, exist_ok=True)
+        make_directory(cache)
         partial = cache / f".{_CACHE}.{os.getpid()}"
         partial.write_text(sealed(json.dumps(document, sort_keys=True)))
+        open_to_group(partial, cache)
         partial.replace(cache / _CACHE)

@@ -22,9 +22,11 @@ from envbuild.events import Warned
 from envbuild.store.inventory import NOTES
 from envbuild.store.store import Store
 from envbuild.system import noted, tools
+from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
 from envbuild.system.noted import Answer
 from envbuild.system.sealing import check_sealed_line, sealed_line
 from envbuild.system.tools import ToolIdentity
+from envbuild.workflows.exposed import exposed
 from envbuild.workflows.settings import Settings
 
 _FORMAT = 1
@@ -83,7 +85,7 @@ def recall(wanted: Wanted, settings: Settings) -> Same | None:
     place = wanted.place(settings.store)
     try:
         at = place.stat().st_mtime_ns
-        data = json.loads(check_sealed_line(place.read_text()))
+        data = json.loads(check_sealed_line(read_small(place, limit_bytes=NOTE_LIMIT_BYTES).decode()))
         if data["format"] != _FORMAT or data["program"] != noted.program():
             return None
         for path, was in data["files"].items():
@@ -95,7 +97,7 @@ def recall(wanted: Wanted, settings: Settings) -> Same | None:
         if [asdict(tool) for tool in found] != data["tools"]:
             return None
         warned = tuple(Warned(text=text, hint=hint) for text, hint in data["warned"])
-        return Same(built=data["built"], warned=warned)
+        return Same(built=data["built"], warned=(*exposed(settings.store), *warned))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, EnvbuildError):
         return None
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuild.build.soundness import read_meanwhile
@@ -16,6 +15,7 @@ from envbuild.image.half import Half
 from envbuild.image.sifwriter import places
 from envbuild.plan.model import BuildPlan, Layer
 from envbuild.spec.asked import Asked
+from envbuild.store.plans import last_plan
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system import spans
 from envbuild.system.threads import meanwhile
@@ -53,11 +53,6 @@ class Ahead:
             yield
 
 
-def plan_record(asked: Asked, settings: Settings) -> Path:
-    """Return where the store remembers the last plan of a spec's name."""
-    return settings.store.root / "plans" / f"{asked.spec.name}.json"
-
-
 def reading_ahead(asked: Asked, settings: Settings) -> AbstractContextManager[None]:
     """Compare layers with their digests while the block runs: most of them are used again."""
     return read_meanwhile(settings.store, _last_parts(asked, settings))
@@ -65,10 +60,10 @@ def reading_ahead(asked: Asked, settings: Settings) -> AbstractContextManager[No
 
 def _last_parts(asked: Asked, settings: Settings) -> Iterator[LayerRecord]:
     try:
-        data: Any = json.loads(plan_record(asked, settings).read_text(encoding="utf-8"))
+        data: Any = json.loads(last_plan(settings.store, asked.spec.name) or "")
         parts = {data["root"], *data["overlays"]}
         keys = [layer["key"] for layer in data["layers"] if layer["name"] in parts]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return
     for key in sorted(keys):
         record = settings.store.get(key)

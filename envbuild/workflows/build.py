@@ -22,20 +22,24 @@ from envbuild.image.outputs import Output, places
 from envbuild.lock.text import dump
 from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
 from envbuild.resolve.fit import tell
+from envbuild.store.plans import last_plan, plan_path
 from envbuild.store.store import Store
 from envbuild.system import clock, noted, spans
 from envbuild.system.files import is_directory
 from envbuild.system.noted import Answer
 from envbuild.system.tools import ToolIdentity
 from envbuild.workflows.again import Wanted, remember
-from envbuild.workflows.ahead import Ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import Ahead, reading_ahead
+from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import design, manifest_with, parts_of
 from envbuild.workflows.export import Written, check_forms, export_image
+from envbuild.workflows.exposed import exposed
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import hold, keep_image
 from envbuild.workflows.kinds import refuse_other_kinds
 from envbuild.workflows.layer import lacking
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
 if TYPE_CHECKING:
@@ -130,8 +134,10 @@ def build_image(
     EnvbuildError
         Of every kind: see the exit codes.
     """
-    path, forms = _places(outputs, spec)
+    path, forms = _places(outputs, spec, settings)
     _check_sources(sources)
+    for warning in exposed(settings.store):
+        settings.emit(warning)
     with noted.noting() as answers:
         state = lock_spec(
             spec,
@@ -176,9 +182,12 @@ def build_image(
     return built
 
 
-def _places(outputs: Sequence[str], spec: Path) -> tuple[Path, tuple[Output, ...]]:
+def _places(outputs: Sequence[str], spec: Path, settings: Settings) -> tuple[Path, tuple[Output, ...]]:
     refuse_other_kinds(spec)
-    return places(outputs, default=spec.parent / f"{spec.stem}.sif", keep=(spec, lock_path(spec)))
+    path, forms = places(outputs, default=spec.parent / f"{spec.stem}.sif", keep=(spec, lock_path(spec)))
+    for place in (path, *(form.path for form in forms)):
+        refuse_in_store(place, settings.store.root)
+    return path, forms
 
 
 def _tell_locked(state: Locked, settings: Settings) -> None:
@@ -244,7 +253,7 @@ def _found(path: Path, manifest: Manifest, settings: Settings) -> _Image | None:
         looked = look(path, settings.store)
     except CheckError:
         return None
-    if looked.changed:
+    if looked.changed or looked.around:
         return None
     return _Image(manifest, _told_check(path, settings, looked.preflight), unchanged=True)
 
@@ -359,13 +368,13 @@ def _build(
         emit=settings.emit,
         rebuild=rebuild,
     )
-    build_layers(plan, workshop, missing)
+    with blaming("build", settings):
+        build_layers(plan, workshop, missing)
 
 
 def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:
-    path = plan_record(state.asked, settings)
-    text = plan.to_json()
+    name, text = state.asked.spec.name, plan.to_json()
     # Who may only read a store can still compose from it; `plan` then compares with an older one.
     with contextlib.suppress(EnvbuildError, OSError):
-        if not path.exists() or path.read_bytes() != text.encode():
-            settings.store.write(path, text)
+        if last_plan(settings.store, name) != text:
+            settings.store.write(plan_path(settings.store, name), text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,15 @@ from envbuild.workflows.settings import Settings
 
 # Nobody can say of what is younger that no build is about to use it.
 GRACE_S = 600.0
+
+# Kinds of things that have no names for people: one, and several of them.
+_SUMMED = {
+    "scan": ("note of a layer", "notes of layers"),
+    "note": ("note of a build", "notes of builds"),
+    "log": ("log of a build", "logs of builds"),
+    "quarantine": ("damaged file from quarantine", "damaged files from quarantine"),
+    "leftover": ("leftover of an ended process", "leftovers of ended processes"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +101,8 @@ class Usage:
     users : tuple of dict
         ``label``, ``total_bytes`` of what it needs, and ``own_bytes`` that nobody else needs.
     needed_bytes, shared_bytes, free_bytes : int
-        Of layers, blobs and files, each blob once: what somebody needs, the part of it that several
-        need, and what nobody needs.
+        Of layers with the notes of them, blobs and files, each blob once: what somebody needs, the part of it
+        that several need, and what nobody needs, damaged files and leftovers of ended processes among it.
     """
 
     areas: dict[str, int]
@@ -167,6 +176,10 @@ def usage(settings: Settings) -> Usage:
             thing = item.blob or item.id
             sizes[thing] = item.size_bytes
             users.setdefault(thing, set()).update(listing.needed_by(item))
+        elif item.kind in ("scan", "quarantine", "leftover"):
+            # Behind layers and blobs; what was read of one goes with it.
+            sizes[str(item.path)] = item.size_bytes
+            users[str(item.path)] = users.get(f"sha256:{item.id}", set()) if item.kind == "scan" else set()
     labels = sorted({label for found in users.values() for label in found})
     rows = tuple(
         {
@@ -188,7 +201,7 @@ def usage(settings: Settings) -> Usage:
 def prune_cache(
     settings: Settings, *, unused_s: float = GRACE_S, keep_bytes: int | None = None, dry_run: bool = False
 ) -> tuple[Pruned, tuple[Held, ...]]:
-    """Take away what nobody needs; the second value are the pins that were gone.
+    """Take away what nobody needs; the second value are the pins of what is gone, which go too.
 
     Raises
     ------
@@ -213,13 +226,29 @@ def prune_cache(
         try:
             # What was built anew meanwhile has its pin under the same name.
             again = (look(each.path, identify) for each in gone)
-            forget([each.path for each in again if each is not None and each.state == "gone"])
+            gone = tuple(each for each in again if each is not None and each.state == "gone")
+            forget([each.path for each in gone])
         except OSError as error:
             raise MachineError(
                 f"`{error.filename}` cannot be removed: {error.strerror}",
                 hint="see who owns it: whoever may write to its directory can remove it",
             ) from error
     return result, gone
+
+
+def removed_lines(pruned: Pruned, gone: Sequence[Held]) -> Iterator[str]:
+    """Yield what was or would be taken away, for people: what is of no layer or file is summed up."""
+    for item in pruned.removed:
+        if item.kind not in _SUMMED:
+            short = item.id.removeprefix("sha256:")[:12]
+            yield f"{item.kind} {short}  {item.size_bytes / 1e6:.1f} MB  {item.name}"
+    for kind, (one, several) in _SUMMED.items():
+        sizes = [item.size_bytes for item in pruned.removed if item.kind == kind]
+        if sizes:
+            what = one if len(sizes) == 1 else several
+            yield f"{len(sizes)} {what}  {sum(sizes) / 1e6:.1f} MB"
+    for each in gone:
+        yield f"pin of what is gone: {each.pin.label}"
 
 
 def needs(pins: Sequence[Held]) -> Needs:

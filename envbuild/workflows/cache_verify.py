@@ -14,6 +14,7 @@ from envbuild.system import clock
 from envbuild.workflows.cache import needs
 from envbuild.workflows.keeping import identify
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.words import typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Checked:
         users = self.users(damage)
         specs = sorted({self.specs[label] for label in users if label in self.specs})
         thin = any(label.startswith("thin installation ") for label in users)
-        again = f"`envbuild build {specs[0]}`" if specs else "the next build that needs it"
+        again = f"`envbuild build {typed(specs[0])}`" if specs else "the next build that needs it"
         text = f"{again} {'fetches' if damage.what == 'file' else 'makes'} it anew"
         if damage.path not in self.moved:
             text = f"`envbuild cache verify --repair` puts it aside, and {text}"

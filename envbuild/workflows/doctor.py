@@ -90,11 +90,16 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
 
 def _with_origins(machine: Machine, settings: Settings, online: bool) -> Machine:
     """Add where packages come from, as the site's, the machine's and the user's configuration says."""
+    loaded = None
     try:
-        here = read_machine()
         loaded = read_site(settings.site)
     except EnvbuildError as error:
-        return replace(machine, unread=tuple(each.problem for each in error.each()))
+        named = settings.site is not None
+        machine = replace(machine, site_unread=_mistakes(error), site_named=named)
+    try:
+        here = read_machine()
+    except EnvbuildError as error:
+        return replace(machine, unread=_mistakes(error))
     sources = python_sources(loaded.value if loaded is not None else None, here)
     # As written: what is not there would be passed over in silence.
     links = [*(loaded.value.find_links if loaded is not None else ()), *here.find_links]
@@ -110,6 +115,12 @@ def _with_origins(machine: Machine, settings: Settings, online: bool) -> Machine
         return known
     archives = (uri for source in here.apt for uri in source.uris if uri.startswith(_ASKED))
     return replace(known, unreachable=_unreachable([*sources.indexes, *archives]))
+
+
+def _mistakes(error: EnvbuildError) -> dict[str, str]:
+    """Return what is wrong, with its place, and what mends it."""
+    each = error.each()
+    return {f"{one.problem} ({one.at})" if one.at else one.problem: one.hint for one in each}
 
 
 def _unreachable(addresses: list[str]) -> dict[str, str]:

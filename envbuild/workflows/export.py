@@ -11,20 +11,24 @@ from envbuild.build.merge import Blob, merged
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image import shifter
+from envbuild.image.around import changed_around
 from envbuild.image.compose import bill_of_image, compose
-from envbuild.image.contents import file_systems
+from envbuild.image.contents import AGAIN, file_systems
 from envbuild.image.definition import check_expressible, definition_file
-from envbuild.image.model import STORY, Manifest, Part
+from envbuild.image.model import MANIFEST_PATH, Manifest, Part
 from envbuild.image.oci import write_archive
-from envbuild.image.outputs import Output, check_outputs, place_for_work, publish
+from envbuild.image.outputs import Output, check_outputs, place_for_work, publish, writing
 from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest, read_sif, verify_parts
 from envbuild.image.squashfs import Squashfs
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
+from envbuild.plan.flat import flattened
+from envbuild.plan.text import load_plan
 from envbuild.system import clock, squashfs
 from envbuild.system.files import sha256, write_atomically
 from envbuild.system.leftovers import private_work
 from envbuild.system.squashfs import Compression
+from envbuild.workflows.places import refuse_in_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +112,12 @@ def export_image(
     Raises
     ------
     RequestError
-        It is no image of ours, its file systems are not those that were built, or an output
-        cannot be written.
+        It is no image of ours, it is not as it was written, or an output cannot be written.
     """
     manifest = read_manifest(image)
     check_outputs(outputs, keep=(image,))
+    for output in outputs:
+        refuse_in_store(output.path)
     for output in outputs:
         if compression and not output.compression(compression):
             raise RequestError(
@@ -126,21 +131,28 @@ def export_image(
                 )
             )
     check_forms(outputs, manifest, lambda: load(read_data(image, LOCK), image))
+    _refuse_changed(image, emit)
+    return _write_outputs(outputs, _source_of(image, emit), emit, compression=compression)
+
+
+def _refuse_changed(image: Path, emit: Emit) -> None:
+    """Read an image as a whole, and refuse one that is not as it was written."""
     task = "verify"
     size = sum(part.size for part in read_sif(image).partitions)
     emit(TaskStarted(task=task, title=f"read {image.name}", total_bytes=size))
     started = clock.seconds()
     broken = [verdict for verdict in verify_parts(image, advanced=_advancing(emit, task)) if not verdict.ok]
-    if broken:
+    wrong = ["+".join(verdict.layers) or verdict.role for verdict in broken]
+    wrong += changed_around(image)
+    if wrong:
         emit(TaskFailed(task=task))
-        names = ", ".join("+".join(verdict.layers) or verdict.role for verdict in broken)
+        names = ", ".join(wrong)
         raise RequestError(
             f"`{image.name}` does not hold what was built: {names}",
             at=Location(path=image),
-            hint="build the image again, or copy it again from where it came",
+            hint=AGAIN,
         )
     emit(TaskDone(task=task, seconds=clock.seconds() - started))
-    return _write_outputs(outputs, _source_of(image, emit), emit, compression=compression)
 
 
 def check_forms(outputs: Sequence[Output], manifest: Manifest, lock: Callable[[], Lock]) -> None:
@@ -217,11 +229,16 @@ def _write_outputs(
 ) -> list[Written]:
     """Write all outputs, which were checked; the layers are merged once."""
     wanted = {output: output.compression(compression) for output in outputs}
-    files = _files(outputs, wanted, source, emit) if any(wanted.values()) else iter(())
-    written: dict[Output, Written] = dict(files)
+    written: dict[Output, Written] = {}
+    merged = [output for output in outputs if wanted[output]]
+    if merged:
+        # All of it is made beside the first of them.
+        with writing(merged[0].path):
+            written |= _files(outputs, wanted, source, emit)
     for output in outputs:
         if output.format == "oci":
-            written[output] = _write_oci(output, source, emit)
+            with writing(output.path):
+                written[output] = _write_oci(output, source, emit)
         elif output not in written:
             lock = load(source.lock.encode(), output.path)
             write_atomically(output.path, definition_file(source.manifest, lock, source.plan).encode())
@@ -258,12 +275,17 @@ def _files(
                     yield output, _write(output, made, source, emit, keep=output is not mine[-1])
 
 
+def _said_when_flat(manifest: Manifest) -> str:
+    """Return what an image says in its top layer where it is flat."""
+    return replace(manifest, form="flat", parts=()).to_json()
+
+
 def _flat_story(manifest: Manifest, work: Path) -> Blob:
     """Return a top layer in which the image says that it is flat, as one that was built so does."""
     tree = work / "story"
-    path = tree / STORY.lstrip("/") / "manifest.json"
+    path = tree / MANIFEST_PATH.lstrip("/")
     path.parent.mkdir(parents=True)
-    path.write_text(replace(manifest, form="flat", parts=()).to_json())
+    path.write_text(_said_when_flat(manifest))
     for made, mode in ((tree, 0o755), (path.parent, 0o755), (path, 0o644)):
         made.chmod(mode)
     layer = work / "story.squashfs"
@@ -279,6 +301,21 @@ def _write(output: Output, made: Path, source: _Source, emit: Emit, *, keep: boo
     return _written(output, publish(made, output.path, keep=keep))
 
 
+def _flat_plan(source: _Source, emit: Emit) -> str:
+    """Return the plan of the flat image of an image's lock."""
+    inner = _said_when_flat(source.manifest).encode()
+    try:
+        return flattened(load_plan(source.plan), {MANIFEST_PATH: inner}).to_json()
+    except ValueError as error:
+        emit(
+            Warned(
+                text=f"the plan of `{source.image.name}` stays that of its layers: {error}",
+                hint="`envbuild build --flat SPEC` makes a flat image that can be reproduced",
+            )
+        )
+        return source.plan
+
+
 def _write_sif(output: Output, made: Path, source: _Source, emit: Emit) -> Written:
     part = Part(
         role="root",
@@ -289,8 +326,8 @@ def _write_sif(output: Output, made: Path, source: _Source, emit: Emit) -> Writt
     manifest = replace(source.manifest, form="flat", parts=(part,))
     advanced = _advancing(emit, "compose")
     bill = bill_of_image(source.image)
-    parts = [(part, made)]
-    compose(output.path, manifest, parts, lock=source.lock, plan=source.plan, bill=bill, advanced=advanced)
+    parts, plan = [(part, made)], _flat_plan(source, emit)
+    compose(output.path, manifest, parts, lock=source.lock, plan=plan, bill=bill, advanced=advanced)
     return replace(_written(output, output.path), identity=manifest.digest)
 
 

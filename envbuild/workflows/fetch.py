@@ -12,6 +12,7 @@ from envbuild.resolve.files import FileCache
 from envbuild.spec.asked import Asked
 from envbuild.store.pins import holding_files
 from envbuild.workflows.lock import lock_spec
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
 
@@ -25,6 +26,7 @@ class Fetched:
 
 def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
     """Lock a spec if needed and keep every locked file in a directory."""
+    refuse_in_store(to, settings.store.root, hint="name another directory with --to DIR")
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
     with holding_files(settings.store, [pin.sha256 for pin in pins]):

@@ -22,6 +22,7 @@ from envbuild.spec.load import load_spec
 from envbuild.spec.recipe import Recipe
 from envbuild.system.files import is_below, read_input, write_atomically
 from envbuild.workflows.inputs import read_bases
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 
 _LIMIT_BYTES = 1 << 20
@@ -77,6 +78,8 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
     """
     if output is not None and (output.exists() or output.is_symlink()):
         raise RequestError(f"`{output}` is there already", hint="name another file with -o SPEC.yaml")
+    if output is not None:
+        refuse_in_store(output)
     content = read_input(source, limit_bytes=_LIMIT_BYTES)
     try:
         text = content.decode("utf-8-sig")

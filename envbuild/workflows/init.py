@@ -18,8 +18,10 @@ from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.variants import variant_for
 from envbuild.system.files import exists, is_directory, write_new
 from envbuild.workflows.inputs import read_asked, read_bases
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
+from envbuild.workflows.words import typed
 
 NO_MPI = "none"
 SPEC_FILE = "spec.yaml"
@@ -238,6 +240,7 @@ def write(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
     RequestError
         One of them is there already, or cannot be written.
     """
+    refuse_in_store(path)
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
         raise RequestError(f"`{beside}` is there already", hint="leave out `--schema`, or move it away")
@@ -293,9 +296,8 @@ def _list(values: Sequence[str]) -> str:
 def _render(wanted: Wanted, asked: Asked, path: Path, offers: Offers, *, schema: bool) -> str:
     remarks = _remarks(wanted, asked, offers)
     lines = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
-    lines.append(
-        f"# `envbuild build {path.name}` makes {path.stem}.sif, `envbuild test {path.stem}.sif` proves it."
-    )
+    spec, image = typed(path.name), typed(f"{path.stem}.sif")
+    lines.append(f"# `envbuild build {spec}` makes {image}, `envbuild test {image}` proves it.")
     lines.append("# `envbuild schema spec` has every key that may stand here.")
     for key, value in _keys(wanted):
         above, behind = remarks.get(key, ((), ""))

@@ -17,6 +17,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
 from envbuild.store.pins import Pin, hold_build, release, write_pin
+from envbuild.store.plans import last_plan
 from envbuild.store.store import Store
 from envbuild.system.files import exists
 from envbuild.workflows.fetch import all_pins
@@ -116,8 +117,8 @@ def pin_of_lock(path: Path, lock: Lock, store: Store) -> Pin:
     """Return the pin that keeps a lock's files, and the layers that were last planned from it."""
     files = _files(lock)
     keys: tuple[str, ...] = ()
-    with contextlib.suppress(OSError, ValueError, RequestError):
-        text = (store.root / "plans" / f"{lock.name}.json").read_bytes()
+    with contextlib.suppress(ValueError, RecursionError, RequestError):
+        text = last_plan(store, lock.name) or ""
         if set(_inputs_of(json.loads(text))) <= set(files):
             keys = _keys_of(text)
     return Pin(kind="lock", name=str(path.absolute()), asked=True, keys=keys, files=files)
@@ -167,7 +168,7 @@ def _files(lock: Lock) -> tuple[str, ...]:
     return tuple(pin.sha256 for pin in all_pins(lock))
 
 
-def _keys_of(plan: bytes) -> tuple[str, ...]:
+def _keys_of(plan: bytes | str) -> tuple[str, ...]:
     """Return the keys of a plan as an image or the store keeps it.
 
     Raises

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,12 +16,14 @@ from envbuild.store.carried import Origin
 from envbuild.store.pins import freshen, release
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock, host
-from envbuild.system.files import copy, exists, is_below, is_directory, sha256, sync
+from envbuild.system.files import copy, exists, is_directory, sha256, sync
 from envbuild.system.leftovers import own_name, sweep
 from envbuild.workflows.design import design
 from envbuild.workflows.keeping import hold
 from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.words import typed
 
 # What stands around the names of files that are being written.
 _HALF, _HALF_END = ".layer-", ".partial"
@@ -120,7 +121,7 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = Fals
         whole = [(layer, record) for layer, record in found if record is not None]
         if len(whole) < len(found):
             names = ", ".join(layer.name for layer, record in found if record is None)
-            again = f"envbuild build {shlex.quote(str(spec))}{' --flat' if flat else ''}"
+            again = f"envbuild build {typed(spec)}{' --flat' if flat else ''}"
             raise RequestError(
                 f"the store lacks finished layers of `{spec}`: {names}", hint=f"`{again}` makes them"
             )
@@ -139,8 +140,7 @@ def _check_place(to: Path, settings: Settings) -> None:
     hint = "name a directory with --to DIR; it is made if it is not there"
     if exists(to) and not is_directory(to):
         raise RequestError(f"`{to}` is no directory", hint=hint)
-    if is_below(to, settings.store.root):
-        raise RequestError(f"`{to}` lies in the store, which keeps its layers otherwise", hint=hint)
+    refuse_in_store(to, settings.store.root, hint=hint)
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, s
     if target.is_symlink() or not _is(target, record):
         state = "exported"
         with _new(target) as part:
-            copy(settings.store.blob_path(record.blob), part)
+            _copy_of(record, settings.store.blob_path(record.blob), part)
             if not _is(part, record):
                 problem = f"layer {record.name} in the store is damaged"
                 raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
@@ -191,13 +191,25 @@ def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, s
     return Row.of(record, state)
 
 
+def _copy_of(record: LayerRecord, blob: Path, part: Path) -> None:
+    try:
+        copy(blob, part)
+    except OSError as error:
+        if error.filename != str(blob):
+            raise
+        raise MachineError(
+            f"layer {record.name} in the store cannot be read: {error.strerror}",
+            hint=f"see who may read `{blob}`",
+        ) from None
+
+
 def import_layers(directory: Path, settings: Settings) -> Moved:
     """Put layers that `export_layers` wrote into the store; each is held to its manifest first.
 
     Returns
     -------
     Moved
-        With what is wrong with others: damaged ones, and what the store refused.
+        With what is wrong with others: damaged and missing ones, and what the store refused.
 
     Raises
     ------
@@ -207,7 +219,7 @@ def import_layers(directory: Path, settings: Settings) -> Moved:
     settings.store.check_is_one()
     hint = "name the directory that `envbuild layer export SPEC --to DIR` has filled"
     try:
-        paths = carried.manifests(directory)
+        paths, lost = carried.manifests(directory), carried.lost_manifests(directory)
     except OSError as error:
         raise RequestError(f"`{directory}` cannot be read: {error.strerror}", hint=hint) from None
     if not paths:
@@ -224,7 +236,22 @@ def import_layers(directory: Path, settings: Settings) -> Moved:
             break  # the store's trouble is that of all the others
         except EnvbuildError as error:
             wrong.append(error)
+    wrong += [_lost(path) for path in lost if not _holds(f"sha256:{path.stem}", settings)]
     return Moved(directory=directory, rows=tuple(rows), wrong=tuple(wrong))
+
+
+def _holds(key: str, settings: Settings) -> bool:
+    record = settings.store.get(key)
+    return record is not None and settings.store.is_intact(record)
+
+
+def _lost(path: Path) -> RequestError:
+    return RequestError(
+        f"the manifest of a layer is missing: `{carried.SUMS}` lists it",
+        at=Location(path=path),
+        hint="copy it and its squashfs from where the layers were exported; what is not to come along has to"
+        f" leave `{carried.SUMS}`, too",
+    )
 
 
 def _read(path: Path) -> LayerRecord:

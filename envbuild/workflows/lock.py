@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -21,7 +20,9 @@ from envbuild.spec.asked import Asked
 from envbuild.system import spans, tools
 from envbuild.system.files import read_input, write_atomically
 from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.words import typed
 
 _LOCK_LIMIT_BYTES = 16 << 20
 
@@ -92,7 +93,7 @@ def lock_spec(
     """
     with spans.span("read spec and recipes"):
         asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    path = lock_path(spec)
+    path = _place(spec, settings) if write else lock_path(spec)
     with spans.span("read lock"):
         previous = _previous(spec)
     with spans.span("identify tools"):
@@ -139,6 +140,13 @@ def lock_spec(
     return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
 
 
+def _place(spec: Path, settings: Settings) -> Path:
+    """Return where a lock may be written."""
+    path = lock_path(spec)
+    refuse_in_store(path, settings.store.root, hint="keep the spec and its lock elsewhere")
+    return path
+
+
 def _fit(asked: Asked, lock: Lock, settings: Settings, layered: bool | None) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
     raise_all(list(hidden_packages(asked, lock)))
@@ -171,7 +179,7 @@ def _not_needed(
             f"the store lacks finished layers of the lock `{kept.path}`: {', '.join(names)}; and it was made"
             f" with other tools than this machine's\n{listed}",
             hint="`envbuild layer import DIR` takes layers from where they were made;"
-            f" `envbuild lock {shlex.quote(str(spec))}` takes this machine's tools, and all that they make is"
+            f" `envbuild lock {typed(spec)}` takes this machine's tools, and all that they make is"
             " built anew",
         )
     return changes
@@ -196,7 +204,7 @@ def refuse(spec: Path, changes: Sequence[str]) -> None:
         listed = "\n".join(f"  {change}" for change in changes)
         raise RequestError(
             f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
-            hint=f"`envbuild lock {shlex.quote(str(spec))}` renews it",
+            hint=f"`envbuild lock {typed(spec)}` renews it",
         )
 
 
@@ -204,7 +212,7 @@ def _previous(spec: Path) -> Lock | None:
     path = lock_path(spec)
     if not path.exists():
         return None
-    hint = f"take it back from version control; or delete it and run `envbuild lock {shlex.quote(str(spec))}`"
+    hint = f"take it back from version control; or delete it and run `envbuild lock {typed(spec)}`"
     return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path, hint=hint)
 
 

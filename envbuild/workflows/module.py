@@ -27,6 +27,7 @@ from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.keeping import keep_thin
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
@@ -57,6 +58,7 @@ def install_module(
         There is no usable Apptainer, or no space.
     """
     started = clock.seconds()
+    refuse_in_store(root, settings.store.root, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
     site = read_site(settings.site)
     apptainer = settings.find_apptainer(site.value if site is not None else None)
@@ -203,9 +205,11 @@ def _existing(root: Path) -> Path:
 
 def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> None:
     for warning in installed.warnings:
-        hint = (
-            "`envbuild test` proves the image; then install it again" if warning == verdict.warning else None
-        )
+        hint = None
+        if warning == verdict.warning:
+            hint = "`envbuild test` proves the image; then install it again"
+            if verdict.state == "unproven":
+                hint = "`envbuild test` says what was not examined; an `mpi` or a framework brings jobs"
         settings.emit(Warned(text=warning, hint=hint))
     if installed.replaced is not None:
         kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
@@ -217,6 +221,6 @@ def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> VerdictN
     if known is None:
         return VerdictNote(state="absent")
     if known.state == "stale":
-        outcome = "passed" if known.passed else "failed"
+        outcome = verdicts.OUTCOMES[known.outcome]
         return VerdictNote(state="stale", text=f"{outcome} there: {known.text}")
     return VerdictNote(state=known.state, text=known.text)

@@ -9,7 +9,7 @@ from typing import Any
 from envbuild.build.run import missing_layers
 from envbuild.compat.engine import Verdict
 from envbuild.plan.reasons import reasons
-from envbuild.workflows.ahead import plan_record
+from envbuild.store.plans import last_plan
 from envbuild.workflows.design import design
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
@@ -74,8 +74,7 @@ def show_plan(spec: Path, settings: Settings, *, flat: bool = False, offline: bo
     state = lock_spec(spec, settings, offline=offline, write=False, layered=not flat)
     plan = design(state, flat=flat)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}
-    record = plan_record(state.asked, settings)
-    why = reasons(plan, record.read_text() if record.exists() else None)
+    why = reasons(plan, last_plan(settings.store, state.asked.spec.name))
     rows = []
     for layer in plan.layers:
         if layer.name in to_build:

@@ -17,7 +17,9 @@ from envbuild.spec.fields import Distribution, ProvenVersion
 from envbuild.spec.model import MAX_NAME, NAME
 from envbuild.spec.recipe import ModuleName
 from envbuild.system.files import exists
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipe_rules import BLANK, CONTROLS, README
+from envbuild.workflows.words import typed
 
 _FILES = {
     "recipe.yaml": """\
@@ -130,6 +132,7 @@ def new_recipe(
         hint = "lower-case letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
         raise RequestError(f"`{name}` is no name of a recipe", hint=hint)
     target = directory / name
+    refuse_in_store(target)
     if exists(target):
         raise RequestError(f"`{target}` is there already", hint="nothing was written; take another name")
     wheel = distribution or name
@@ -196,14 +199,18 @@ def _write(texts: dict[str, str], target: Path) -> None:
 
 
 def _next_steps(target: Path, name: str) -> str:
-    directory = target.parent
+    directory, spec, image = (
+        typed(target.parent),
+        typed(target / "example.yaml"),
+        typed(target / "example.sif"),
+    )
     return "\n".join(
         (
             f"written: {target}/recipe.yaml, verify/sums.py, {CONTROLS}, {README}, example.yaml",
             "next:",
-            f"  envbuild build {target}/example.yaml --recipes {directory}",
-            f"  envbuild test {target}/example.sif --ranks 2",
+            f"  envbuild build {spec} --recipes {directory}",
+            f"  envbuild test {image} --ranks 2",
             f"  write in verify/sums.py what it does across ranks, and {README}",
-            f"  envbuild recipes check {name} --recipes {directory} --image {target}/example.sif",
+            f"  envbuild recipes check {name} --recipes {directory} --image {image}",
         )
     )

@@ -30,6 +30,7 @@ from envbuild.store.pins import holding_files
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system import clock, host, tools
 from envbuild.system.files import is_directory, sha256
+from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import parts_of
 from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
@@ -96,7 +97,8 @@ def reproduce_image(
             locate=locate,
             emit=settings.emit,
         )
-        records = build_layers(story.plan, workshop)
+        with blaming("reproduce", settings):
+            records = build_layers(story.plan, workshop)
         again = work / "again.sif"
         _compose(again, story, records, store)
         return _compared(story, again, records, settings, tools=other_tools, older=older)
@@ -119,7 +121,7 @@ def _read_story(image: Path) -> _Story:
         raise RequestError(
             f"the plan in `{image.name}` cannot be carried out: {error}",
             at=Location(path=image),
-            hint="use the version of envbuild that built it",
+            hint="copy the image again from where it came, or use the version of envbuild that built it",
         ) from error
     locked = {pin.sha256 for pin in all_pins(lock)}
     used = {file.name: file.sha256 for layer in plan.layers for file in input_files(layer.step)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envbuild.image.around import check_around
 from envbuild.image.compose import bill_of_image, check_target
 from envbuild.system.files import open_regular, write_atomically
+from envbuild.workflows.places import refuse_in_store
 
 
 def write_sbom(image: Path, output: Path | None) -> str:
@@ -14,13 +16,16 @@ def write_sbom(image: Path, output: Path | None) -> str:
     Raises
     ------
     RequestError
-        It is no image of ours, or the file cannot be written or is another one than a bill.
+        It is no image of ours, or was changed or damaged; or the file cannot be written, or is another
+        one than a bill.
     MachineError
         The disk is full.
     """
     if output is not None:
         hint = "name another file with -o FILE"
         check_target(output, keep=[image], is_one=_looks_like_bill, what="bill of materials", hint=hint)
+        refuse_in_store(output, hint=hint)
+    check_around(image)
     bill = bill_of_image(image)
     if output is not None:
         write_atomically(output, bill)

@@ -20,6 +20,7 @@ from envbuild.spec.site import Site
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
 from envbuild.workflows.inputs import find_catalog, read_site
+from envbuild.workflows.places import refuse_in_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,8 @@ def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey
         # Somebody may have written into it what no probe can see.
         hint = "name another file, and put both together; `envbuild site check` says what has changed"
         raise RequestError(f"`{output}` is there already", hint=hint)
+    if output is not None:
+        refuse_in_store(output)
     probed: Probed = probe(machine or Survey(), name=stem, mpi=tuple(str(path.absolute()) for path in mpi))
     text = draft(probed)
     if output is not None:

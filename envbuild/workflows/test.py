@@ -26,17 +26,21 @@ from envbuild.check.scheduled import launch_by_srun
 from envbuild.check.trial import Launch, Trial, try_job
 from envbuild.compat.engine import judge
 from envbuild.compat.from_site import on_site
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target
+from envbuild.image.contents import AGAIN
 from envbuild.image.sif import read_manifest, verify_parts
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
+from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.blame import blaming
 from envbuild.workflows.check import pmi_findings
 from envbuild.workflows.hosting import NOTHING, Lend, lasting_stage, lent
 from envbuild.workflows.inputs import read_site
+from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.scheduling import (
     allocated,
     environment_of_srun,
@@ -85,11 +89,11 @@ def test_image(
         It is no image of ours, the report could not be written, the host's MPI does not fit, or srun
         offers no PMI that the MPI speaks.
     MachineError
-        There is no usable Apptainer, or no srun.
+        There is no usable Apptainer, no srun, or this machine lets no container start: what an earlier test
+        came to stays.
     """
     if report is not None:
-        hint = "name another file with --report FILE.json"
-        check_target(report, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
+        _check_report(report, image, settings)
     started = clock.seconds()
     manifest = read_manifest(image)
     loaded = read_site(settings.site)
@@ -147,7 +151,14 @@ def write_report(path: Path, report: Report) -> None:
     RequestError, MachineError
         It cannot be written.
     """
-    files.write_atomically(path, reports.to_json(report).encode())
+    # In JSON that is the escape of what was no text: a name that is not UTF-8.
+    files.write_atomically(path, reports.to_json(report).encode(errors="backslashreplace"))
+
+
+def _check_report(path: Path, image: Path, settings: Settings) -> None:
+    hint = "name another file with --report FILE.json"
+    check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
+    refuse_in_store(path, settings.store.root, hint=hint)
 
 
 def _looks_like_report(path: Path) -> bool:
@@ -169,9 +180,24 @@ def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list
     if foreign := run.judge_foreign(subject.manifest):
         findings.append(foreign)
     else:
-        findings += run.probe(subject, limit_s=limit_s)
+        try:
+            findings += _probe(subject, settings, limit_s=limit_s)
+        except MachineError:
+            emit(TaskFailed(task=task))
+            raise
     _done(task, findings, started, emit)
     return findings
+
+
+def _probe(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:
+    try:
+        with blaming("test", settings, apptainer=subject.apptainer.program):
+            return run.probe(subject, limit_s=limit_s)
+    except NotStartedError as error:
+        if error.early:
+            raise
+        # Nothing is wrong with this machine that we know of: it is the image.
+        return [run.no_facts(error.said)]
 
 
 def _misfits(looked: Looked, found: Preflight, settings: Settings) -> list[Finding]:
@@ -270,7 +296,7 @@ def _keep(result: Report, settings: Settings) -> None:
     """
     if PARTS in result.failed:
         text = "the verdict was not kept: the image is not the one that its manifest names"
-        settings.emit(Warned(text=text, hint="build the image again, or copy it again from where it came"))
+        settings.emit(Warned(text=text, hint=AGAIN))
         return
     try:
         verdicts.record(settings.store.root, result)

@@ -8,7 +8,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -137,7 +137,9 @@ class Mirror:
         Path → what happens at its next requests, one after the other: ``503``,
         ``404``, ``cut`` (half of the bytes), ``stall`` (half, then nothing),
         ``wrong`` (other bytes), ``long`` (too many), ``whole`` (a range is
-        answered with everything), ``unsized`` (no length).
+        answered with everything), ``unsized`` (no length), ``absurd`` (a length
+        that no file has), ``absurd cut`` (and half of the bytes), ``endless``
+        (bytes until nobody reads them), ``-> ADDRESS`` (a redirection).
     requests : list
         Method, path and Range header of what was asked.
     """
@@ -191,6 +193,12 @@ def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
     step = steps.pop(0) if steps else "ok"
     path = state.root / name.lstrip("/")
     path = path / "index.html" if path.is_dir() else path
+    if step.startswith("-> "):
+        handler.send_response(302)
+        handler.send_header("Location", step.removeprefix("-> "))
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
     if step.isdigit() or not path.is_file():
         handler.send_response(int(step) if step.isdigit() else 404)
         handler.send_header("Content-Length", "0")
@@ -204,6 +212,11 @@ def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
     start = 0
     if wanted and step != "whole":
         start = int(wanted.removeprefix("bytes=").partition("-")[0])
+    if start and start >= len(content):
+        handler.send_response(416)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
     _send(handler, state, content, start, step)
 
 
@@ -212,17 +225,23 @@ def _send(handler: BaseHTTPRequestHandler, state: Mirror, content: bytes, start:
     handler.send_response(206 if start else 200)
     if start:
         handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-    html = handler.path.endswith("/")
+    html = handler.path.partition("?")[0].endswith("/")
     handler.send_header("Content-Type", "text/html" if html else "application/octet-stream")
-    if step == "unsized":
+    if step in ("unsized", "endless"):
         handler.send_header("Connection", "close")
         handler.close_connection = True
     else:
-        handler.send_header("Content-Length", str(len(part)))
+        length = 10**18 if step.startswith("absurd") else len(part)
+        handler.send_header("Content-Length", str(length))
     handler.end_headers()
     if handler.command == "HEAD":
         return
-    if step not in ("cut", "stall"):
+    if step == "endless":
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(bytes(1 << 20))
+        return
+    if step not in ("cut", "stall", "absurd cut"):
         handler.wfile.write(part)
         return
     handler.wfile.write(part[: len(part) // 2])

@@ -51,6 +51,7 @@ def small_image(
     python: Sequence[PythonPin] = (),
     requests: Sequence[str] = (),
     python_version: str = "3.11",
+    bill: bytes | None = None,
     **manifest: object,
 ) -> Path:
     """Write an image with a root and overlays, from bottom to top, and return its path.
@@ -61,6 +62,8 @@ def small_image(
         What its lock has of Python, and what was asked for.
     python_version : str
         The version of its Python.
+    bill : bytes, optional
+        The bill of materials that it carries.
     """
     parts = []
     for number, layer in enumerate(layers):
@@ -85,6 +88,8 @@ def small_image(
         sif.DataObject(name=sif.LOCK, content=dump(lock).encode()),
         sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
     ]
+    if bill is not None:
+        data.append(sif.DataObject(name=sif.SBOM, content=bill, kind="sbom"))
     sif.write_sif(path, architecture=made.architecture, manifest=made, parts=parts, data=data)
     return path
 

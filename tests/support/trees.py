@@ -1,6 +1,8 @@
 """Small trees and images, made of what this machine has: no download, nothing to install."""
 
+import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -81,6 +83,11 @@ def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
     return Manifest(**fields)  # type: ignore[arg-type]
 
 
+def manifest_of(lock: bytes, parts: Sequence[Part] = (), **changes: object) -> Manifest:
+    """Return the manifest of an image that carries a lock."""
+    return manifest(parts, lock_digest="sha256:" + hashlib.sha256(lock).hexdigest(), **changes)
+
+
 def labels_of(text: str) -> dict[str, str]:
     """Read labels from what `apptainer inspect --json` writes."""
     found: dict[str, str] = json.loads(text)["data"]["attributes"]["labels"]
@@ -109,3 +116,15 @@ def fill(root: Path, entries: dict[str, str]) -> Path:
         else:
             place.write_text(what)
     return root
+
+
+def deepen(top: Path, name: str, depth: int) -> None:
+    """Make directories in each other, below one that may be there: more of them than a path can name."""
+    top.mkdir(exist_ok=True)
+    above = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=above)
+        below = os.open(name, os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)

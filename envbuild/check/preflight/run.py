@@ -29,18 +29,11 @@ from envbuild.check.run import CHANGED
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.image.around import THE_LOCK, changed_around
 from envbuild.image.contents import unreadable, unreadable_layer
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest, Part
-from envbuild.image.sif import (
-    LOCK,
-    THE_LOCK,
-    changed_around,
-    digest_of,
-    read_data,
-    read_manifest,
-    read_sif,
-)
+from envbuild.image.sif import LOCK, digest_of, read_data, read_manifest, read_sif
 from envbuild.image.sifformat import Descriptor
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES

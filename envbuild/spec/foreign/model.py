@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.spec.composing import scalar_is_text
+from envbuild.spec.composing import scalar_is_text, shorten
 from envbuild.spec.satisfiable import can_be_met
 
 Outcome = Literal["taken", "needless", "left"]
@@ -155,6 +155,7 @@ class Proposal:
     def to_yaml(self, source: str) -> str:
         """Return the text of the spec, with what was left out as remarks at its end."""
         text = yaml.dump(self.spec(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+        source = shorten(source, 255)  # a name of a file may hold anything
         left = [note for note in self.notes if note.outcome == "left"]
         lines = [
             f"# Proposed from {source}: look it over, then `envbuild lock` tells what cannot be.\n",

@@ -16,7 +16,7 @@ from envbuild.activate.thin import provide_parts
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import MARKER, Manifest, Part
-from envbuild.image.sif import read_manifest, write_sif
+from envbuild.image.sif import LOCK, DataObject, read_manifest, write_sif
 from envbuild.spec.site import Site
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
@@ -25,6 +25,7 @@ from tests.support.users import as_user, ordinary_user
 
 PYTHON = Path("/usr/bin/python3.11")
 STDLIB = Path("/usr/lib/python3.11")
+LOCK_TEXT = b"name: tool\n"
 TOOLS = ("bash", "cat", "env", "mkdir", "readlink", "sh", "sleep", "true")
 LEFT_OUT = (
     "test",
@@ -230,7 +231,7 @@ def make_image(
         architecture=architecture(),
         manifest=manifest_of(name, version, summary, parts),
         parts=list(zip(parts, files, strict=True)),
-        data=[],
+        data=[DataObject(name=LOCK, content=LOCK_TEXT)],
     )
     return image
 
@@ -241,7 +242,7 @@ def manifest_of(name: str, version: str, summary: str, parts: list[Part] | None 
         parts=tuple(parts or ()), environment=default_environment(), base="debian-12", glibc="2.36",
         python="3.11", mpi="", mpi_family="", recipes={"framework": "2.13.0"}, imports=("framework",),
         lacks=(), commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2,
-        timeout_s=60.0, labels={}, lock_digest="sha256:" + "0" * 64,
+        timeout_s=60.0, labels={}, lock_digest="sha256:" + hashlib.sha256(LOCK_TEXT).hexdigest(),
     )  # fmt: skip
 
 

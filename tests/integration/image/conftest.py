@@ -14,6 +14,8 @@ from envbuild.image.model import Manifest, Part
 from envbuild.system import apptainer, squashfs
 from tests.support import trees, users
 
+LOCK = b"name: demo\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Images:
@@ -56,7 +58,7 @@ def make_trees(directory: Path) -> None:
     )
     (directory / "middle/srv").mkdir()
     (directory / "middle/opt/env/lib64").symlink_to("lib")
-    trees.top_tree(directory / "top", trees.manifest())
+    trees.top_tree(directory / "top", trees.manifest_of(LOCK))
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +75,9 @@ def images() -> Iterator[Images]:
             (part("overlay", "middle", blob=blobs[1]), blobs[1]),
             (part("overlay", "metadata", blob=blobs[2]), blobs[2]),
         ]
-        manifest = trees.manifest([one for one, _ in parts])
+        manifest = trees.manifest_of(LOCK, [one for one, _ in parts])
         layered = directory / "layered.sif"
-        data = [sif.DataObject(name=sif.LOCK, content=b"name: demo\n")]
+        data = [sif.DataObject(name=sif.LOCK, content=LOCK)]
         sif.write_sif(layered, architecture="amd64", manifest=manifest, parts=parts, data=data)
 
         whole = directory / "flat.squashfs"
@@ -85,7 +87,7 @@ def images() -> Iterator[Images]:
         sif.write_sif(
             flat,
             architecture="amd64",
-            manifest=trees.manifest([one], form="flat"),
+            manifest=trees.manifest_of(LOCK, [one], form="flat"),
             parts=[(one, whole)],
             data=data,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image import sif
+from envbuild.image import around, sif
 from envbuild.system import host
 from tests.integration.image.conftest import Images
 from tests.support import trees, users
@@ -310,7 +310,7 @@ def test_an_object_added_by_apptainer_does_no_harm(program: str, images: Images,
     subprocess.run([program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True)
     assert sif.read_manifest(path) == images.manifest
     assert all(verdict.ok for verdict in sif.verify_parts(path))
-    assert sif.changed_around(path) == sif.changed_around(images.layered)
+    assert around.changed_around(path) == around.changed_around(images.layered)
 
 
 def test_a_signed_image_is_as_it_was_built(program: str, images: Images, tmp_path: Path) -> None:
@@ -323,4 +323,4 @@ def test_a_signed_image_is_as_it_was_built(program: str, images: Images, tmp_pat
     for words in commands:
         subprocess.run(words, capture_output=True, check=True)
     assert path.stat().st_size > images.layered.stat().st_size
-    assert sif.changed_around(path) == sif.changed_around(images.layered)
+    assert around.changed_around(path) == around.changed_around(images.layered)

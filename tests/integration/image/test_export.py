@@ -26,7 +26,7 @@ from envbuild.image.sifwriter import write_sif
 from envbuild.system import squashfs
 from envbuild.workflows.export import export_image
 from tests.integration.conftest import make_desk
-from tests.integration.image.conftest import Images, part
+from tests.integration.image.conftest import LOCK, Images, part
 from tests.integration.image.test_merge import modes
 from tests.integration.image.test_squashfs import room
 from tests.support import trees, users
@@ -37,7 +37,7 @@ __all__ = ["room"]
 def written(path: Path, manifest: Manifest, blobs: Sequence[Path]) -> Path:
     """Write an image with all that travels in one; lock, plan and bill of materials are nobody's."""
     data = [
-        sif.DataObject(name=sif.LOCK, content=b"name: demo\n"),
+        sif.DataObject(name=sif.LOCK, content=LOCK),
         sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
         sif.DataObject(name=sif.SBOM, content=b'{"bomFormat":"CycloneDX"}\n', kind="sbom"),
     ]
@@ -219,7 +219,7 @@ def test_layers_of_others_merge_as_overlayfs_shows_them(images: Images, room: Pa
     squashfs.make(room / "over", over, pseudo=[squashfs.whiteout("/srv/three")])
     blobs = [*images.layers, foreign, over]
     parts = [part("overlay" if at else "root", f"l{at}", blob=blob) for at, blob in enumerate(blobs)]
-    image = written(room / "five.sif", trees.manifest(parts), blobs)
+    image = written(room / "five.sif", trees.manifest_of(LOCK, parts), blobs)
     told: list[Event] = []
     export_image(image, outputs(room, "squashfs"), told.append)
     shown = modes(room / "squashfs")
@@ -334,7 +334,8 @@ def test_a_changed_image_is_no_source(images: Images, room: Path) -> None:
 
 
 def test_forms_that_an_image_cannot_take(images: Images, room: Path) -> None:
-    mistaken = trees.manifest(
+    mistaken = trees.manifest_of(
+        LOCK,
         images.manifest.parts,
         environment=(
             *images.manifest.environment,

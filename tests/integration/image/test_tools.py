@@ -28,6 +28,17 @@ def test_the_real_tools(tmp_path: Path) -> None:
     assert [name.partition(".so")[0] for name in names] == ["ld", "mksquashfs", "libz", "libzstd"]
 
 
+def test_in_the_store_of_a_group_what_is_remembered_is_the_groups(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        tools.identify(tmp_path / "cache", ["mksquashfs"])
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o070 for name in ("cache", "cache/tools.json")]
+    assert modes == [0o070, 0o040]
+
+
 def test_remembering_is_fast_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tools.identify(tmp_path)
 

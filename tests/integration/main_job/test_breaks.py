@@ -178,12 +178,12 @@ def test_a_damaged_layer_is_noticed_while_another_is_built(desk: Desk, image: Pa
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == digest
 
 
-def damaged_copy(desk: Desk, image: Path) -> Path:
-    """Copy an image and flip bits in one of its file systems."""
+def damaged_copy(desk: Desk, image: Path, *, back_bytes: int = 5_000_000) -> Path:
+    """Copy an image and flip bits in one of its file systems, or so far from its end."""
     damaged = desk.place / "damaged.sif"
     shutil.copy(image, damaged)
     with damaged.open("r+b") as file:
-        file.seek(damaged.stat().st_size - 5_000_000)
+        file.seek(damaged.stat().st_size - back_bytes)
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 0xFF]))
@@ -195,8 +195,9 @@ def test_a_damaged_image_fails_its_test(desk: Desk, image: Path) -> None:
     assert "FAIL S1" in said
 
 
-def test_a_damaged_image_is_written_again(desk: Desk, image: Path) -> None:
-    damaged = damaged_copy(desk, image)
+@pytest.mark.parametrize("back_bytes", [5_000_000, 1000], ids=["a file system", "the bill of materials"])
+def test_a_damaged_image_is_written_again(desk: Desk, image: Path, back_bytes: int) -> None:
+    damaged = damaged_copy(desk, image, back_bytes=back_bytes)
     said = desk.envbuild("build", "pytorch-mpi.yaml", "-o", damaged).stderr
     assert f"`{damaged}` is not as it was written; it is written again" in said
     assert filecmp.cmp(image, damaged, shallow=False)

@@ -84,6 +84,7 @@ def test_build_writes_further_forms(desk: Desk, image: Path, whole: Path) -> Non
         for name in ("again-flat.sif", "built-flat.sif")
     }
     assert digests == {told["outputs"][1]["identity"]}
+    assert filecmp.cmp(desk.place / "again-flat.sif", desk.place / "built-flat.sif", shallow=False)
 
 
 def test_a_definition_file_brings_the_same_packages(desk: Desk, image: Path, shared: Path) -> None:

@@ -81,6 +81,26 @@ def test_a_site_without_namespaces_composes_tests_and_installs(
         assert site.without("starter", f"{root}/envs/on-mpich/1/bin/python", "-c", "print(6 * 7)") == "42\n"
 
 
+def test_what_needs_a_namespace_blames_the_machine_and_not_the_image(
+    site: Site, image_on: Callable[[str], Path]
+) -> None:
+    told = site.without("user", site.command, "build", "on-mpich.yaml", "--locked", code=5)
+    assert "error: this user may not make a user namespace: " in told
+    assert "mmdebstrap could not install the packages" in told
+    assert "`envbuild layer import` takes layers that were finished elsewhere" in told
+    told = site.without("user", site.command, "test", image_on("mpich"), code=5)
+    assert "error: this user may not make a user namespace: " in told
+    assert "Apptainer cannot start on-mpich.sif here" in told
+    assert "verdict:     never tested here" in site.envbuild("inspect", image_on("mpich")).stdout
+
+
+def test_a_directory_that_is_closed_is_no_fault_of_an_image(
+    site: Site, image_on: Callable[[str], Path]
+) -> None:
+    script = f'mkdir closed && cd closed && chmod 000 . && exec "{site.command}" test "{image_on("mpich")}"'
+    assert "FAIL" not in site.run(["sh", "-c", script]).stdout
+
+
 def test_other_tools_are_named_and_not_needed(site: Site, image_on: Callable[[str], Path]) -> None:
     other = site.write("bin/mksquashfs", "#!/bin/sh\necho mksquashfs version 99\nexit 1\n")
     other.chmod(0o755)

@@ -21,7 +21,11 @@ def test_root_and_another_umask_time_zone_store_and_host_name_give_the_same_byte
 ) -> None:
     other = make_desk(shared, "another place with spaces", installed, root=os.geteuid() == 0)
     copy_job(desk, kept, other)
-    other.env = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "SOURCE_DATE_EPOCH": "12345"}
+    scratch = other.place / "scratch #[1]"
+    scratch.mkdir()
+    scratch.chmod(0o755)
+    own(scratch, other.place)
+    other.env = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "SOURCE_DATE_EPOCH": "12345", "TMPDIR": str(scratch)}
     words: list[str | Path] = [other.command, "build", "pytorch-mpi.yaml"]
     words += ["--locked", "--offline", "--from", "kept"]
     # A host name of its own, and no network at all: not even a loopback that is up.
@@ -29,6 +33,7 @@ def test_root_and_another_umask_time_zone_store_and_host_name_give_the_same_byte
     named: list[str | Path] = ["sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
     other.run([*unshare, *named, *words] if other.root else words, umask=0o077)
     assert filecmp.cmp(image, other.place / "pytorch-mpi.sif", shallow=False)
+    assert list(scratch.iterdir()) == []
 
 
 def test_offline_names_everything_that_is_missing_at_once(

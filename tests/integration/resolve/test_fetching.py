@@ -16,6 +16,7 @@ from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.origins import Machine
 from envbuild.spec.asked import Asked
 from envbuild.spec.site import Site
+from envbuild.system import network
 from envbuild.system.network import Client, NetworkError, Patience
 from tests.support.asking import asked, deb, wheel
 from tests.support.mirrors import Mirror, digest, mirror, write_index, write_wheel
@@ -220,6 +221,27 @@ def test_a_length_that_is_not_told_is_counted(desk: Desk) -> None:
     desk.server.script[FILE] = ["unsized", "unsized"]
     with Client(QUICK) as client:
         assert client.length(desk.server.address + FILE) == len(CONTENT)
+
+
+def test_a_length_that_is_not_told_is_counted_again_when_it_is_cut(desk: Desk) -> None:
+    desk.server.script[FILE] = ["absurd", "absurd cut", "unsized"]
+    with Client(QUICK) as client:
+        assert client.length(desk.server.address + FILE) == len(CONTENT)
+    desk.server.script[FILE] = ["absurd", *["absurd cut"] * 9]
+    with Client(QUICK) as client, pytest.raises(NetworkError, match="was cut after"):
+        client.length(desk.server.address + FILE)
+
+
+def test_a_length_that_never_ends_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_FILE_LIMIT_BYTES", 1 << 24)
+    desk.server.script[FILE] = ["unsized", "endless"]
+    with Client(QUICK) as client, pytest.raises(NetworkError, match="longer than any file should be"):
+        client.length(desk.server.address + FILE)
+
+
+def test_a_file_that_is_shorter_than_what_is_locked(desk: Desk) -> None:
+    longer = replace(desk.pin, size_bytes=desk.pin.size_bytes + 1)
+    assert "ends before what was asked for" in desk.refused(longer).problem
 
 
 def test_offline_names_everything_that_is_missing(desk: Desk) -> None:

@@ -19,6 +19,7 @@ from envbuild.events import Event, TaskStarted, Warned
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import dump, load
+from envbuild.resolve import uvfault
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.lock import make_lock
@@ -536,6 +537,23 @@ def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], p
     assert "127.0.0.1" not in render(error)
 
 
+def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: Desk) -> None:
+    wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of"]
+    places: dict[tuple[str | int, ...], Location] = {
+        ("packages", "python", number): Location(path=Path("spec.yaml"), line=5, column=9 * number)
+        for number in range(len(wanted))
+    }
+    error = desk.refused(replace(desk.asked(python=wanted), spec_places=places))
+    told = sorted((single.at.column if single.at else None, single.problem) for single in error.each())
+    assert [(column, problem.partition(": ")[2][:24]) for column, problem in told] == [
+        (0, "nosuch was not found in "),
+        (9, "only gamma<=1.5 is avail"),
+        (27, "never-heard-of was not f"),
+    ]
+    log = next((desk.place / "cache").rglob("uv-resolution.log")).read_text()
+    assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
+
+
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
     sdist = desk.server.root / "files/evil-1.0.tar.gz"
     sdist.write_bytes(b"not even an archive")
@@ -643,6 +661,44 @@ def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
     error = desk.refused(desk.asked(python=["alpha"]))
     assert isinstance(error, MachineError)
     assert "cannot be reached" in error.problem
+
+
+@pytest.mark.parametrize("status", ["401", "403"])
+def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, status: str) -> None:
+    desk.server.script["/simple/alpha/"] = [status] * 9
+    error = desk.refused(desk.asked(python=["alpha"]))
+    assert isinstance(error, MachineError)
+    assert f"the index at {desk.server.address}/simple answered {status}" in error.problem
+
+
+def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvfault, "_MEMORY_BYTES", 1 << 30)
+    desk.server.script["/simple/alpha/"] = ["endless"] * 9
+    error = desk.refused(desk.asked(python=["alpha"]))
+    assert isinstance(error, MachineError)
+    assert "uv needed more than 1.0 GiB of memory" in error.problem
+
+
+@pytest.mark.parametrize("where", ["index", "redirection", "link", "user"])
+def test_what_an_address_keeps_secret_is_kept_nowhere(desk: Desk, where: str) -> None:
+    machine, page = desk.machine(), desk.server.root / "simple/alpha/index.html"
+    if where == "index":
+        machine = replace(machine, index=f"{machine.index}?token=Secret")
+    elif where == "redirection":
+        page.write_text(page.read_text().replace('href="/files', 'href="../../files'))
+        desk.server.script["/simple/alpha/"] = ["-> /simple/alpha/?X-Signature=Secret", "ok"] * 9
+    elif where == "link":
+        page.write_text(page.read_text().replace(".whl#", ".whl?signature=Secret#"))
+    else:
+        signed = desk.server.address.replace("//", "//me:Secret@")
+        page.write_text(page.read_text().replace('href="/files', f'href="{signed}/files'))
+    what = desk.asked(python=["alpha"])
+    assert versions(desk.lock(what, machine=machine))["alpha"] == "1.0"
+    kept = [path for path in (desk.place / "cache").rglob("*") if path.is_file()]
+    assert kept
+    assert [path for path in kept if b"Secret" in path.read_bytes()] == []
 
 
 def test_kept_wheels_are_enough_to_lock_again_without_an_index(desk: Desk) -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from envbuild.activate import genuine
 from envbuild.errors import RequestError
+from envbuild.image import sif
 from envbuild.image.sif import PartVerdict
+from tests.support.small_images import BASE, small_image
 
 
 def part(expected: str, observed: str) -> PartVerdict:
@@ -25,10 +27,33 @@ def part(expected: str, observed: str) -> PartVerdict:
 )
 def test_what_is_not_as_built_is_refused(monkeypatch, parts, problem):
     monkeypatch.setattr(genuine, "verify_parts", lambda _, advanced: parts)
+    monkeypatch.setattr(genuine, "changed_around", lambda _: ())
     with pytest.raises(RequestError, match=problem):
         genuine.check_parts(Path("a.sif"))
 
 
 def test_what_is_as_built_is_not(monkeypatch):
     monkeypatch.setattr(genuine, "verify_parts", lambda _, advanced: (part("sha256:a", "sha256:a"),))
+    monkeypatch.setattr(genuine, "changed_around", lambda _: ())
     genuine.check_parts(Path("a.sif"))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "the header"),
+        ("inspect-metadata.json", "the header, or the data"),
+        (sif.PLAN, "the header, or the data"),
+        (sif.LOCK, "changed or damaged: the lock$"),
+    ],
+)
+def test_what_lies_around_good_file_systems_is_looked_at(tmp_path, name, problem):
+    image = small_image(tmp_path, BASE, {"/.envbuild/complete": b""})
+    genuine.check_parts(image)
+    thing = sif.read_sif(image).find(name)
+    at = thing.offset if thing else 5
+    content = bytearray(image.read_bytes())
+    content[at] ^= 1
+    image.write_bytes(content)
+    with pytest.raises(RequestError, match=problem):
+        genuine.check_parts(image)

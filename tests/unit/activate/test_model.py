@@ -85,7 +85,8 @@ def test_unprintable_characters_become_escapes(manifest):
 
 
 @pytest.mark.parametrize(
-    ("state", "warns"), [("passed", False), ("failed", True), ("absent", True), ("stale", True)]
+    ("state", "warns"),
+    [("passed", False), ("failed", True), ("unproven", True), ("absent", True), ("stale", True)],
 )
 def test_all_but_a_pass_is_a_warning(state, warns):
     assert (VerdictNote(state=state).warning is not None) == warns

@@ -9,6 +9,7 @@ import base64
 import os
 import shutil
 import signal
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -33,6 +34,7 @@ from envbuild.plan.model import (
     Layer,
     MergeStep,
     PrefixStep,
+    RootStep,
     TextEntry,
     layer_key,
 )
@@ -116,6 +118,21 @@ def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> Worksh
         emit=events.append,
         rebuild=rebuild,
     )
+
+
+def test_nothing_is_left_of_a_root_that_is_refused(tmp_path: Path, events: list[Event]) -> None:
+    archive = tmp_path / "evil.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("good"))
+        tar.addfile(tarfile.TarInfo("../evil"))
+    file = InputFile(name=archive.name, sha256="0" * 64)
+    step = RootStep(format="tar", archives=(file,), python="3.11", texts={}, tools=())
+    base = Layer(name="base", key=layer_key(step, ()), step=step)
+    plan = BuildPlan(layers=(base,), root="base", overlays=(), members={"base": ("base",)})
+    workshop = replace(at(tmp_path, events), locate=lambda _: archive)
+    with pytest.raises(BuildError, match=r"`evil\.tar` is not used: `\.\./evil` leads upwards"):
+        build_layers(plan, workshop)
+    assert not list((workshop.store.root / "stage").iterdir())
 
 
 def names(layers: Sequence[Layer]) -> list[str]:

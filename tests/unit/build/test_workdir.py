@@ -29,6 +29,18 @@ def test_it_lies_where_it_was_asked_for_and_is_gone_afterwards(variable: Path) -
     assert not list(variable.iterdir())
 
 
+def test_a_name_that_apt_would_read_otherwise_is_passed_over(
+    variable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = variable / "p%25"
+    odd.mkdir()
+    monkeypatch.setattr(workdir, "_passable", lambda path: path.is_relative_to(variable))
+    monkeypatch.setenv("TMPDIR", str(variable))
+    monkeypatch.setenv("ENVBUILD_TMPDIR", str(odd))
+    with passable_directory() as path:
+        assert path.parent == variable
+
+
 def test_it_is_kept_after_a_failed_step_alone(variable: Path) -> None:
     with pytest.raises(RuntimeError), passable_directory():
         raise RuntimeError

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from envbuild.check.findings import Finding, summary
 from envbuild.check.report import Report, render_lines, to_json
+from envbuild.workflows.test import write_report
 
 PASS = Finding("PASS", "D0/D1.mpi", "2", "2")
 FAIL = Finding("FAIL", "D1.mpi/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
@@ -85,3 +87,8 @@ def test_the_json_has_its_documented_keys() -> None:
         "seconds": 1.235,
         "outputs": {},
     }
+
+
+def test_a_file_of_it_holds_names_that_are_no_text(tmp_path: Path) -> None:
+    write_report(tmp_path / "r.json", report(Finding("PASS", "S1.imports", "torch", "bad\udcff")))
+    assert json.loads((tmp_path / "r.json").read_bytes())["findings"][0]["observed"] == "bad\udcff"

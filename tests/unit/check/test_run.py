@@ -13,7 +13,7 @@ from envbuild.check.launchers.torchrun import Torchrun
 from envbuild.image.model import Job
 from envbuild.image.sif import PartVerdict
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer
+from envbuild.system.apptainer import Apptainer, NotStartedError
 from envbuild.system.process import Finished
 from tests.support import trees
 
@@ -117,6 +117,7 @@ def test_the_probe_is_sent_in_and_its_facts_are_judged(ended: dict[str, object])
     ("answer", "why"),
     [
         ({"code": 1, "stderr": "FATAL: no such image"}, "FATAL: no such image"),
+        ({"code": 1, "stderr": "\x1b[91mImportError\x1b[0m: x\n"}, "ImportError: x"),
         ({"code": 78}, "exit code 78"),
         ({"timed_out": True, "code": -15}, "ended after 5 s"),
         ({"stdout": "not JSON"}, "not JSON"),
@@ -127,6 +128,24 @@ def test_a_probe_without_facts_fails(ended: dict[str, object], answer: dict[str,
     ended.update(answer)
     (finding,) = run.probe(subject(), limit_s=5.0)
     assert (finding.status, finding.hint) == ("FAIL", why)
+
+
+@pytest.mark.parametrize(
+    "answer", [{"code": 255, "stderr": "FATAL: x"}, {"code": 1, "stderr": "\x1b[91mERROR  : x\n\x1b[0m"}]
+)
+def test_a_container_that_apptainer_does_not_start_is_no_finding(
+    ended: dict[str, object], answer: dict[str, object]
+) -> None:
+    ended.update(answer)
+    with pytest.raises(NotStartedError, match=r"Apptainer cannot start demo\.sif here"):
+        run.probe(subject(), limit_s=5.0)
+
+
+def test_the_probe_is_not_started_where_we_are(ended: dict[str, object]) -> None:
+    """Apptainer opens that directory, which may be closed to us."""
+    run.probe(subject(), limit_s=5.0)
+    assert isinstance(ended["asked"], dict)
+    assert ended["asked"]["cwd"] == Path("/")
 
 
 def part(observed: str) -> PartVerdict:

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,19 @@ from envbuild.check.trial import Trial
 from envbuild.cli.test import command
 from envbuild.compat.facts import Facts
 from envbuild.compat.sections import Architectures
+from envbuild.doctor.model import Machine
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.store.store import Store
 from envbuild.system import files
-from envbuild.system.apptainer import Apptainer
+from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import fingerprint
+from envbuild.system.process import Finished
+from envbuild.workflows import blame
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
 from tests.unit.check.test_run import part, subject
+from tests.unit.doctor.test_rules import SOUND
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
 GOOD = Finding("PASS", "D0/D1.demo", "2", "2")
@@ -156,6 +161,69 @@ def test_changed_parts_leave_the_verdict_of_the_good_image_alone(stage: Stage) -
     assert "not kept: the image is not the one" in warned.text
 
 
+STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
+SETUP: dict[str, Any] = {"code": 255, "stderr": "FATAL: container creation failed"}
+
+
+def fail_to_start(monkeypatch: pytest.MonkeyPatch, *, machine: Machine, code: int, stderr: str) -> None:
+    def probe(*_: object, limit_s: float) -> list[Finding]:
+        refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr, seconds=1.0), "a.sif")
+        assert refusal is not None
+        raise refusal
+
+    monkeypatch.setattr(run, "probe", probe)
+    monkeypatch.setattr(blame, "look", lambda **_: machine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "said"),
+    [
+        ({"user_namespaces": False}, STARTER, "this user may not make a user namespace: roots are made"),
+        ({"fuse": False}, SETUP, "/dev/fuse cannot be used by this user"),
+        ({}, STARTER, "Apptainer cannot start a.sif here\nERROR  : Failed to create user namespace"),
+    ],
+    ids=["namespaces", "fuse", "unknown to doctor"],
+)
+def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    how: dict[str, Any],
+    said: str,
+) -> None:
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.asked.clear()
+    fail_to_start(monkeypatch, machine=replace(SOUND, **changes), **how)
+    with pytest.raises(MachineError) as caught:
+        testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert caught.value.problem.startswith(said)
+    assert "envbuild doctor" in caught.value.hint
+    assert stage.asked == []
+    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.state == "passed"
+
+
+def test_an_image_that_a_sound_machine_does_not_start_fails(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_start(monkeypatch, machine=SOUND, **SETUP)
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert report.failed == ("S1.imports",)
+    (finding,) = (each for each in report.findings if each.id == "S1.imports")
+    assert finding.hint == "FATAL: container creation failed"
+
+
+def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> None:
+    stage.findings = (BAD,)
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.manifest = replace(stage.manifest, jobs=())
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert (verdict.state, verdict.unproven.rpartition("; ")[2]) == ("unproven", "it carries no jobs")
+
+
 def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
     stage.manifest = subject(jobs=()).manifest
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
@@ -190,7 +258,7 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
         raise MachineError("the disk is full", hint="mend it")
 
     monkeypatch.setattr(files, "write_atomically", full)
-    options = {"store": tmp_path / "s", "report": tmp_path / "r.json", "json": json}
+    options = {"store": tmp_path / "s", "report": str(tmp_path / "r.json"), "json": json}
     with pytest.raises(MachineError, match="the disk is full"):
         command(Path("a.sif"), **options)  # type: ignore[arg-type]
     written = capsys.readouterr()

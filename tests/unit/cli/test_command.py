@@ -27,6 +27,7 @@ from envbuild.errors import (
     RequestError,
 )
 from envbuild.workflows import inspect
+from tests.support.small_images import BASE, small_image
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 GOLDEN = Path(__file__).parents[2] / "golden" / "help"
@@ -133,6 +134,87 @@ def test_a_file_that_is_not_there(words: list[str], text: str, tmp_path: Path) -
     said = envbuild(*words, cwd=tmp_path)
     assert (said.returncode, said.stdout, said.stderr) == (2, "", text)
     assert not list(tmp_path.iterdir()), "nothing was made for it"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["build", "HERE/t.yaml", "-o", "HERE/t.sif"],
+        ["cache", "ls", "--store", "rel"],
+        ["cache", "unpin", "x"],
+        ["sbom", "-o", "z", "HERE/t.yaml"],
+        ["site", "probe", "-o", "x"],
+        ["recipes", "new", "a", "1"],
+        ["init", "--version", "1"],
+        ["launch", "HERE/t.yaml", "--", "python", "--help"],
+        ["nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_a_working_directory_that_is_gone(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text('name: a\nversion: "1"\n')
+    given = [word.replace("HERE", str(tmp_path)) for word in words]
+    line = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" "$@"'
+    done = subprocess.run(["sh", "-c", line, COMMAND, *given], cwd=tmp_path, capture_output=True, text=True)
+    told = "error: the working directory is gone: somebody removed it\n\nhint: go to one that is there (`cd`)"
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == f"{told}, and run it again\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["build", "-h"], ["--version"]], ids=" ".join)
+def test_help_is_there_wherever_one_is(words: list[str], tmp_path: Path) -> None:
+    line = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" "$@"'
+    done = subprocess.run(["sh", "-c", line, COMMAND, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "error:" in done.stderr) == (0 if words else 2, False)
+
+
+_WRITING = {
+    "build": ["build", "t.yaml", "-o", "PLACE"],
+    "build-form": ["build", "t.yaml", "-o", "oci:PLACE"],
+    "sbom": ["sbom", "t.sif", "-o", "PLACE"],
+    "export": ["export", "t.sif", "--format", "def", "-o", "PLACE"],
+    "site": ["site", "probe", "-o", "PLACE"],
+    "import-def": ["import-def", "Dockerfile", "-o", "PLACE"],
+    "test": ["test", "t.sif", "--report", "PLACE"],
+    "fetch": ["fetch", "t.yaml", "--to", "PLACE"],
+    "layer": ["layer", "export", "t.yaml", "--to", "PLACE"],
+    "module": ["module", "install", "t.sif", "--root", "PLACE"],
+    "recipes": ["recipes", "new", "a", "1", "--dir", "PLACE"],
+    "init": ["init", "PLACE", "--yes"],
+    "lock": ["lock", "store/pins/t.yaml"],
+}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A directory with a store, a spec, an image and a file of others."""
+    (tmp_path / "store/pins").mkdir(parents=True)
+    for place in (tmp_path, tmp_path / "store/pins"):
+        (place / "t.yaml").write_text('name: a\nversion: "1"\n')
+    (tmp_path / "Dockerfile").write_text("FROM debian:12\n")
+    small_image(tmp_path, BASE, name="t.sif")
+    return tmp_path
+
+
+def _write(verb: str, place: str, work: Path) -> tuple[int, str]:
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(work), "ENVBUILD_STORE": "store"}
+    words = [word.replace("PLACE", place) for word in _WRITING[verb]]
+    done = subprocess.run([COMMAND, *words], env=env, cwd=work, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr.partition("\n")[0]
+
+
+@pytest.mark.parametrize("verb", ["build", "build-form", "sbom", "export", "site", "import-def", "test"])
+def test_a_directory_is_not_made_a_file(verb: str, work: Path) -> None:
+    told = "error: `x.y/` is the name of a directory, and a file is to be written"
+    assert _write(verb, "x.y/", work) == (2, told)
+    assert not (work / "x.y").exists()
+
+
+@pytest.mark.parametrize("verb", _WRITING)
+def test_nothing_is_written_into_the_store(verb: str, work: Path) -> None:
+    code, told = _write(verb, "store/pins/x.yaml", work)
+    assert (code, told.endswith("` lies in the store, which holds nothing but its own")) == (2, True)
+    assert [path.name for path in (work / "store/pins").iterdir()] == ["t.yaml"]
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -265,6 +347,16 @@ class TestBoundary:
         seen, out, err = run(["inspect", "x.sif"], capsys)
         assert (seen, out) == (code, "")
         assert err.startswith(f"error: `some/file`: {os.strerror(number)}\n\nhint: ")
+
+    def test_a_full_disk_behind_a_file_that_the_system_does_not_name(
+        self, fail: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        code, _, err = run(["inspect", "x.sif"], capsys)
+        assert (code, err.partition("\n")[0]) == (
+            5,
+            "error: a file cannot be written: No space left on device",
+        )
 
     def test_a_bug_keeps_its_traceback(self, fail: Callable[[BaseException], None]) -> None:
         fail(ZeroDivisionError("ours"))

@@ -13,6 +13,7 @@ import pytest
 
 from envbuild.doctor.look import directory, look
 from envbuild.doctor.model import Machine
+from envbuild.system import tools
 from envbuild.system.survey import Survey
 
 BUILDCFG = "LIBEXECDIR=/libexec\nAPPTAINER_CONF_FILE=/etc/apptainer/apptainer.conf\n"
@@ -89,6 +90,35 @@ def test_an_old_apptainer_and_none(root: Path) -> None:
     write(root / "usr/bin/apptainer", "#!/bin/sh\nexit 1\n", mode=0o755)
     assert seen(root).runtime.version == ""
     assert seen(root).runtime.path
+
+
+@pytest.mark.parametrize("content", ["", "\x7fELF of nowhere"])
+def test_a_program_that_cannot_be_started_is_none(root: Path, content: str) -> None:
+    for name in ("mksquashfs", "unshare"):
+        write(root / "usr/bin" / name, content, mode=0o755)
+    write(root / "usr/bin/ldd", "#!/bin/sh\nexit 1\n", mode=0o755)
+    write(root / "usr/bin/mmdebstrap", "#!/bin/sh\n")
+    machine = seen(root, {"PATH": "/nowhere:/usr/bin"})
+    assert machine.broken == {name: f"/usr/bin/{name}" for name in ("mksquashfs", "unshare")}
+    assert (machine.programs["mksquashfs"], machine.programs["mmdebstrap"]) == ("", "")
+    assert machine.programs["ldd"] == "/usr/bin/ldd", "it is started, whatever it says"
+
+
+def test_a_uv_that_cannot_be_started_is_none(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seen(root).programs["uv"]
+    write(tmp_path / "uv", "")
+    monkeypatch.setattr(tools, "locate", lambda _: tmp_path / "uv")
+    machine = seen(root)
+    assert (machine.programs["uv"], machine.broken) == ("", {"uv": str(tmp_path / "uv")})
+
+
+def test_one_of_the_programs_that_check_signatures_will_do(root: Path) -> None:
+    assert seen(root, {"PATH": "/usr/bin"}).programs["gpgv"] == ""
+    for name in ("gpgv1", "gpgv2", "gpgv"):
+        write(root / "usr/bin" / name, "#!/bin/sh\n", mode=0o755)
+        assert seen(root, {"PATH": "/usr/bin"}).programs["gpgv"] == f"/usr/bin/{name}"
 
 
 def test_module_systems_and_slurm(root: Path) -> None:
@@ -181,9 +211,21 @@ def test_what_a_file_system_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert directory(tmp_path, Survey()).locks, "another holds it: there are locks"
 
 
+@pytest.mark.parametrize("name", ["", "layers", "blobs"])
+def test_a_store_that_everybody_may_write_to(tmp_path: Path, name: str) -> None:
+    for each in ("layers", "blobs", "logs"):
+        (tmp_path / each).mkdir()
+    (tmp_path / "logs").chmod(0o777)
+    assert not directory(tmp_path, Survey()).open_to_all
+    (tmp_path / name).chmod(0o777)
+    assert directory(tmp_path, Survey()).open_to_all
+
+
 def test_a_shared_store_and_a_closed_one(tmp_path: Path) -> None:
-    tmp_path.chmod(0o2775)
+    tmp_path.chmod(0o775)
     assert directory(tmp_path, Survey()).shared
+    tmp_path.chmod(0o2775)
+    assert not directory(tmp_path, Survey()).shared, "what is new is open to the group, whatever the umask"
     tmp_path.chmod(0o700)
     found = directory(tmp_path, Survey())
     assert (found.shared, found.passable) == (False, False)

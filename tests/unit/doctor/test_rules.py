@@ -15,8 +15,8 @@ from envbuild.doctor.model import VERBS, Directory, Machine, Runtime
 from envbuild.doctor.rules import blocked, concerning, findings
 
 PROGRAMS = (
-    *("mksquashfs", "unsquashfs", "mmdebstrap", "apt-get", "ldd", "unshare", "newuidmap", "newgidmap"),
-    *("squashfuse", "fuse-overlayfs", "srun", "uv"),
+    *("mksquashfs", "unsquashfs", "mmdebstrap", "apt-get", "gpgv", "ldd", "unshare", "newuidmap"),
+    *("newgidmap", "squashfuse", "fuse-overlayfs", "srun", "uv"),
 )
 ROOM: dict[str, Any] = {"free_bytes": 10**12, "free_inodes": 10**9, "file_system": "ext4"}
 SOUND = Machine(
@@ -54,6 +54,7 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "program.unsquashfs": without("unsquashfs"),
     "program.mmdebstrap": without("mmdebstrap"),
     "program.apt-get": without("apt-get"),
+    "program.gpgv": without("gpgv"),
     "program.ldd": without("ldd"),
     "program.unshare": without("unshare"),
     "program.uv": without("uv"),
@@ -69,6 +70,7 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "store.hard-links": store(hard_links=False),
     "store.locks": store(locks=False),
     "store.attributes": store(attributes=False),
+    "store.open-to-all": store(open_to_all=True),
     "store.umask": {**store(shared=True), "umask": 0o077},
     "tmp.read-only": temporary(writable=False),
     "tmp.not-passable": temporary(passable=False),
@@ -94,7 +96,8 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "variable.PYTHONPATH": variable("PYTHONPATH"),
     "variable.PYTHONHOME": variable("PYTHONHOME"),
     "variable.PATH": variable("PATH", "/usr/bin::."),
-    "index.configuration": {"unread": ("the site file cannot be read",)},
+    "index.configuration": {"unread": {"pip's configuration cannot be read": "mend that file"}},
+    "site.configuration": {"site_unread": {"unknown site `lumy`": "did you mean `lumi`?"}},
     "index.find-links": {"wheel_directories": {"/wheels": False}},
     "index.none": {"no_index": True},
     "index.no-debian": {"debian_sources": 0},
@@ -140,7 +143,37 @@ def test_root_needs_no_subordinate_ids() -> None:
 def test_a_set_user_id_starter_needs_neither_fuse_nor_namespaces_to_run() -> None:
     runtime = replace(SOUND.runtime, setuid=True)
     machine = replace(SOUND, runtime=runtime, fuse=False, user_namespaces=False, **without("squashfuse"))
-    assert blocked(findings(machine)) == ["build"]
+    assert blocked(findings(machine)) == ["build", "reproduce"]
+
+
+def test_what_is_here_and_cannot_be_started_is_named() -> None:
+    machine = replace(
+        SOUND, **without("mksquashfs", "uv", "newuidmap"), broken={"mksquashfs": "/x/mksquashfs"}
+    )
+    found = {
+        finding.id: finding for finding in findings(replace(machine, broken={**machine.broken, "uv": "/uv"}))
+    }
+    assert found["program.mksquashfs"].problem == "`/x/mksquashfs` cannot be started"
+    assert found["program.mksquashfs"].by == "you"
+    assert "take it out of PATH" in found["program.mksquashfs"].mend
+    assert found["program.uv"].problem == "`/uv` cannot be started"
+    assert "pip install --force-reinstall uv" in found["program.uv"].mend
+    assert found["program.newuidmap"].problem == "`newuidmap` is not on this machine"
+
+
+def test_what_making_a_layer_needs_reproduce_needs_too() -> None:
+    """It builds all of an image anew."""
+    for name, changes in PROVOKED.items():
+        (finding,) = findings(replace(SOUND, **changes))
+        needs = "build" in finding.verbs and not name.startswith(("store.", "site."))
+        assert not needs or "reproduce" in finding.verbs, name
+
+
+@pytest.mark.parametrize(("named", "blocks"), [(True, True), (False, False)])
+def test_check_reads_a_site_that_was_named_alone(named: bool, blocks: bool) -> None:
+    machine = replace(SOUND, **PROVOKED["site.configuration"], site_named=named)
+    assert ("check" in blocked(findings(machine))) == blocks
+    assert {"lock", "plan", "build", "test", "launch", "module"} < set(blocked(findings(machine)))
 
 
 def test_without_root_somebody_else_has_to_do_it() -> None:
@@ -163,7 +196,7 @@ def test_what_blocks_comes_first_and_is_told_by_verb() -> None:
     machine = replace(SOUND, module_system="", **without("mmdebstrap"))
     found = findings(machine)
     assert ids(machine) == ["program.mmdebstrap", "module-system.missing"]
-    assert blocked(found) == ["build", "lock"]
+    assert blocked(found) == ["build", "fetch", "lock", "plan", "reproduce"]
     assert blocked(found, "test") == []
     assert [finding.id for finding in concerning(found, "module")] == ["module-system.missing"]
 

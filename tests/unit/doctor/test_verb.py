@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.cli.main import main
+from envbuild.cli.main import app, main
+from envbuild.doctor.model import VERBS
 from envbuild.workflows import doctor
 
 
@@ -33,6 +34,13 @@ def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[st
     code, out, _ = run(capsys, "cache", *words)
     assert code == 0
     assert out == "cache can work here\n"
+
+
+def test_every_verb_of_the_command_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    named = [each.name for each in app.registered_commands] + [each.name for each in app.registered_groups]
+    assert sorted(VERBS) == sorted(filter(None, named))
+    code, out, _ = run(capsys, "schema", "--store", str(tmp_path / "store"))
+    assert (code, out) == (0, "schema can work here\n")
 
 
 def test_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +71,27 @@ def test_a_site_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp
     site.write_text("nonsense: [\n")
     code, out, _ = run(capsys, "lock", "--site", str(site))
     assert code == 5
-    assert "BLOCKS  index.configuration" in out
+    assert "BLOCKS  site.configuration" in out
+    assert f"({site}:" in out
+
+
+def test_a_site_that_nobody_knows_and_one_of_the_users_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILD_SITE", "nosuch")
+    for verb in ("build", "plan", "check"):
+        code, out, _ = run(capsys, verb)
+        assert code == 5
+        assert "BLOCKS  site.configuration: unknown site `nosuch`" in out
+    monkeypatch.delenv("ENVBUILD_SITE")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = tmp_path / "envbuild/site.yaml"
+    own.parent.mkdir()
+    own.write_text("{{{\n")
+    code, out, _ = run(capsys, "plan")
+    assert code == 5
+    assert f"site.configuration: a value is missing here ({own}:" in out
+    assert "site.configuration" not in run(capsys, "check")[1]
 
 
 def test_addresses_are_asked_online_alone(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from envbuild.lock.check import check_unique
 from envbuild.lock.model import RootPin
 from envbuild.lock.text import HEADER, load
 from envbuild.plan.model import FilesStep, Layer
-from envbuild.resolve import debian, exact, fetch, python, uvtext
+from envbuild.resolve import debian, exact, fetch, python, uvfault, uvtext
 from envbuild.resolve import uv as resolver
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.roots import _digest, root_pins
@@ -373,11 +373,14 @@ class TestResolving:
         monkeypatch.setattr(process, "run", lambda *_, **__: stub(timed_out=True))
         with pytest.raises(MachineError, match="apt did not end within"):
             debian._Apt._run(stub(_conf=tmp_path / "c", _run_dir=tmp_path), "apt-get", "update")
-        self_ = stub(log=tmp_path / "log", asked=stub(path=Path("spec.yaml")))
-        error = resolver.Uv._failure(self_, stub(stderr="", timed_out=True))
-        assert "uv did not end within" in error.problem
-        error = resolver.Uv._failure(self_, stub(stderr="error: no such option", timed_out=False))
-        assert error.problem == "uv failed: no such option"
+        for ended, told in (
+            (stub(stderr="", timed_out=True), "uv did not end within 900 s"),
+            (stub(stderr="error: no such option", timed_out=False, code=2), "uv failed: no such option"),
+        ):
+            error = uvfault.fault(ended, tmp_path / "log")
+            assert error is not None
+            assert error.problem == told
+        assert uvfault.fault(stub(stderr="No solution found", timed_out=False, code=1), tmp_path) is None
 
     def test_no_uv(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(uv, "find_uv_bin", raising(FileNotFoundError()))

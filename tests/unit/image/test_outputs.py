@@ -46,6 +46,14 @@ def test_words_that_mean_nothing(text: str, problem: str, hint: str) -> None:
     assert (error.value.hint or "").startswith(hint)
 
 
+@pytest.mark.parametrize("text", ["made.sif/", "sif:made/", "oci:made/"])
+def test_a_directory_s_name_is_no_files(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvbuildError, match="is the name of a directory, and a file is to be written"):
+        parse_output(text)
+    assert parse_output("shifter:made/") == Output(format="shifter", path=Path("made"))
+
+
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("mine\n")
     (tmp_path / "spec.yaml").write_text("name: x\n")

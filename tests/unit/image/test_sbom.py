@@ -298,17 +298,20 @@ class TestImage:
     @pytest.mark.parametrize(
         "spoilt", [b"{", b'{"bomFormat": "\xff"}', b"[" * 100_000], ids=["cut", "byte", "deep"]
     )
-    def test_a_damaged_one_in_an_image_is_told(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: bytes
-    ) -> None:
-        class Carries:
-            def find(self, name: str) -> bool:
-                return name == SBOM
+    def test_a_damaged_one_in_an_image_is_told(self, tmp_path: Path, spoilt: bytes) -> None:
+        """As something else has made it: the image holds what was written."""
+        image = small_image(tmp_path, LOWER, bill=spoilt)
+        with pytest.raises(RequestError, match=r"the bill of materials in `small\.sif` is damaged"):
+            write_sbom(image, tmp_path / "bill.json")
+        assert not (tmp_path / "bill.json").exists()
 
-        monkeypatch.setattr("envbuild.image.compose.read_sif", lambda image: Carries())
-        monkeypatch.setattr("envbuild.image.compose.read_data", lambda image, name: spoilt)
-        with pytest.raises(RequestError, match=r"the bill of materials in `x\.sif` is damaged"):
-            write_sbom(tmp_path / "x.sif", tmp_path / "bill.json")
+    def test_one_that_is_not_as_it_was_written_is_not_shown(self, tmp_path: Path) -> None:
+        image = small_image(tmp_path, LOWER, bill=b'{"bomFormat":"CycloneDX"}\n')
+        content = image.read_bytes()
+        assert content.count(b"CycloneDX") == 1
+        image.write_bytes(content.replace(b"CycloneDX", b"CycloneDY"))
+        with pytest.raises(RequestError, match=r"`small\.sif` was changed or damaged: .*bill of materials"):
+            write_sbom(image, tmp_path / "bill.json")
         assert not (tmp_path / "bill.json").exists()
 
     def test_the_verb_writes_and_shows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import resource
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.image import sif, sifformat, sifwriter
+from envbuild.image import around, sif, sifformat, sifwriter
 from envbuild.image.model import Manifest, Part
 from envbuild.system.leftovers import own_name
 from tests.support import trees
@@ -471,36 +472,37 @@ def test_any_file_is_read_or_refused(
 def whole(tmp_path: Path, parts: list[tuple[Part, Path]]) -> Path:
     """Return an image whose manifest has the digest of its lock."""
     path = tmp_path / "whole.sif"
-    write(path, parts, lock_digest="sha256:" + hashlib.sha256(DATA[0].content).hexdigest())
+    digest = "sha256:" + hashlib.sha256(DATA[0].content).hexdigest()
+    manifest = trees.manifest([part for part, _ in parts], lock_digest=digest)
+    data = [*DATA, sif.DataObject(name=sif.SBOM, content=b'{"bomFormat":"CycloneDX"}\n', kind="sbom")]
+    sif.write_sif(path, architecture="amd64", manifest=manifest, parts=parts, data=data)
     return path
 
 
 def found(path: Path) -> tuple[str, ...]:
     """Return what is found around an image's file systems, or by whoever reads it."""
     try:
-        return sif.changed_around(path)
+        return around.changed_around(path)
     except RequestError as error:
         return (error.problem,)
 
 
 def test_a_flipped_bit_around_the_file_systems_is_found(whole: Path) -> None:
-    assert sif.changed_around(whole) == ()
+    assert around.changed_around(whole) == ()
     read = sif.read_sif(whole)
-    manifest, lock = read.find(sif.MANIFEST), read.find(sif.LOCK)
-    assert manifest is not None
-    assert lock is not None
     content = whole.read_bytes()
+    data = [thing for thing in read.objects if thing.kind != sifformat.Kind.PARTITION]
+    assert [thing.name for thing in data] == list(sifwriter.DATA)
     places = [
         *range(sifformat.HEADER_FIXED_BYTES),
         *range(4096, descriptor_at(len(read.objects) + 1), 2),
-        *range(manifest.offset, manifest.end, 5),
-        *range(lock.offset, lock.end),
+        *(place for thing in data for place in range(thing.offset, thing.end, 5)),
     ]
     for bit, place in enumerate(places):
         patch(whole, place, bytes([content[place] ^ 1 << bit % 8]))
         assert found(whole), f"byte {place}"
         patch(whole, place, content[place : place + 1])
-    assert sif.changed_around(whole) == ()
+    assert around.changed_around(whole) == ()
 
 
 def test_an_image_of_the_older_order_is_whole(whole: Path) -> None:
@@ -514,7 +516,7 @@ def test_an_image_of_the_older_order_is_whole(whole: Path) -> None:
         moved[descriptor_at(now.number) : descriptor_at(now.number + 1)] = now.pack()
         moved[now.offset : now.end] = content[was.offset : was.end]
     whole.write_bytes(moved)
-    assert sif.changed_around(whole) == ()
+    assert around.changed_around(whole) == ()
     assert all(verdict.ok for verdict in sif.verify_parts(whole))
 
 
@@ -522,11 +524,37 @@ def test_what_is_changed_around_the_file_systems_is_named(whole: Path) -> None:
     lock = sif.read_sif(whole).find(sif.LOCK)
     assert lock is not None
     patch(whole, lock.offset, b"N")
-    assert sif.changed_around(whole) == ("the lock",)
+    assert around.changed_around(whole) == ("the lock",)
     patch(whole, descriptor_at(3) + 5, b"\7")  # its number
-    assert sif.changed_around(whole) == ("the descriptor of `labels`", "the lock")
+    assert around.changed_around(whole) == ("the descriptor of `labels`", "the lock")
     patch(whole, 0, b"#!/bin/sh\n\0")
-    assert sif.changed_around(whole) == ("the header, or the manifest that its identity is made from",)
+    (told,) = around.changed_around(whole)
+    assert told.startswith("the header, or the data that its identity is made from: manifest, plan, bill of")
+
+
+def test_data_that_are_another_and_an_image_without_its_bill_are_refused(whole: Path) -> None:
+    around.check_around(whole)
+    bill = sif.read_sif(whole).find(sif.SBOM)
+    assert bill is not None
+    patch(whole, bill.offset + 2, b"B")
+    with pytest.raises(RequestError, match=r"`whole\.sif` was changed or damaged: the header, or the data"):
+        around.check_around(whole)
+    patch(whole, bill.offset + 2, b"b")
+    patch(whole, descriptor_at(7), sifformat.Descriptor.pack(replace(bill, name="else")))
+    assert around.changed_around(whole)
+
+
+def test_an_image_whose_identity_is_of_its_manifest_alone_is_whole(whole: Path) -> None:
+    """As images were written before: their plan and bill of materials are vouched for by nobody."""
+    plan, lock = sif.read_sif(whole).find(sif.PLAN), sif.read_sif(whole).find(sif.LOCK)
+    assert plan is not None
+    assert lock is not None
+    patch(whole, 48, sifwriter.identity_of(sif.read_manifest(whole).digest).bytes)
+    assert around.changed_around(whole) == ()
+    patch(whole, plan.offset, b"[")
+    assert around.changed_around(whole) == ()
+    patch(whole, lock.offset, b"N")
+    assert around.changed_around(whole) == ("the lock",)
 
 
 def test_a_signature_changes_nothing(whole: Path) -> None:
@@ -547,4 +575,4 @@ def test_a_signature_changes_nothing(whole: Path) -> None:
     (count,) = struct.unpack("<q", whole.read_bytes()[free : free + 8])
     patch(whole, free, struct.pack("<q", count - 1))
     patch(whole, modified, struct.pack("<q", 1700000000))
-    assert sif.changed_around(whole) == ()
+    assert around.changed_around(whole) == ()

@@ -81,6 +81,19 @@ def test_names_and_contents_are_those_that_were_packed(tree: Path, compression: 
         assert not files
 
 
+def test_a_hole_that_is_longer_than_its_file_system(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "nothing").mkdir(parents=True)
+    with (tree / "zeros").open("wb") as file:
+        file.truncate(1 << 30)
+    layer = packed(tree)
+    assert layer.stat().st_size < 4 * (1 << 30) // 131072
+    with opened(layer) as image:
+        (entry,) = [entry for entry in image.walk() if entry.kind == "file"]
+        assert entry.size == 1 << 30
+        assert image.block(entry, 8191) == bytes(131072)
+
+
 def test_a_directory_comes_before_what_it_holds(tree: Path) -> None:
     with opened(packed(tree)) as image:
         seen: set[str] = set()

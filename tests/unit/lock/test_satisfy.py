@@ -136,6 +136,19 @@ def test_a_base_image_that_changed_is_told() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fact", "value", "sentence"),
+    [
+        ("python", "3.99", "base image debian-12 has Python 3.11, the lock says 3.99"),
+        ("abi", "cp399", "base image debian-12 has the ABI tag cp311, the lock says cp399"),
+        ("glibc", "2.99", "base image debian-12 has glibc 2.36, the lock says 2.99"),
+    ],
+)
+def test_what_a_lock_says_of_its_base_is_so(fact: str, value: str, sentence: str) -> None:
+    lock = replace(LOCK, base=replace(LOCK.base, **{fact: value}))
+    assert [(entry.part, entry.sentence) for entry in differences(lock, WHAT)] == [("facts", sentence)]
+
+
 def test_a_distribution_that_changed_hands_is_told() -> None:
     owner = chosen("scientific", "framework", "1", ["scipy"], digest="sha256:" + "3" * 64)
     what = like(recipes=[mpich(), pytorch(), owner])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.system import network
+from envbuild.system.certificates import trusted
 from envbuild.system.redaction import redact, redact_text
 
 
@@ -52,8 +53,8 @@ def test_the_machines_own_certificates_are_trusted(tmp_path: Path, monkeypatch: 
     bundle.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    assert network._certificates() == str(bundle)
+    assert trusted() == str(bundle)
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
-    assert network._certificates() is True  # an empty directory trusts nobody: the package's own are used
+    assert trusted() is True  # an empty directory trusts nobody: the package's own are used
     (tmp_path / "1234abcd.0").touch()
-    assert network._certificates() == str(tmp_path)
+    assert trusted() == str(tmp_path)

@@ -182,6 +182,83 @@ def test_the_environment_wins_and_uv_before_pip(home: Path) -> None:
     assert machine(home, UV_FIND_LINKS="/u,/v").find_links == ("/u", "/v", "/machine")
 
 
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_uvs_files_count_before_pips(home: Path) -> None:
+    write(home / "etc/pip.conf", "[global]\nindex-url = https://pip.example.org\nfind-links = /pip\n")
+    write(home / "etc/uv/uv.toml", 'index-url = "https://all.example.org"\nfind-links = ["/all"]\n')
+    assert machine(home) == Machine(index="https://all.example.org", find_links=("/all", "/pip"))
+    write(home / "etc/xdg/uv/uv.toml", 'index-url = "https://first.example.org"\n')
+    assert machine(home).index == "https://first.example.org"
+    own = home / "home/.config/uv/uv.toml"
+    write(own, '[[index]]\nname = "own"\nurl = "https://own.example.org"\ndefault = true\n')
+    assert machine(home).index == "https://own.example.org"
+    write(home / "etc/xdg/uv/uv.toml", '[pip]\nindex-url = "https://pips.example.org"\nno-index = true\n')
+    assert (machine(home).index, machine(home).no_index) == ("https://pips.example.org", True)
+    chosen = write(home / "chosen/uv.toml", 'find-links = ["wheels", "https://l.example.org", "/x"]\n')
+    assert machine(home, UV_CONFIG_FILE=str(chosen)) == Machine(
+        index="https://pip.example.org",
+        find_links=(f"{chosen.parent}/wheels", "https://l.example.org", "/x", "/pip"),
+    )
+    assert machine(home, UV_NO_CONFIG="1").index == "https://pip.example.org"
+    elsewhere = str(home / "elsewhere")
+    assert (
+        machine(home, XDG_CONFIG_HOME=elsewhere, XDG_CONFIG_DIRS=elsewhere).index == "https://all.example.org"
+    )
+    assert machine(home, UV_DEFAULT_INDEX="https://uv.example.org").index == "https://uv.example.org"
+
+
+def test_an_index_of_uv_that_is_no_default_is_never_used(home: Path) -> None:
+    write(home / "home/.config/uv/uv.toml", '[[index]]\nname = "x"\nurl = "https://extra.example.org"\n')
+    assert machine(home) == Machine()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("etc/pip.conf", "[global]\nindex-url = http://[bad/simple\n", "whose address is none"),
+        ("etc/pip.conf", "[global]\nindex-url = https://x.example.org/\0\n", "whose address is none"),
+        ("etc/pip.conf", "[global]\nfind-links = http://x.example.org:port/\n", "whose address is none"),
+        ("etc/uv/uv.toml", 'index-url = "http://[bad/simple"\n', "whose address is none"),
+        ("etc/uv/uv.toml", "index-url = [\n", "it is no TOML file"),
+        ("etc/uv/uv.toml", "x = " + "[" * 100_000, "it is no TOML file"),
+        ("etc/uv/uv.toml", "index-url = 3\n", "its settings have other types"),
+        ("etc/uv/uv.toml", "index = 3\n", "its settings have other types"),
+        ("etc/uv/uv.toml", "find-links = [3]\n", "its settings have other types"),
+        ("etc/uv/uv.toml", "pip = 3\n", "its settings have other types"),
+        ("etc/uv/uv.toml", "[[index]]\ndefault = true\n", "its settings have other types"),
+    ],
+)
+def test_a_setting_that_is_none_is_told_with_its_place(home: Path, file: str, text: str, told: str) -> None:
+    path = write(home / file, text)
+    with pytest.raises(MachineError, match=told) as caught:
+        machine(home)
+    assert str(path) in str(caught.value)
+    assert "bad" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_FIND_LINKS"])
+def test_a_variable_that_holds_no_address_is_named(home: Path, name: str) -> None:
+    with pytest.raises(MachineError, match=f"^{name} names an index or a place"):
+        machine(home, **{name: "http://user:secret@[bad/simple"})
+
+
+@pytest.mark.parametrize("name", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
+def test_a_configuration_that_is_no_file_takes_neither_time_nor_memory(home: Path, name: str) -> None:
+    os.mkfifo(home / "pipe")
+    for place in (home / "pipe", Path("/dev/zero"), home):
+        with pytest.raises(MachineError, match="cannot be read: it is "):
+            machine(home, **{name: str(place)})
+    (home / "huge").touch()
+    os.truncate(home / "huge", 1 << 36)
+    with pytest.raises(MachineError, match="it is larger than"):
+        machine(home, **{name: str(home / "huge")})
+
+
 def test_a_second_index_of_equal_rank_is_never_used(home: Path) -> None:
     (home / "etc/pip.conf").write_text("[global]\nextra-index-url = https://extra.example.org\n")
     found = machine(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from pydantic import BaseModel
 
-from envbuild.errors import EnvbuildError, Location
+from envbuild import errors
+from envbuild.errors import EnvbuildError, Location, ManyErrors
+from envbuild.spec import explain
 from envbuild.spec.composing import MAX_DEPTH
 from envbuild.spec.load import examine, load, load_base_image, load_recipe, load_site, load_spec
 from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
-from envbuild.spec.nodes import MAX_BYTES
+from envbuild.spec.nodes import MAX_BYTES, MAX_TOLD
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.site import Site
 
 TOP = Path(__file__).parents[3]
 HERE = Path("spec.yaml")
@@ -227,3 +234,37 @@ def test_loading_does_not_start_with_what_it_does_not_need() -> None:
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "told"),
+    [
+        (EnvSpec, 'name: t\nversion: "1"\nlabels:\n', '  "é{}": [1]\n'),
+        (Site, "name: t\n", "k{:04}x: 1\n"),
+    ],
+    ids=["values", "keys"],
+)
+def test_what_is_not_told_costs_next_to_nothing(
+    model: type[BaseModel], text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of mistakes is told as soon as it is read: words and guesses are made for few of them."""
+    counts: Counter[str] = Counter()
+
+    def counted(owner: ModuleType, name: str) -> None:
+        real = getattr(owner, name)
+
+        def count(*words: object, **named: object) -> object:
+            counts[name] += 1
+            return real(*words, **named)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(errors, "get_close_matches")
+    counted(explain, "shorten")
+    counted(inspect, "cleandoc")
+    content = text + "".join(told.format(number) for number in range(2000))
+    with pytest.raises(ManyErrors) as caught:
+        load(model, content.encode(), Path("x.yaml"))
+    assert len(caught.value.errors) == MAX_TOLD + 1
+    assert counts["get_close_matches"] <= 2000 + MAX_TOLD
+    assert counts["shorten"] + counts["cleandoc"] <= 10 * MAX_TOLD

@@ -69,6 +69,23 @@ def test_the_users_sites_come_first(tmp_path: Path) -> None:
     assert loaded.value.summary == "ours"
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "-x",
+        "http://[bad/simple",
+        "http://host:port/simple",
+        "http://:80/simple",
+        "http://a b/",
+        "ftp://host/",
+    ],
+)
+def test_what_is_no_address_is_told(address: str) -> None:
+    text = f'name: here\norigins: {{pypi: ["{address}"]}}\n'
+    with pytest.raises(RequestError, match="is not an address"):
+        load_site(text.encode(), Path("site.yaml"))
+
+
 @pytest.mark.parametrize("section", ["mpi: {implementation: mpich", "fabric: {name: fast"])
 @pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LD_PRELOAD"])
 def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name: str) -> None:

@@ -29,11 +29,12 @@ from envbuild.store.pins import (
     read_pin,
     write_pin,
 )
+from envbuild.store.plans import last_plan, plan_path
 from envbuild.store.prune import Pruned, prune
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.store.verify import put_aside, verify
-from envbuild.system import clock, host, process
+from envbuild.system import clock, host
 from envbuild.system.sealing import sealed
 
 DAY_S = 86_400.0
@@ -167,7 +168,7 @@ class TestPins:
         aged(path, 8)
         assert states() == ["gone"]
         aged(path, 0)
-        monkeypatch.setattr(process, "may_run", lambda pid: False)
+        monkeypatch.setattr(host, "may_run", lambda pid: False)
         assert states() == ["gone"], "there is no such process"
 
     def test_a_build_makes_young_what_it_uses(self, store: Store) -> None:
@@ -405,6 +406,63 @@ class TestVerify:
         (damage,) = verify(store).damages
         assert (damage.what, damage.path) == ("note", path)
         assert put_aside(store, [damage]) == [path]
+        assert verify(store).damages == ()
+
+    def test_a_plan_that_is_none(self, store: Store) -> None:
+        path = plan_path(store, "x")
+        store.write(path, '{"layers": []}')
+        assert (verify(store).notes, verify(store).damages) == (1, ())
+        path.write_text("[" * 100_000)
+        (damage,) = verify(store).damages
+        assert (damage.what, damage.path) == ("note", path)
+
+    @pytest.mark.parametrize("place", ["plans", "scans", "unchanged", "verdicts", "layers/aa", "pins"])
+    @pytest.mark.parametrize("what", ["pipe", "endless", "enormous"])
+    def test_what_is_no_note_is_told_and_takes_neither_time_nor_memory(
+        self, store: Store, place: str, what: str
+    ) -> None:
+        path = store.directory(place) / f"{'a' * 64}.json"
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what == "endless":
+            path.symlink_to("/dev/zero")
+        else:
+            path.touch()
+            os.truncate(path, 1 << 36)
+        assert [damage.path for damage in verify(store).damages] == [path]
+        assert last_plan(store, "a" * 64) is None
+        assert store.get(key("a")) is None
+
+    def test_a_blob_that_is_longer_than_any_is_not_read(self, store: Store) -> None:
+        record = layer(store, "a")
+        path = store.blob_path(record.blob)
+        path.chmod(0o644)
+        os.truncate(path, 1 << 36)
+        found = verify(store)
+        (damage,) = found.damages
+        assert damage.problem == f"it has {1 << 36} bytes, more than any layer that is recorded"
+        assert found.size_bytes == 0
+
+    def test_a_blob_without_a_record_may_be_of_any_length(self, store: Store) -> None:
+        layer(store, "a")
+        record = layer(store, "b", b"longer than the other" * 99)
+        store.record_path(record.key).unlink()
+        assert verify(store).damages == ()
+
+    @pytest.mark.parametrize("target", ["loop", "elsewhere", "nowhere"])
+    def test_links_in_place_of_what_is_stored(self, store: Store, tmp_path: Path, target: str) -> None:
+        paths = [store.blob_path(layer(store, "a").blob), locked_file(store, b"file")]
+        for path in paths:
+            place = path if target == "loop" else tmp_path / f"{target}-{path.name}"
+            if target == "elsewhere":
+                path.rename(place)
+            else:
+                path.unlink()
+            path.symlink_to(place)
+        damages = verify(store).damages
+        assert {(damage.what, damage.path) for damage in damages} == {("blob", paths[0]), ("file", paths[1])}
+        assert all(damage.problem.startswith("it is a link to ") for damage in damages)
+        assert set(paths) <= set(put_aside(store, damages))
         assert verify(store).damages == ()
 
     def test_an_empty_one_stays_unmade(self, store: Store) -> None:

@@ -252,11 +252,20 @@ class TestStage:
             fail()
         assert not list((store.root / "stage").iterdir())
 
+    def test_a_failed_step_that_left_nothing_leaves_no_stage(self, store: Store) -> None:
+        with pytest.raises(BuildError), store.stage():
+            raise BuildError("x", hint="mend it")
+        assert not list((store.root / "stage").iterdir())
+
     def test_a_failed_steps_stage_is_kept_until_the_next_build_of_another_process(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(BuildError), store.stage() as stage:
+        def fail(stage: Path) -> None:
+            (stage / "seen").touch()
             raise BuildError("x", hint="mend it")
+
+        with pytest.raises(BuildError), store.stage() as stage:
+            fail(stage)
         store.sweep()
         assert stage.exists(), "this process may still look at it"
         gone = stage.with_name(stage.name.replace(f"-{os.getpid()}-", "-99999999-"))
@@ -313,6 +322,42 @@ class TestWrite:
         store.directory("plans")
         with pytest.raises(MachineError, match="cannot be written: Is a directory"):
             store.write(store.root / "plans", "x")
+
+
+@pytest.mark.parametrize(("free", "what"), [(0, "inodes"), (9, "space")])
+def test_what_a_full_file_system_lacks(
+    store: Store, monkeypatch: pytest.MonkeyPatch, free: int, what: str
+) -> None:
+    store.root.mkdir()
+    values = [4096, 4096, 100, 50, 50, 100, free, free, 0, 255]
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    error = store.refusal(OSError(errno.ENOSPC, "x"))
+    assert f"no {what} left in the store" in str(error)
+
+
+class TestSharing:
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
+    @pytest.mark.parametrize("mode", [0o2775, 0o755], ids=oct)
+    def test_who_shares_the_store_shares_what_is_in_it(self, store: Store, mode: int, umask: int) -> None:
+        store.root.mkdir()
+        store.root.chmod(mode)
+        before = os.umask(umask)
+        try:
+            record = publish(store)
+            store.write(store.root / "pins/x.json", "{}")
+        finally:
+            os.umask(before)
+        blob, path = store.paths(record)[1], store.record_path(record.key)
+        directories = [
+            stat.S_IMODE(each.stat().st_mode) for each in (blob.parent, path.parent, store.root / "pins")
+        ]
+        files = [stat.S_IMODE(each.stat().st_mode) for each in (path, store.root / "pins/x.json")]
+        if mode == 0o755:
+            assert directories == [0o777 & ~umask & ~0o002] * 3
+            assert files == [0o644 & ~umask] * 2
+        else:
+            assert {each & 0o2072 for each in directories} == {0o2070}
+            assert {each & 0o062 for each in files} == {0o040}
 
 
 class TestDefaultRoot:

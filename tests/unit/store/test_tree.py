@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.errors import BuildError
-from envbuild.store.tree import WHITEOUT, Tree, collisions, scan, stack, walk
+from envbuild.store.tree import DEEPEST, WHITEOUT, Tree, collisions, scan, stack, walk
+from envbuild.system.leftovers import remove
+from tests.support.trees import deepen
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -54,6 +56,17 @@ class TestScan:
     def test_links_are_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "loop").symlink_to(".")
         assert list(scan(tmp_path).entries) == ["loop"]
+
+    @pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 200, 16)], ids=["deep", "long"])
+    def test_paths_that_programs_cannot_reach(self, tmp_path: Path, name: str, depth: int) -> None:
+        deepen(tmp_path / "top", name, depth)
+        with pytest.raises(BuildError, match="is a path that is too long or too deep"):
+            scan(tmp_path)
+        remove(tmp_path / "top")
+
+    def test_a_tree_as_deep_as_any_may_be(self, tmp_path: Path) -> None:
+        deepen(tmp_path, "d", DEEPEST)
+        assert len(scan(tmp_path).entries) == DEEPEST
 
     def test_what_a_layer_cannot_hold(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")

@@ -8,7 +8,8 @@ import pytest
 
 from envbuild.errors import MachineError
 from envbuild.system import host
-from envbuild.system.apptainer import Apptainer, Bind, OldApptainerError, find
+from envbuild.system.apptainer import Apptainer, Bind, OldApptainerError, find, not_started
+from envbuild.system.process import Finished
 
 
 def program(path: Path, script: str) -> Path:
@@ -73,6 +74,46 @@ class TestFind:
         monkeypatch.setenv("ENVBUILD_APPTAINER", str(variable))
         assert find().program == variable
         assert find(named).program == named
+
+    def test_it_is_found_wherever_it_is_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = program(tmp_path / "bin/apptainer", "echo 'apptainer version 1.4.5'")
+        monkeypatch.chdir(tmp_path)
+        assert find(Path("bin/apptainer")).program == path
+
+
+class TestNotStarted:
+    # As Apptainer 1.4.5 says it: its starter in colours whatever it writes to.
+    STARTER = (
+        "\x1b[91mERROR  : Failed to create user namespace: maximum number of user namespaces exceeded,"
+        " check /proc/sys/user/max_user_namespaces\n\x1b[0m"
+    )
+    FUSE = "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited"
+
+    @pytest.mark.parametrize(
+        ("code", "stdout", "stderr", "early"),
+        [
+            (1, "", STARTER, True),
+            (255, "", FUSE, False),
+            (1, "{}", STARTER, None),
+            (1, "", f"Traceback\n{STARTER}", None),
+            (1, "", "no module named numpy", None),
+            (255, "", "killed", None),
+            (0, "", STARTER, None),
+            (-15, "", FUSE, None),
+        ],
+    )
+    def test_what_it_says_itself(self, code: int, stdout: str, stderr: str, early: bool | None) -> None:
+        done = Finished(argv=("a", "b c"), code=code, stdout=stdout, stderr=stderr, seconds=1.0)
+        told = not_started(done, "x.sif")
+        assert (told and told.early) == early
+        if told is not None:
+            assert told.exit_code == 5
+            assert told.problem.startswith(
+                f"Apptainer cannot start x.sif here\n{told.said}\nrepeat it: a 'b c'"
+            )
+            assert "\x1b" not in told.problem
 
     def test_none_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(host, "_SYSTEM_PATH", str(tmp_path))

@@ -12,6 +12,7 @@ import pytest
 
 from envbuild.system import host
 from envbuild.system.leftovers import own_name, private_work, remove, sweep
+from tests.support.trees import deepen
 
 ENDED = "99999999"
 
@@ -119,6 +120,21 @@ class TestRemove:
             (tree / "new").touch()
         remove(tree)
         assert not tree.exists()
+
+    @pytest.mark.usefixtures("_without_overriding_permissions")
+    def test_directories_deeper_than_recursion_and_paths_reach(self, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        (outside / "kept").mkdir(parents=True)
+        tree = tmp_path / "tree"
+        (tree / "locked/below").mkdir(parents=True)
+        (tree / "locked/file").touch()
+        (tree / "locked/out").symlink_to(outside)
+        deepen(tree, "long name " * 20, 1500)
+        (tree / "locked/below").chmod(0o500)
+        (tree / "locked").chmod(0o500)
+        remove(tree)
+        assert not tree.exists()
+        assert (outside / "kept").is_dir()
 
     @pytest.mark.usefixtures("_without_overriding_permissions")
     def test_links_are_not_followed(self, tmp_path: Path) -> None:

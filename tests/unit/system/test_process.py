@@ -86,6 +86,12 @@ class TestStreams:
         assert ended.output.splitlines()[-1] == "err"
         assert ended.last_lines(2) == "out\nerr"
 
+    def test_what_steers_a_terminal_is_left_out_for_people(self) -> None:
+        said = r"\x1b[91mERROR\x1b[0m \x1b]0;title\x07of \x1b]8;;file:x\x1b\\a link\x1b[2K\x1bM\x1b(B[1m"
+        ended = process.run(python(f"print('{said}')"), env=ENV)
+        assert ended.output == "ERROR of a link[1m"
+        assert "\x1b[91m" in ended.stdout
+
 
 class TestInput:
     def test_more_than_a_pipe_holds(self) -> None:
@@ -110,6 +116,14 @@ class TestSurroundings:
         monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
         ended = process.run(["env"], env={"PATH": "/usr/bin", "A": "b"})
         assert sorted(ended.stdout.splitlines()) == ["A=b", "PATH=/usr/bin"]
+
+    def test_who_takes_more_memory_than_allowed_ends(self) -> None:
+        code = "import sys; x = bytearray(int(sys.argv[1])); print(len(x))"
+        limit = 256 * MEGABYTE
+        assert process.run(python(code, str(64 * MEGABYTE)), env=ENV, memory_bytes=limit).ok
+        ended = process.run(python(code, str(512 * MEGABYTE)), env=ENV, memory_bytes=limit)
+        assert "MemoryError" in ended.stderr
+        assert process.run(python(code, str(512 * MEGABYTE)), env=ENV).ok
 
     def test_working_directory(self, tmp_path: Path) -> None:
         assert process.run(["pwd"], env=ENV, cwd=tmp_path).stdout.strip() == str(tmp_path.resolve())

@@ -54,6 +54,25 @@ def note(found: Wanted, settings: Settings, place: Path) -> None:
     remember(found, settings, answers=[answer], found=[TOOL], files=files, built=BUILT, warned=[WARNED])
 
 
+@pytest.mark.parametrize("name", ["", "layers", "blobs"])
+def test_a_store_that_everybody_may_write_to_is_told_each_time(
+    wanted: Wanted, settings: Settings, name: str
+) -> None:
+    place = settings.store.root / name
+    place.mkdir(exist_ok=True)
+    place.chmod(0o777)
+    same = recall(wanted, settings)
+    assert same is not None
+    warning, *others = same.warned
+    assert others == [WARNED]
+    assert f"everybody on this machine may write to the store `{settings.store.root}`" in warning.text
+    assert warning.hint == f"`chmod -R o-w {settings.store.root}`"
+    place.chmod(0o775)
+    same = recall(wanted, settings)
+    assert same is not None
+    assert same.warned == (WARNED,)
+
+
 def test_what_was_told_is_told_again(wanted: Wanted, settings: Settings) -> None:
     same = recall(wanted, settings)
     assert same is not None

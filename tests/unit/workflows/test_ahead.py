@@ -18,12 +18,13 @@ from envbuild.errors import MachineError
 from envbuild.image.half import Half
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, TextEntry, layer_key
 from envbuild.store import store as stores
+from envbuild.store.plans import plan_path
 from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
 from envbuild.system.threads import meanwhile
 from envbuild.workflows import build
-from envbuild.workflows.ahead import copying_ahead, looking_ahead, plan_record, reading_ahead
+from envbuild.workflows.ahead import copying_ahead, looking_ahead, reading_ahead
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
 from tests.support.asking import asked, lock_of
@@ -36,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
     settings = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=None)
     rows = [{"name": name, "key": publish(settings.store, name).key} for name in ("base", "a", "b")]
     plan = {"root": "base", "overlays": ["a"], "layers": rows}
-    settings.store.write(plan_record(asked(), settings), json.dumps(plan))
+    settings.store.write(plan_path(settings.store, asked().spec.name), json.dumps(plan))
     # What has changed just now is not remembered.
     time.sleep(0.1)
     return settings
@@ -88,7 +89,7 @@ def test_what_changes_afterwards_is_read_again(settings: Settings) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"root": 1}', '{"root": "base", "overlays": [], "layers": [1]}'])
 def test_a_note_that_says_nothing_hinders_nobody(settings: Settings, read: list[str], text: str) -> None:
-    plan_record(asked(), settings).write_text(text)
+    plan_path(settings.store, asked().spec.name).write_text(text)
     with reading_ahead(asked(), settings):
         pass
     assert read == []
@@ -111,7 +112,7 @@ def locked(settings: Settings) -> Locked:
 
 
 def test_a_note_of_the_last_plan_that_is_damaged_is_written_anew(settings: Settings) -> None:
-    path = plan_record(asked(), settings)
+    path = plan_path(settings.store, asked().spec.name)
     path.write_bytes(b"\xff")
     build._remember(locked(settings), PLAN, settings)
     assert path.read_text() == PLAN.to_json()
@@ -124,9 +125,9 @@ def test_who_may_not_note_a_plan_has_built_all_the_same(
         raise MachineError("the store cannot be written", hint="name another")
 
     monkeypatch.setattr(Store, "write", refuse)
-    before = plan_record(asked(), settings).read_text()
+    before = plan_path(settings.store, asked().spec.name).read_text()
     build._remember(locked(settings), PLAN, settings)
-    assert plan_record(asked(), settings).read_text() == before
+    assert plan_path(settings.store, asked().spec.name).read_text() == before
 
 
 def layer(name: str) -> Layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,35 @@ def test_prune_takes_what_is_nobodys_and_forgets_what_is_gone(run: Run, image: P
     code, _, err = run("prune", "--json")
     assert store.records() == []
     assert pin_files(store) == []
+
+
+def test_what_prune_says_and_what_it_gives_back_agree(
+    run: Run, image: Path, store: Store, settings: Settings
+) -> None:
+    layer(store, "c", b"bytes of a")  # the first of two layers with one blob gives back nothing
+    blob = hashlib.sha256(b"bytes of b").hexdigest()
+    things = {f"scans/1/{blob}.json": 300_000, f"scans/1/{'0' * 64}": 0, "quarantine/x.01234567": 500_000}
+    for name, size in things.items():
+        path = store.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+        aged(path, 20)
+    image.unlink()
+    code, out, err = run("prune", "--dry-run", "--json")
+    data = json.loads(out)
+    assert sum(each["size_bytes"] for each in data["removed"]) == data["freed_bytes"]
+    assert usage(settings).free_bytes == data["freed_bytes"]
+    for words, verb in ((["--dry-run"], "would give"), ([], "gave")):
+        code, out, err = run("prune", *words)
+        assert code == 0
+        assert [line.split()[0] for line in out.splitlines()[:3]] == ["layer"] * 3
+        assert out.splitlines()[3:] == [
+            "2 notes of layers  0.3 MB",
+            "1 damaged file from quarantine  0.5 MB",
+            f"pin of what is gone: image {image}",
+        ]
+        assert f"6 removed, and 1 pin of what is gone: that {verb} back 0.8 MB\n" in err
+    assert run("prune") == (0, "", "0 removed: that gave back 0.0 MB\n")
 
 
 def test_another_image_in_its_place_is_not_that_image(run: Run, image: Path, tmp_path: Path) -> None:

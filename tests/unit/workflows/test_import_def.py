@@ -117,3 +117,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told["spec"]["packages"] == {"python": ["scipy"]}
     assert [note["line"] for note in told["notes"]] == [1, 2, 4, 5]
     assert (tmp_path / "spec.yaml").read_text().startswith("# Proposed from train.def")
+
+
+@pytest.mark.parametrize("name", ["bad\udcff.def", "two\nname: evil.def", "esc\x1b[2J.def"])
+def test_a_name_of_a_file_is_a_remark_whatever_it_holds(tmp_path: Path, name: str) -> None:
+    source = tmp_path / name
+    source.write_text("FROM debian:12\nRUN make everything\n")
+    proposed = import_definition(source, output=tmp_path / "spec.yaml")
+    assert (tmp_path / "spec.yaml").read_text() == proposed.text
+    assert all(char.isprintable() or char == "\n" for char in proposed.text)
+    assert "\nname: evil" not in proposed.text

@@ -171,6 +171,24 @@ def test_all_that_is_damaged_is_told_at_once_and_the_rest_imported(
     assert store.get(whole.key) == whole
 
 
+def test_what_is_listed_and_lost_is_told_and_the_rest_imported(run: Run, layers: Path, store: Store) -> None:
+    put(layers, "whole", b"whole")
+    lost = [put(layers, name, name.encode()) for name in ("lost", "lost too", "held")]
+    run("import", layers)
+    (layers / carried.SUMS).write_text(carried.sums(layers))
+    for record in lost:
+        (layers / carried.manifest_name(record.key)).unlink()
+    for record in lost[:2]:
+        store.record_path(record.key).unlink()
+    code, _, err = run("import", layers)
+    assert code == 2
+    assert err.count("the manifest of a layer is missing: `SHA256SUMS` lists it") == 2
+    assert all(carried.manifest_name(record.key) in err for record in lost[:2])
+    assert {record.name for record in store.records()} == {"held", "whole"}
+    (layers / carried.SUMS).unlink()
+    assert run("import", layers)[0] == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -343,6 +361,21 @@ class TestExport:
         before = {path.name: path.stat().st_ino for path in layers.iterdir() if path.name[0] != "."}
         assert run("export", "x.yaml", "--to", layers)[0] == 0
         assert {path.name: path.stat().st_ino for path in layers.iterdir()} == before
+
+    def test_a_layer_that_may_not_be_read_is_not_the_directory_s_fault(
+        self, run: Run, layers: Path, store: Store, planned: LayerRecord, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blob = store.blob_path(planned.blob)
+
+        def refuse(source: Path, _target: Path) -> None:
+            raise PermissionError(13, "Permission denied", str(source))
+
+        monkeypatch.setattr(workflow, "copy", refuse)
+        code, _, err = run("export", "x.yaml", "--to", layers)
+        assert code == 5
+        assert "layer a in the store cannot be read: Permission denied" in err
+        assert f"see who may read `{blob}`" in err
+        assert list(layers.iterdir()) == []
 
     def test_places_where_layers_do_not_belong(
         self, run: Run, store: Store, planned: LayerRecord, tmp_path: Path

@@ -213,4 +213,6 @@ def test_a_plan_that_was_changed_is_refused(tmp_path: Path, settings: Settings) 
     image = make(tmp_path, plan, broken, pins)
     with pytest.raises(RequestError, match="not the key of its step") as caught:
         reproduce_image(image, settings, offline=True)
-    assert caught.value.hint == "use the version of envbuild that built it"
+    assert "it was changed or damaged, or another version of envbuild made it" in caught.value.problem
+    hint = "copy the image again from where it came, or use the version of envbuild that built it"
+    assert caught.value.hint == hint

@@ -1,0 +1,112 @@
+"""The standard streams, in whatever state a command is given them; and what they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli import streams
+from envbuild.store.pins import Pin, write_pin
+from envbuild.store.store import Store
+from envbuild.workflows.words import typed
+
+COMMAND = Path(sys.executable).with_name("envbuild")
+CLOSED = "error: standard output cannot be written: it is closed\n\nhint: write elsewhere: `> FILE`\n"
+FULL = (
+    "error: standard output cannot be written: No space left on device\n\n"
+    "hint: free some space behind it, or write elsewhere\n"
+)
+BAD = "bad\udcff"
+
+
+def envbuild(
+    words: str, redirected: str, cwd: Path, locale: str = "C.UTF-8"
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with its streams redirected as a shell does it."""
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": locale, "HOME": str(cwd), "ENVBUILD_STORE": str(cwd / "store")}
+    line = f'exec "$0" {words} {redirected}'
+    return subprocess.run(["sh", "-c", line, COMMAND], env=env, cwd=cwd, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "build --help", "schema spec", "recipes ls"])
+@pytest.mark.parametrize(("redirected", "told"), [(">&-", CLOSED), (">/dev/full", FULL)])
+def test_data_that_cannot_be_written(words: str, redirected: str, told: str, tmp_path: Path) -> None:
+    done = envbuild(words, redirected, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (5, b"", told)
+
+
+@pytest.mark.parametrize(
+    "redirected", ["", ">&-", ">/dev/full", "2>&-", "2>/dev/full", "<&-", ">&- 2>&- <&-"]
+)
+def test_what_need_not_be_written_fails_nothing(redirected: str, tmp_path: Path) -> None:
+    """A spec is written, and nothing of what is told lands in it."""
+    done = envbuild("init spec.yaml --yes", redirected, tmp_path)
+    told = b"" if "2>" in redirected else b"spec.yaml: written\nnext: envbuild build spec.yaml\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", told)
+    assert b"written" not in (tmp_path / "spec.yaml").read_bytes()
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(("words", "code"), [("plan nosuch.yaml", 2), ("nonsense", 2), ("", 2)])
+def test_the_code_tells_when_nothing_else_can(words: str, code: int, redirected: str, tmp_path: Path) -> None:
+    done = envbuild(words, redirected, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+def test_data_is_written_whatever_becomes_of_progress(tmp_path: Path) -> None:
+    for redirected in ("", "2>&-", "2>/dev/full"):
+        done = envbuild("recipes ls --json", redirected, tmp_path)
+        assert (done.returncode, bool(json.loads(done.stdout))) == (0, True)
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    text = "from envbuild.cli import streams as s; s.prepare(); f = open('x', 'w'); f.write(str(f.fileno()))"
+    line = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line, sys.executable, text], cwd=tmp_path).returncode == 0
+    assert (tmp_path / "x").read_text() == "3"
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_json_is_utf_8_and_keeps_every_name(locale: str, tmp_path: Path) -> None:
+    name = f"/nowhere/{BAD} \x1b[31m \x9b \u202e \n é 𝄞.sif"
+    write_pin(Store(tmp_path / "store"), Pin(kind="image", name=name, asked=True, digest="sha256:0"))
+    told = envbuild("cache ls --json", "", tmp_path, locale).stdout.decode()
+    assert [pin["name"] for pin in json.loads(told)["pins"]] == [name]
+    assert not [char for char in told if not char.isprintable() and char != "\n"]
+    people = envbuild("cache ls", "", tmp_path, locale).stdout.decode()
+    assert "bad\\udcff \\u001b[31m \\u009b \\u202e" in people
+
+
+def test_names_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    streams.say(f"a\x1b[31m\r\u202e{BAD}\nerror: none\tof\nours")
+    assert capsys.readouterr().err == "a\\u001b[31m\\u000d\\u202ebad\\udcff\\nerror: none\tof\\nours\n"
+    streams.say_lines("one\ntwo\x07")
+    assert capsys.readouterr().err == "one\ntwo\\u0007\n"
+    streams.put("one\ntwo\x07")
+    assert capsys.readouterr().out == "one\ntwo\\u0007\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("t.sif", "t.sif"),
+        ("a b.sif", "'a b.sif'"),
+        ("-x.sif", "./-x.sif"),
+        ("--json.sif", "./--json.sif"),
+        (f"{BAD}/t.sif", r"$'bad\xff/t.sif'"),
+        ("esc\x1b1'\\.sif", r"$'esc\x1b1\'\\.sif'"),
+        ("a\nb", r"$'a\x0ab'"),
+        ("\u202eé", r"$'\xe2\x80\xaeé'"),
+    ],
+)
+def test_a_shell_takes_what_it_is_told_to_take(name: str, word: str) -> None:
+    assert typed(name) == word
+    read = subprocess.run(
+        ["bash", "-c", f"printf %s {word}"], env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True
+    ).stdout
+    assert os.path.normpath(read) == os.fsencode(name)
