@@ -368,6 +368,6 @@ def _settle_ownership(plan: BuildPlan, store: Store) -> None:
     if found:
         shown = "\n".join(f"  /{path}: {first} and {second}" for path, first, second in found[:10])
         raise BuildError(
-            f"{len(found)} paths are held by two layers, and differently\n{shown}",
+            f"two layers hold the same paths, and differently ({len(found)} in all)\n{shown}",
             hint="each path has one owner: drop one of the two, or mend the recipe's `owns`",
         )

@@ -289,7 +289,13 @@ class _Downloads:
     def run(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> None:
         started = clock.seconds()
         total = sum(pin.size_bytes for pin in pins)
-        self.emit(TaskStarted(task=_TASK, title=f"fetch {len(pins)} files", total_bytes=total))
+        self.emit(
+            TaskStarted(
+                task=_TASK,
+                title=f"fetch {len(pins)} {'file' if len(pins) == 1 else 'files'}",
+                total_bytes=total,
+            )
+        )
         # The largest first: a big file begun last would leave the other threads idle.
         ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
         with ThreadPoolExecutor(_THREADS) as pool:

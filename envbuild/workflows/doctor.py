@@ -57,7 +57,7 @@ class Diagnosis:
         if self.blocked:
             summary = f"cannot work here: {', '.join(self.blocked)}"
         elif self.findings:
-            summary = f"{what} can work here; {len(self.findings)} findings make it worse"
+            summary = f"{what} can work here, hampered by what is said above"
         else:
             summary = f"{what} can work here"
         return "\n".join([*lines, summary])

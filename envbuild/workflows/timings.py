@@ -59,7 +59,7 @@ class Timings:
         told = [span for span in self.spans if span.seconds >= _TOLD_S or span.cpu_seconds >= _TOLD_S]
         rest = [span for span in self.spans if span not in told]
         small = Span(
-            name=f"{len(rest)} smaller pieces",
+            name=f"smaller pieces ({len(rest)})",
             seconds=sum(span.seconds for span in rest),
             cpu_seconds=sum(span.cpu_seconds for span in rest),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import app, main
-from envbuild.doctor.model import VERBS
+from envbuild.doctor.model import VERBS, Finding
 from envbuild.workflows import doctor
 
 
@@ -34,6 +34,21 @@ def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[st
     code, out, _ = run(capsys, "cache", *words)
     assert code == 0
     assert out == "cache can work here\n"
+
+
+def test_what_only_hampers_keeps_no_verb_from_working() -> None:
+    found = Finding(
+        id="clock.wrong",
+        weight="hampers",
+        verbs=("build",),
+        problem="it is 1970",
+        why="certificates",
+        mend="date",
+        by="an administrator",
+    )
+    shown = doctor.Diagnosis(verb="build", findings=(found,)).to_text().splitlines()
+    assert shown[0] == "HAMPERS clock.wrong: it is 1970"
+    assert shown[-1] == "build can work here, hampered by what is said above"
 
 
 def test_every_verb_of_the_command_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ def test_a_run_is_told_as_a_table_with_what_is_small_in_one_line() -> None:
         path=Path("logs/x-timings.json"),
     )
     assert taken.to_text().splitlines() == [
-        "                   wall s    CPU s",
-        "start                0.50     0.25",
-        "compose              2.00     0.12",
-        "2 smaller pieces     0.00     0.00",
-        "in all               3.00     2.50",
+        "                     wall s    CPU s",
+        "start                  0.50     0.25",
+        "compose                2.00     0.12",
+        "smaller pieces (2)     0.00     0.00",
+        "in all                 3.00     2.50",
         "timings: logs/x-timings.json",
     ]
 
