@@ -127,6 +127,11 @@ def raise_all(errors: Sequence[EnvbuildError]) -> None:
     raise ManyErrors(errors)
 
 
+def counted(number: int, what: str) -> str:
+    """Return how many there are of something, in words: ``1 file``, ``2 files``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
     found = near(word, known)

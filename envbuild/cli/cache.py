@@ -6,13 +6,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import (
-    JsonOption,
-    StoreOption,
-    amount,
-    span,
-)
+from envbuild.cli.options import JsonOption, StoreOption, amount, span
 from envbuild.cli.streams import put, say
+from envbuild.errors import counted
 
 app = typer.Typer(
     help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
@@ -127,7 +123,7 @@ def prune(
     if pruned.young:
         say(f"{len(pruned.young)} more are needed by nobody, and were used within {older_than}")
     verb = "would give" if dry_run else "gave"
-    pins = f", and {len(gone)} pin{'s' * (len(gone) > 1)} of what is gone" if gone else ""
+    pins = f", and {counted(len(gone), 'pin')} of what is gone" if gone else ""
     say(f"{len(pruned.removed)} removed{pins}: that {verb} back {pruned.freed_bytes / 1e6:.1f} MB")
 
 

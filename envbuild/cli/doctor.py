@@ -6,12 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from envbuild.cli.options import (
-    ApptainerOption,
-    JsonOption,
-    SiteOption,
-    StoreOption,
-)
+from envbuild.cli.options import ApptainerOption, JsonOption, SiteOption, StoreOption
 from envbuild.cli.streams import put
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from envbuild.cli.options import (
-    ApptainerOption,
-    ImageArgument,
-    JsonOption,
-    StoreOption,
-)
+from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption
 from envbuild.cli.streams import put
 
 

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import (
-    JsonOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-)
+from envbuild.cli.options import JsonOption, RecipesOption, SiteOption, SpecArgument, StoreOption
 from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError, raise_all
 

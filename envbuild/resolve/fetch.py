@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, counted, raise_all
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.debian import proxies
@@ -289,13 +289,8 @@ class _Downloads:
     def run(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> None:
         started = clock.seconds()
         total = sum(pin.size_bytes for pin in pins)
-        self.emit(
-            TaskStarted(
-                task=_TASK,
-                title=f"fetch {len(pins)} {'file' if len(pins) == 1 else 'files'}",
-                total_bytes=total,
-            )
-        )
+        title = f"fetch {counted(len(pins), 'file')}"
+        self.emit(TaskStarted(task=_TASK, title=title, total_bytes=total))
         # The largest first: a big file begun last would leave the other threads idle.
         ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
         with ThreadPoolExecutor(_THREADS) as pool:

@@ -22,7 +22,7 @@ from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_site import on_site
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, counted
 from envbuild.events import TaskDone, TaskFailed, TaskStarted
 from envbuild.image.contents import image_entries
 from envbuild.image.model import Manifest
@@ -109,7 +109,7 @@ class Checked:
         wrong = len(found.problems) + clashes + len(self.refused)
         judged = (*self.changed, *self.gpu_code, *self.runtime, *self.scheduler)
         wrong += sum(finding.status == "FAIL" for finding in judged)
-        outcome = "passed" if self.passed else f"failed: {wrong} problem{'s' if wrong > 1 else ''}"
+        outcome = "passed" if self.passed else f"failed: {counted(wrong, 'problem')}"
         summary = (
             f"{manifest.name}/{manifest.version} ({digest}): {outcome};"
             f" {found.objects} ELF files, {found.processes} processes in {self.seconds:.1f} s"

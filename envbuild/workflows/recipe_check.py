@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.check import run
 from envbuild.check.controls import Spoiled, jobs_of, overlooked
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, counted, raise_all
 from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
 from envbuild.image.sif import read_data, read_manifest
 from envbuild.image.sifwriter import LOCK
@@ -73,8 +73,8 @@ class Checked:
 
     def to_text(self) -> str:
         """Return it as lines, one for each control that ran."""
-        counted = f"{_counted(len(self.recipe.verify), 'job')}, {_counted(self.controls, 'control')}"
-        lines = [f"{self.recipe.name}: keeps the rules; {counted}"]
+        kept = f"{counted(len(self.recipe.verify), 'job')}, {counted(self.controls, 'control')}"
+        lines = [f"{self.recipe.name}: keeps the rules; {kept}"]
         for name, missed in self.ran.items():
             lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
         lines += [f"SKIP  {name}  (the image lacks what it needs)" for name in self.left_out]
@@ -215,7 +215,3 @@ def _tried(subject: run.Subject, spoiled: Spoiled, emit: Emit) -> list[str]:
     done = TaskDone(task=task, seconds=clock.seconds() - started)
     emit(TaskFailed(task=task) if missed else done)
     return missed
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

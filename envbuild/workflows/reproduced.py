@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from envbuild.errors import counted
+
 _SHOWN = 10
 
 
@@ -72,7 +74,7 @@ class Reproduced:
             lines.append(f"its own manifest names other bytes: {', '.join(self.damaged)}")
         for layer in dict.fromkeys(difference.layer for difference in self.differences):
             found = [difference for difference in self.differences if difference.layer == layer]
-            count = f"{len(found)} difference{'s' * (len(found) != 1)}"
+            count = counted(len(found), "difference")
             lines.append(f"layer {layer}: {count}" if layer != "SIF" else f"SIF: {count}")
             for one in found[:_SHOWN]:
                 lines.append(f"  {one.path}: {one.kind}" + f" ({one.detail})" * bool(one.detail))

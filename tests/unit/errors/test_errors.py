@@ -12,6 +12,7 @@ from envbuild.errors import (
     MachineError,
     ManyErrors,
     RequestError,
+    counted,
     did_you_mean,
     raise_all,
     render,
@@ -116,3 +117,8 @@ def test_exit_codes(kind: type[EnvbuildError], code: int) -> None:
 )
 def test_did_you_mean(word: str, hint: str | None) -> None:
     assert did_you_mean(word, ["pytorch", "mpich", "openmpi"]) == hint
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
+def test_one_is_told_as_one(number: int, told: str) -> None:
+    assert counted(number, "file") == told
