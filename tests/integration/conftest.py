@@ -1,4 +1,4 @@
-"""The main job, once a session: the example built by an ordinary user with an installed envbuild."""
+"""Images that many tests share, built by an installed envbuild."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.hostmpi import HostMpi, unpack
 from tests.support.places import make_place, swept
 from tests.support.slurm import Cluster
-from tests.support.users import as_user, ordinary_user, shared_directory
+from tests.support.torture.ground import Ground, make_ground
+from tests.support.users import as_root, shared_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class Desk:
-    """Where somebody works: a directory of theirs, a store of theirs, and the installed command.
+    """A directory to work in, a store and the installed command.
 
-    With a cluster it is the login node of that.
+    With a cluster, commands run on its login node.
     """
 
     place: Path
     command: Path
     store: Path
-    root: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster | None = None
+    root: bool = False
+    """Whether commands run as root of a user namespace."""
 
     def envbuild(
         self, *words: str | Path, code: int | None = 0, **options: Any
@@ -53,12 +56,13 @@ class Desk:
         timeout: float = 1500,
         script: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as this desk's owner."""
-        words = [str(word) for word in argv]
+        """Run a command at this desk."""
         place = cwd or self.place
-        line = words if self.root else as_user(words)
+        line = [str(word) for word in argv]
         if self.cluster is not None:
-            line = self.cluster.on_login(line, cwd=place)
+            line = self.cluster.on_login(line, cwd=place, root=self.root)
+        elif self.root:
+            line = as_root(line)
         finished = subprocess.run(
             line,
             cwd=place,
@@ -70,42 +74,33 @@ class Desk:
             timeout=timeout,
         )
         if code is not None:
-            assert finished.returncode == code, f"{words}\n{finished.stdout}\n{finished.stderr}"
+            assert finished.returncode == code, f"{line}\n{finished.stdout}\n{finished.stderr}"
         return finished
 
     def apptainer(
         self, *words: str | Path, code: int | None = 0, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run plain Apptainer; root here may lack the capability to do without --userns."""
-        action, *rest = words
-        userns = ["--userns"] if self.root and action in ("exec", "run", "shell", "test") else []
-        return self.run(["apptainer", str(action), *userns, *rest], code=code, **options)
+        """Run plain Apptainer."""
+        return self.run(["apptainer", *words], code=code, **options)
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file of this desk's owner."""
+        """Write a file below the desk's directory."""
         path = self.place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        own(path, self.place)
         return path
-
-
-def own(path: Path, like: Path) -> None:
-    """Give a path the owner of another."""
-    status = like.stat()
-    os.chown(path, status.st_uid, status.st_gid)
 
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Path]:
-    """A directory that root and the ordinary user both reach."""
+    """A directory that other users reach, too."""
     with shared_directory() as path:
         yield path
 
 
 @pytest.fixture(scope="session")
 def installed(shared: Path) -> Path:
-    """Install envbuild from its wheel, where every user can run it; return the command."""
+    """Install envbuild from its wheel, where other users can run it, too; return the command."""
     uv = ROOT / ".venv/bin/uv"
     python = ROOT / ".venv/bin/python"
     subprocess.run(
@@ -115,7 +110,7 @@ def installed(shared: Path) -> Path:
     venv = shared / "venv"
     quiet = ["--quiet", "--no-config"]
     subprocess.run([uv, "venv", *quiet, "--python", "/usr/bin/python3", venv], check=True)
-    # What the checkout's own environment holds, copied: no second download, and readable for everybody.
+    # What the checkout's own environment holds, copied: no second download.
     source = next((ROOT / ".venv/lib").glob("python*/site-packages"))
     target = next((venv / "lib").glob("python*/site-packages"))
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*envbuild*"))
@@ -153,20 +148,17 @@ LASTING = ("store", "pytorch-mpi.*", "on-*", "wheels-*", "host-*", "kept", "rank
 
 
 def make_desk(shared: Path, name: str, command: Path, *, root: bool = False, lasting: bool = False) -> Desk:
-    """Make a work place with a store below `shared`, for the ordinary user or for root.
+    """Make a directory to work in below `shared`, with a store of its own.
 
-    It is there as long as the test or the fixture of a file that makes it, or to the end of the session.
+    It lasts as long as the test or the fixture of a file that makes it, or to the end of the session.
     """
     place = make_place(shared, name, lasting=lasting)
-    user = ordinary_user()
-    if os.geteuid() == 0 and not root:
-        os.chown(place, user.uid, user.gid)
     return Desk(place=place, command=command, store=place / "store", root=root)
 
 
 @pytest.fixture(scope="session")
 def desk(shared: Path, installed: Path) -> Desk:
-    """The ordinary user's work place, with the example spec in it."""
+    """A directory to work in, with the example spec in it."""
     desk = make_desk(shared, "desk", installed, lasting=True)
     _DESKS.append(desk.place)
     desk.write("pytorch-mpi.yaml", (ROOT / "examples/pytorch-mpi.yaml").read_text())
@@ -213,13 +205,36 @@ def host_mpi(desk: Desk) -> Callable[[str], HostMpi]:
 
 
 @pytest.fixture(scope="session")
-def kept(desk: Desk, image: Path) -> Path:
-    """The locked files of the example, kept in a directory."""
-    desk.envbuild("fetch", "pytorch-mpi.yaml", "--to", "kept")
-    return desk.place / "kept"
+def small_image(image_on: Callable[[str], Path]) -> Path:
+    """A small image on MPICH, without a framework: what tests take that need an MPI and no more."""
+    return image_on("mpich")
+
+
+@pytest.fixture(scope="session")
+def ground(desk: Desk, shared: Path, installed: Path) -> Ground:
+    """A tiny base and a spec on it that builds in seconds without a network."""
+    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
+    desk.envbuild("build", "plain.yaml")
+    base = blob_of(desk, layers(desk, "plain.yaml")["base"]["key"])
+    place = shared / "ground"
+    place.mkdir()
+    return make_ground(place, installed, base)
 
 
 def layers(desk: Desk, spec: str) -> dict[str, dict[str, str]]:
     """Return the plan's rows by layer."""
     shown = json.loads(desk.envbuild("plan", spec, "--json").stdout)
     return {row["name"]: row for row in shown["layers"]}
+
+
+def blob_of(desk: Desk, key: str) -> Path:
+    """Return the squashfs of a finished layer in a desk's store."""
+    records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
+    digest: str = next(record["blob"] for record in records if record["key"] == key).removeprefix("sha256:")
+    return desk.store / "blobs/sha256" / digest[:2] / digest
+
+
+def locked_versions(desk: Desk, spec: str = "pytorch-mpi.yaml") -> dict[str, str]:
+    """Return the versions of Python distributions in the lock of a spec, by name."""
+    lock = yaml.safe_load((desk.place / spec).with_suffix(".lock.yaml").read_text())
+    return {pin["name"]: pin["version"] for pin in lock["python"]}

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.users import in_user_namespace
+
 NODES = ("n1", "n2")
 CPUS = 4
 _SCRIPT = Path(__file__).with_name("slurm-cluster.sh")
@@ -62,9 +64,11 @@ class Cluster:
         """What a user of it has in the environment."""
         return {"SLURM_CONF": str(self.directory / "slurm.conf")}
 
-    def on_login(self, argv: Sequence[str | Path], *, cwd: Path) -> list[str]:
-        """Return the command line that runs another on the login node; it wants root."""
-        enter = ["nsenter", f"--target={self.init}", "--net", "--mount", "--uts", "--pid", "--"]
+    def on_login(self, argv: Sequence[str | Path], *, cwd: Path, root: bool = False) -> list[str]:
+        """Return the command line that runs another on the login node, as who runs the tests or as root."""
+        spaces = ["--user", "--net", "--mount", "--uts", "--pid"]
+        user = [] if root else ["--preserve-credentials"]
+        enter = ["nsenter", f"--target={self.init}", *spaces, *user, "--"]
         return [*enter, "env", f"--chdir={cwd}", *map(str, argv)]
 
     def says(self, *argv: str) -> str:
@@ -113,7 +117,7 @@ def slurm_cluster(directory: Path) -> Iterator[Cluster]:
     own = ["--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc"]
     with (directory / "cluster.out").open("wb") as sink:
         process = subprocess.Popen(
-            ["unshare", *own, "sh", str(_SCRIPT), str(directory)],
+            [*in_user_namespace(*own), "sh", str(_SCRIPT), str(directory)],
             stdin=subprocess.PIPE,
             stdout=sink,
             stderr=sink,
@@ -139,7 +143,7 @@ def _child_of(process: subprocess.Popen[bytes]) -> int:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + 10.0
     while not (found := children.read_text().split()):
-        assert process.poll() is None, "unshare could not make the namespaces of a cluster, which wants root"
+        assert process.poll() is None, "unshare could not make the namespaces of a cluster"
         assert time.monotonic() < deadline, "unshare started nothing"
         time.sleep(0.02)
     return int(found[0])

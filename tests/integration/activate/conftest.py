@@ -21,7 +21,7 @@ from envbuild.spec.site import Site
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
 from tests.support.places import make_place
-from tests.support.users import as_user, ordinary_user
+from tests.support.users import in_user_namespace
 
 PYTHON = Path("/usr/bin/python3.11")
 STDLIB = Path("/usr/lib/python3.11")
@@ -52,10 +52,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True)
 class Place:
-    """A directory that an ordinary user can reach, and how to run something as one.
-
-    `work` is theirs.
-    """
+    """A directory, and how to run something there with little in the environment."""
 
     path: Path
 
@@ -64,14 +61,14 @@ class Place:
         return self.path / "work"
 
     def env(self, extra: dict[str, str] | None = None) -> dict[str, str]:
-        return {"PATH": PATH, "HOME": str(ordinary_user().home), **(extra or {})}
+        return {"PATH": PATH, "HOME": str(Path.home()), **(extra or {})}
 
     def run(
         self, *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run as an ordinary user, with little in the environment but what is given."""
+        """Run a command with little in the environment but what is given."""
         return subprocess.run(
-            as_user(words),
+            [str(word) for word in words],
             env=self.env(env),
             cwd=cwd or self.work,
             input=stdin,
@@ -81,13 +78,31 @@ class Place:
         )
 
     def directory(self, name: str) -> Path:
-        """Make a directory that the ordinary user owns."""
+        """Make a directory."""
         path = self.path / name
         path.mkdir(parents=True)
-        user = ordinary_user()
-        if os.geteuid() == 0:
-            os.chown(path, user.uid, user.gid)
         return path
+
+
+# A root directory that root of a namespace owns: a tmpfs, with the machine's directories mounted in it.
+_OWN_ROOT = """\
+mount -t tmpfs none "$1"
+for path in /*; do
+    if [ -L "$path" ]; then
+        cp -P "$path" "$1/"
+    elif [ -d "$path" ]; then
+        mkdir "$1$path"
+        mount --rbind "$path" "$1$path"
+    fi
+done
+exec chroot "$@"
+"""
+
+
+def as_root_who_owns_all(place: Place, *words: str | Path) -> list[str]:
+    """Return the command line that runs another as root of a namespace, to whom `/` belongs as well."""
+    root = place.directory("root")
+    return [*in_user_namespace("--mount"), "sh", "-ec", _OWN_ROOT, "sh", str(root), *map(str, words)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from envbuild.image.sif import read_manifest
 from envbuild.spec.site import Site, SiteBind
-from tests.support.users import as_user
+from tests.integration.activate.conftest import as_root_who_owns_all
 
 SHOW = "import os, sys; print([os.environ.get(name) for name in sys.argv[1:]])"
 
@@ -55,7 +55,7 @@ def test_signals_reach_the_program_and_its_own_code_comes_back(active, place, nu
         # Short sleeps: Python looks for signals before it sleeps, and one may fall in between.
         "for _ in range(3000): time.sleep(0.02)\n"
     )
-    argv = as_user([active.home / "bin/python", "-c", program])
+    argv = [active.home / "bin/python", "-c", program]
     with subprocess.Popen(
         argv, env=place.env(), cwd=place.work, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -67,7 +67,7 @@ def test_signals_reach_the_program_and_its_own_code_comes_back(active, place, nu
 
 def test_descriptors_of_a_process_manager_stay_open(activate, place):
     reader, writer = os.pipe()
-    argv = as_user([activate().home / "bin/bash", "-c", f"echo rank >&{writer}"])
+    argv = [activate().home / "bin/bash", "-c", f"echo rank >&{writer}"]
     subprocess.run(
         argv, env=place.env({"PMI_FD": str(writer)}), cwd=place.work, pass_fds=[writer], check=True
     )
@@ -250,8 +250,7 @@ def test_the_shell_reads_commands(activate, place):
     assert done.returncode == 3
 
 
-def test_whoever_runs_this_can_start_it(activate, place):
-    # Where that is root, it may lack capabilities, and needs a user namespace.
-    argv = [activate().home / "bin/tool", "x"]
-    done = subprocess.run(argv, env={"PATH": place.env()["PATH"]}, capture_output=True, text=True)
+def test_root_can_start_it(activate, place):
+    # Root of a container may lack capabilities, and needs a user namespace.
+    done = place.run(*as_root_who_owns_all(place, activate().home / "bin/tool", "x"))
     assert done.stdout == "tool of 1.0: x\n"

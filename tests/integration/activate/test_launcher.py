@@ -1,12 +1,11 @@
 """What the launcher hands to Apptainer, with a stand-in that shows it: devices, Slurm, processes."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from envbuild.activate.wrapper import Launch, launcher_text
+from tests.integration.activate.conftest import as_root_who_owns_all
 
 SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
 
@@ -68,14 +67,7 @@ def test_devices_bring_their_libraries(launcher, place, device, options):
 
 
 def test_root_gets_a_user_namespace(launcher, place):
-    # Root of a namespace over the same files: `/` is its own there.
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", str(launcher())],
-        env=place.env(),
-        capture_output=True,
-        text=True,
-    )
-    assert ("--userns" in words(done)) == (Path("/").stat().st_uid == os.geteuid())
+    assert "--userns" in words(place.run(*as_root_who_owns_all(place, launcher())))
 
 
 def test_it_starts_no_process_of_its_own(launcher, place):

@@ -34,12 +34,6 @@ def snapshots(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
     ]
 
 
-def test_load_then_python_runs_inside_the_image(active, place):
-    script = "module load small/1.0\npython -c 'import framework; print(framework.VERSION)'"
-    done = module(place, active, script)
-    assert (done.stdout, done.stderr) == ("2.13.0\n", "")
-
-
 def test_a_program_started_by_env_runs_inside_the_image(activate, place):
     program = place.path / "train"
     program.write_text(
@@ -59,18 +53,6 @@ def test_load_changes_what_it_says_and_nothing_else(activate, place):
     }  # fmt: skip
     assert after["PATH"] == f"{active.home}/bin:{before['PATH']}"
     assert after["ENVBUILD_IMAGE"] == f"{active.home}/image.sif"
-
-
-def test_one_of_a_family_takes_the_place_of_another(activate, place):
-    active = activate()
-    sibling = active.modulefiles / "another.lua"
-    sibling.write_text('family("envbuild")\nsetenv("OTHER", "loaded")\n')
-    loaded, after = snapshots(
-        module(place, active, f"module load another\n{SNAPSHOT}\nmodule load small\n{SNAPSHOT}")
-    )
-    assert loaded["OTHER"] == "loaded"
-    assert "OTHER" not in after
-    assert after["LOADEDMODULES"] == "small/1.0"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.module import install_module, list_modules
 from envbuild.workflows.settings import Settings
 from tests.integration.activate.conftest import Place, make_image
-from tests.support.users import ordinary_user
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -267,7 +266,6 @@ def envbuild(place: Place, installed: Path) -> Envbuild:
 def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     root = place.work / "sw"
     root.mkdir()
-    os.chown(root, ordinary_user().uid, ordinary_user().gid)
     install = ("module", "install", images["1.0"], "--root", root)
     said = envbuild(*install, "--default")
     assert said.returncode == 0, said.stderr

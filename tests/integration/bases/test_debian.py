@@ -33,6 +33,7 @@ def test_ranks_talk_on_it(desk: Desk, base: str, python: str) -> None:
     assert f'VERSION_ID="{base.removeprefix("debian-")}"' in release
 
 
+@pytest.mark.slow  # in `make test` tests/integration/torture rebuilds a tiny image
 def test_the_base_is_the_same_when_it_is_made_again(desk: Desk) -> None:
     desk.write("again.yaml", 'name: again\nversion: "1"\nbase: debian-13\n')
     desk.envbuild("build", "again.yaml")

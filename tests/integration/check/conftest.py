@@ -20,11 +20,16 @@ def subject(image: Path) -> run.Subject:
     return subject_of(image)
 
 
+@pytest.fixture(scope="session")
+def small_subject(small_image: Path) -> run.Subject:
+    return subject_of(small_image)
+
+
 @pytest.fixture
-def try_text(subject: run.Subject) -> Try:
-    """Run one of the image's jobs with another text in its place, and judge it."""
+def try_text(small_subject: run.Subject) -> Try:
+    """Run one of the small image's jobs with another text in its place, and judge it."""
 
     def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> Trial:
-        return controls.try_text(subject, job, text, ranks=ranks, limit_s=limit_s)
+        return controls.try_text(small_subject, job, text, ranks=ranks, limit_s=limit_s)
 
     return try_text

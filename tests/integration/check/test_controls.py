@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from envbuild.check import run
 from envbuild.check.controls import Spoiled, overlooked
@@ -21,39 +23,51 @@ def test_these_are_the_jobs_of_the_image(subject: run.Subject) -> None:
     assert {job.id for job in subject.jobs()} == set(JOBS)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", JOBS)
-def test_the_shipped_job_passes(subject: run.Subject, name: str, ranks: int) -> None:
+# `main_job/test_activate.py` runs all of them on 2 ranks.
+QUICK_JOBS = ("D1.mpi", "D2.ddp", "D2.torchrun")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK_JOBS else pytest.param(name, marks=pytest.mark.slow) for name in JOBS]
+)
+def test_a_shipped_job_passes_on_three_ranks(subject: run.Subject, name: str) -> None:
     (job,) = [job for job in subject.jobs() if job.id == name]
     launcher = run.launcher_of(subject, job.launcher)
     assert launcher is not None
-    found = try_job(job, ranks=ranks, limit_s=300.0, launch=run.launch_with(subject, launcher))
-    assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
+    trial = try_job(job, ranks=3, limit_s=300.0, launch=run.launch_with(subject, launcher))
+    assert [finding.line() for finding in trial.findings if finding.status != "PASS"] == [], trial.output
     details = (job.expect, job.says, job.same_on_all_ranks, job.compare_with_single)
-    assert len(found.findings) == 2 + sum(map(len, details))
+    assert len(trial.findings) == 2 + sum(map(len, details))
 
 
-# Those of other toolkits and variants need images of their own: tests/integration/toolkits, `make toolkits`.
+# Other toolkits and variants need images of their own: `make toolkits`.
 OF_THE_IMAGE = [
     spoiled
     for spoiled in every_control()
     if spoiled.recipe in ("mpich", "pytorch") and spoiled.control.job != "built_for.py"
 ]
-# Every one of the MPI, ranks that are singletons among them, and one of each job of the framework.
-RUN = [
-    *(each for each in OF_THE_IMAGE if each.recipe == "mpich"),
-    *one_of_each_job(each for each in OF_THE_IMAGE if each.recipe == "pytorch"),
-]
+QUICK_CONTROLS = ("mpich/collectives: singletons", "pytorch/ddp: singletons", "pytorch/torchrun: singletons")
 
 
-@pytest.mark.parametrize("spoiled", RUN, ids=lambda spoiled: spoiled.name)
+def controls() -> Iterator[ParameterSet]:
+    """Yield every control of the MPI and one of each job of the framework; singletons of three are quick."""
+    names = {control.name for control in OF_THE_IMAGE}
+    assert names >= set(QUICK_CONTROLS), sorted(names)
+    for spoiled in OF_THE_IMAGE:
+        quick = spoiled.name in QUICK_CONTROLS
+        if quick or spoiled.recipe == "mpich" or spoiled in one_of_each_job(OF_THE_IMAGE):
+            marks = [] if quick else [pytest.mark.slow]
+            yield pytest.param(spoiled, id=spoiled.name, marks=marks)
+
+
+@pytest.mark.parametrize("spoiled", list(controls()))
 def test_a_spoiled_copy_fails(subject: run.Subject, spoiled: Spoiled) -> None:
     assert overlooked(subject, spoiled) == []
 
 
-def test_a_copy_that_is_none_is_told(subject: run.Subject) -> None:
+def test_a_harmless_copy_is_reported(subject: run.Subject) -> None:
     """The judge of controls can fail, too."""
     spoiled = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
     harmless = spoiled.control.model_copy(update={"changes": (), "before": "pass\n"})
-    told = overlooked(subject, replace(spoiled, control=harmless))
-    assert told[:2] == ["D2.ddp/weight_first did not fail", "D2.ddp/weight_last did not fail"]
+    missed = overlooked(subject, replace(spoiled, control=harmless))
+    assert missed[:2] == ["D2.ddp/weight_first did not fail", "D2.ddp/weight_last did not fail"]

@@ -52,8 +52,8 @@ def tried(subject: run.Subject, job: Job) -> Trial:
     return try_job(job, ranks=2, limit_s=120.0, launch=launch)
 
 
-def test_ucx_carries_the_messages_over_tcp(subject: run.Subject) -> None:
-    found = tried(subject, tcp_job(subject))
+def test_ucx_carries_the_messages_over_tcp(small_subject: run.Subject) -> None:
+    found = tried(small_subject, tcp_job(small_subject))
     assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
 
 
@@ -66,8 +66,8 @@ def test_ucx_carries_the_messages_over_tcp(subject: run.Subject) -> None:
         ({"MPIR_CVAR_NOLOCAL": "0"}, {"over_network"}),
     ],
 )
-def test_another_transport_is_told(subject: run.Subject, other: dict[str, str], what: set[str]) -> None:
-    job = tcp_job(subject)
-    found = tried(subject, replace(job, environment={**job.environment, **other}))
+def test_another_transport_is_told(small_subject: run.Subject, other: dict[str, str], what: set[str]) -> None:
+    job = tcp_job(small_subject)
+    found = tried(small_subject, replace(job, environment={**job.environment, **other}))
     failed = {finding.id for finding in found.findings if finding.status == "FAIL"}
     assert failed == {f"F3.ucx-tcp/{name}" for name in what}, found.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Desk, own
+from tests.integration.conftest import ROOT, Desk
 from tests.support.pages import Command, File, script, steps, wrong
 from tests.support.places import make_place
 
@@ -30,7 +30,6 @@ def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path)
     # Its name counts: a proposed spec is called like the directory.
     place = make_place(shared) / page.stem
     place.mkdir()
-    own(place, desk.place)
     program = f'{LMOD}\n{BUFFERED}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
     typed = desk.write(f"{page.stem}.sh", program)

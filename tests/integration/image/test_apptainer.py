@@ -13,7 +13,7 @@ import pytest
 from envbuild.image import around, sif
 from envbuild.system import host
 from tests.integration.image.conftest import Images
-from tests.support import trees, users
+from tests.support import trees
 
 GREETING = "it's $HOME `here`"
 START = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -22,10 +22,9 @@ INNER = f"/opt/env/bin:/opt/mpi/bin:{START}"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="session", params=["ourselves", "user"])
-def run(request: pytest.FixtureRequest, program: str) -> Run:
-    """Start something in an image: as whoever runs the tests, and as an ordinary user."""
-    as_root = os.geteuid() == 0 and request.param == "ourselves"
+@pytest.fixture(scope="session")
+def run(program: str) -> Run:
+    """Start something in an image."""
 
     def start(
         action: str,
@@ -36,13 +35,8 @@ def run(request: pytest.FixtureRequest, program: str) -> Run:
         env: dict[str, str] | None = None,
         stdin: str = "",
     ) -> "subprocess.CompletedProcess[str]":
-        if as_root and action != "instance stop":
-            options = ["--userns", *options]
-        words = [program, *before, *action.split(), *options, str(image), *argv]
-        if not as_root:
-            words = users.as_user(words)
         return subprocess.run(
-            words,
+            [program, *before, *action.split(), *options, str(image), *argv],
             env=host.environment(extra=env),
             cwd="/",
             input=stdin,

@@ -62,7 +62,7 @@ def outputs(directory: Path, *formats: str) -> list[Output]:
 def found(program: str, image: Path | str, tops: str = ".envbuild .singularity.d bin etc opt") -> list[str]:
     """Return what processes of an image see, as Apptainer lays its layers over one another."""
     tops = f"ch srv usr {tops}"
-    words = ["exec", *(["--userns"] if os.geteuid() == 0 else []), "--no-home", "--contain"]
+    words = ["exec", "--no-home", "--contain"]
     told = subprocess.run(
         [program, "--silent", *words, str(image), "/bin/sh", "-c", f"cd / && exec ls -lAnR {tops}"],
         capture_output=True,
@@ -128,7 +128,7 @@ def test_a_flat_image_exports_to_the_same_bytes_as_a_layered_one(images: Images,
 
 def test_root_and_user_export_alike(images: Images, shared: Path, installed: Path) -> None:
     desks = [make_desk(shared, "exporting", installed)]
-    desks.append(make_desk(shared, "exporting too", installed, root=os.geteuid() == 0))
+    desks.append(make_desk(shared, "exporting too", installed, root=True))
     formats = {"squashfs": "one", "shifter": "images", "sif-flat": "flat.sif", "oci": "image.oci"}
     for desk, umask in zip(desks, (0o077, 0o022), strict=True):
         for form, place in formats.items():
@@ -175,7 +175,8 @@ def test_a_squashfs_and_a_flat_sif_run(images: Images, room: Path, program: str)
 
 def by_the_kernel(layers: list[Path], room: Path) -> set[str]:
     """Return kind and path of all that overlayfs itself shows of layers."""
-    mine = users.user_directory(room)
+    mine = room / "mine"
+    mine.mkdir()
     lines = [f"cd {mine} && mkdir whole {' '.join(str(number) for number in range(len(layers)))}"]
     lines += [f"squashfuse {layer} {number}" for number, layer in enumerate(layers)]
     order = ":".join(str(number) for number in reversed(range(len(layers))))
@@ -183,7 +184,7 @@ def by_the_kernel(layers: list[Path], room: Path) -> set[str]:
     lines += ["find whole -mindepth 1 -printf '%y /%P\\n'", "umount whole"]
     lines += [f"umount {number}" for number in range(len(layers))]
     words = ["unshare", "--map-root-user", "--mount", "sh", "-ec", "\n".join(lines)]
-    told = subprocess.run(users.as_user(words), capture_output=True, text=True, check=True)
+    told = subprocess.run(words, capture_output=True, text=True, check=True)
     lines = [re.sub("^f ", "- ", line) for line in told.stdout.splitlines()]
     return {line for line in lines if not line.endswith("manifest.json")}
 
@@ -248,8 +249,8 @@ def test_charliecloud_sets_the_variables_as_they_are(images: Images, room: Path)
     squashfs.make(trees.top_tree(room / "top", manifest), room / "top.squashfs")
     merge.merge([*images.layers[:2], room / "top.squashfs"], room / "whole.sqfs", with_root=True)
     told = subprocess.run(
-        users.as_user(["ch-run", "--env-no-expand", "--set-env", room / "whole.sqfs", "--", "/usr/bin/env"]),
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": "/host", "USER": users.ordinary_user().name},
+        ["ch-run", "--env-no-expand", "--set-env", room / "whole.sqfs", "--", "/usr/bin/env"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": "/host", "USER": users.user_name()},
         cwd="/",
         capture_output=True,
         text=True,
@@ -262,12 +263,12 @@ def test_charliecloud_sets_the_variables_as_they_are(images: Images, room: Path)
 
 
 def podman(home: Path, *words: str | Path) -> str:
-    """Run podman as the ordinary user, with its storage below a directory of the test's."""
+    """Run podman with its storage below a directory of the test's."""
     own: list[str | Path] = ["--root", home / "storage", "--runroot", home / "run", "--storage-driver", "vfs"]
     own += ["--log-level", "error", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
-    # `users.as_user` names the account's own home, where somebody may have set up storage otherwise.
-    argv = users.as_user(["env", f"HOME={home}", "podman", *own, *words])
-    env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(home)}
+    # The home directory may hold settings for another storage.
+    env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(home), "HOME": str(home)}
+    argv = ["podman", *own, *words]
     done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -276,7 +277,8 @@ def podman(home: Path, *words: str | Path) -> str:
 def test_podman_reads_an_oci_archive(images: Images, room: Path) -> None:
     """It compares every digest, lays the layers over one another by itself, and knows the variables."""
     export_image(images.layered, outputs(room, "oci"), lambda _: None)
-    home = users.user_directory(room)
+    home = room / "home"
+    home.mkdir()
     podman(home, "pull", "--quiet", f"oci-archive:{room}/oci")
     (told,) = json.loads(podman(home, "image", "inspect", "localhost/demo:2026.11"))
     assert "PATH=/opt/env/bin:/opt/mpi/bin:/usr/local/sbin" in ";".join(told["Config"]["Env"])
@@ -361,7 +363,7 @@ def test_an_interrupt_leaves_nothing(images: Images, shared: Path, installed: Pa
     desk.write("bin/mksquashfs", "#!/bin/sh\n> started\nexec sleep 100\n").chmod(0o755)
     words = [str(installed), "export", str(images.layered), "--format", "squashfs", "-o", "x"]
     child = subprocess.Popen(
-        users.as_user(words),
+        words,
         cwd=desk.place,
         env={**os.environ, "PATH": f"{desk.place}/bin:{os.environ['PATH']}"},
         stderr=subprocess.DEVNULL,

@@ -9,8 +9,8 @@ from envbuild.build import merge
 from envbuild.errors import BuildError
 from envbuild.system import squashfs
 from tests.integration.image.conftest import Images
-from tests.integration.image.test_squashfs import as_user_python, listing, room
-from tests.support import trees, users
+from tests.integration.image.test_squashfs import listing, room, run_python_as_root
+from tests.support import trees
 
 __all__ = ["room"]
 
@@ -108,22 +108,21 @@ def test_equals_a_squashfs_of_the_merged_tree(room: Path, layers: list[Path]) ->
 
 def test_root_and_user_merge_alike(room: Path, layers: list[Path]) -> None:
     merge.merge(layers, room / "all.squashfs", with_root=True, processors=1)
-    mine = users.user_directory(room)
-    as_user_python(
+    (room / "of-root").mkdir()
+    run_python_as_root(
         """
         import os, sys
         from pathlib import Path
         from envbuild.build import merge
         os.umask(0o077)
-        low, high, out = (Path(word) for word in sys.argv[2:])
+        low, high, out = (Path(word) for word in sys.argv[1:])
         merge.merge([low, high], out, with_root=True)
         """,
-        room,
         *layers,
-        mine / "all.squashfs",
+        room / "of-root/all.squashfs",
     )
-    assert (mine / "all.squashfs").read_bytes() == (room / "all.squashfs").read_bytes()
-    assert [path.name for path in mine.iterdir()] == ["all.squashfs"]
+    assert (room / "of-root/all.squashfs").read_bytes() == (room / "all.squashfs").read_bytes()
+    assert [path.name for path in (room / "of-root").iterdir()] == ["all.squashfs"]
 
 
 def test_one_layer_stays_as_it_is(room: Path, images: Images) -> None:

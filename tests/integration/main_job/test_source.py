@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Desk, own
+from tests.integration.conftest import Desk
 
 SPEC = 'name: tiny\nversion: "1"\nbase: debian-12\nframeworks: [tiny]\n'
 
@@ -77,7 +77,6 @@ def bench(desk: Desk, image: Path) -> Desk:
     sdist(
         sources / "tiny-1.0.tar.gz", {"PKG-INFO": metadata, "setup.py": setup, "rest.py.in": "ANSWER = 41\n"}
     )
-    own(sources, desk.place)
     desk.write("site.yaml", f"name: here\nfind_links: [{sources}]\n")
     return desk
 
@@ -91,7 +90,7 @@ def build(bench: Desk, *words: str, code: int = 0) -> str:
     return finished.stdout + finished.stderr
 
 
-def test_a_source_is_built_patched_and_installed(bench: Desk) -> None:
+def test_a_source_is_built_patched_and_installed_without_its_toolchain(bench: Desk) -> None:
     build(bench)
     said = bench.apptainer(
         *("exec", "tiny.sif", "python", "-c"),
@@ -100,25 +99,22 @@ def test_a_source_is_built_patched_and_installed(bench: Desk) -> None:
     answer, seen = json.loads(said)
     assert answer == 42
     assert seen == {"network": ["lo"], "stranger": [], "host": False, "told": "by-the-recipe"}
-
-
-def test_what_it_was_built_with_is_not_in_the_image(bench: Desk) -> None:
-    build(bench)
     for words in (("which", "patch"), ("python", "-c", "import setuptools")):
         bench.apptainer("exec", "tiny.sif", *words, code=1)
     lock = (bench.place / "tiny.lock.yaml").read_text()
     assert "tiny-1.0.tar.gz" in lock
     assert 'name: "patch"' in lock
     assert 'name: "setuptools"' in lock
-
-
-def test_it_is_cached_and_the_same_when_built_again(bench: Desk) -> None:
-    build(bench)
     shown = json.loads(
         bench.envbuild("plan", "tiny.yaml", "--json", "--site", "site.yaml", "--recipes", "recipes").stdout
     )
     states = {row["name"]: row["state"] for row in shown["layers"]}
     assert states["framework:tiny"] == "cached"
+
+
+@pytest.mark.slow  # in `make test` tests/integration/torture rebuilds a tiny image
+def test_a_source_gives_the_same_bytes_again(bench: Desk) -> None:
+    build(bench)
     before = (bench.place / "tiny.sif").read_bytes()
     said = build(bench, "--rebuild")
     assert "build layer framework:tiny" in said

@@ -295,15 +295,15 @@ def test_one_more_python_package_leaves_debian_and_versions_alone(desk: Desk) ->
 @pytest.mark.parametrize(
     ("before", "after", "asked_for"),
     [
-        (["alpha"], ["alpha", "delta"], {"delta"}),
-        (["alpha", "beta"], ["alpha", "epsilon"], {"epsilon", "gamma", "delta"}),
-        (["alpha", "beta"], ["beta"], set()),
-        (["beta"], ["gamma"], {"gamma"}),
-        (["alpha", "delta"], ["alpha[more]", "delta"], {"alpha", "gamma", "extra-only"}),
+        (["alpha"], ["alpha", "delta"], "delta"),
+        (["alpha", "beta"], ["alpha", "epsilon"], "epsilon gamma delta"),
+        (["alpha", "beta"], ["beta"], ""),
+        (["beta"], ["gamma"], "gamma"),
+        (["alpha", "delta"], ["alpha[more]", "delta"], "alpha gamma extra-only"),
         (["alpha[more]", "delta"], ["alpha", "delta"], None),
         (["alpha", "beta"], ["alpha", "zeta"], None),
         (["alpha"], ["alpha", "gamma<1.2"], None),
-        (["alpha", "gamma<1.2"], ["alpha", "gamma<1.3", "delta"], {"gamma", "delta"}),
+        (["alpha", "gamma<1.2"], ["alpha", "gamma<1.3", "delta"], "gamma delta"),
         (["alpha", "omega"], ["alpha", "delta"], None),
         (["alpha", "omega"], ["alpha"], None),
     ],
@@ -314,7 +314,7 @@ def test_only_what_is_new_is_asked_for_and_the_lock_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
     before: list[str],
     after: list[str],
-    asked_for: set[str] | None,
+    asked_for: str | None,
 ) -> None:
     """What the index has of the rest may have become newer; resolving all together gives the same."""
     more = [
@@ -331,7 +331,7 @@ def test_only_what_is_new_is_asked_for_and_the_lock_is_the_same(
     added = desk.lock(desk.asked(python=after), lock)
     pages = {path.split("/")[2] for _, path, _ in desk.server.requests if path.startswith("/simple/")}
     if asked_for is not None:
-        assert pages == asked_for
+        assert pages == set(asked_for.split())
     monkeypatch.setattr("envbuild.resolve.python._add", lambda *_: None)
     assert added == desk.lock(desk.asked(python=after), lock)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Desk, make_desk
+from tests.integration.conftest import Desk
 from tests.integration.slurm.conftest import ranks_told
 
 Images = Callable[[str], Path]
 Words = list[str | Path]
-TYPES = [("mpich", "pmi2"), ("openmpi", "pmix"), ("intel-mpi", "pmi2")]
+TYPES = [
+    ("mpich", "pmi2"),
+    ("openmpi", "pmix"),
+    pytest.param("intel-mpi", "pmi2", marks=pytest.mark.slow),
+]
 FOUR = [["0", "4", "10", "n1"], ["1", "4", "10", "n1"], ["2", "4", "10", "n2"], ["3", "4", "10", "n2"]]
 
 
@@ -41,20 +44,3 @@ def test_in_an_allocation_it_needs_neither_a_site_nor_a_count(
     # No tasks were asked for: one a node.
     two = login.run(["salloc", "--quiet", "-N2", *line])
     assert ranks_told(two.stdout) == [["0", "2", "3", "n1"], ["1", "2", "3", "n2"]]
-
-
-def test_in_a_batch_job(login: Desk, image_on: Images) -> None:
-    line = shlex.join([str(login.command), "launch", str(image_on("mpich")), "--", "python", "ranks.py", "0"])
-    login.write("job.sh", f"#!/bin/bash\n#SBATCH -N2 -n4 --ntasks-per-node=2\n#SBATCH -o job.out\n{line}\n")
-    login.run(["sbatch", "--quiet", "--wait", "job.sh"])
-    assert ranks_told((login.place / "job.out").read_text()) == FOUR
-
-
-def test_as_root(login: Desk, shared: Path, image_on: Images) -> None:
-    root = make_desk(shared, "root-on-login", login.command, root=True)
-    root = replace(root, cluster=login.cluster, env=login.env, store=login.store)
-    root.write("ranks.py", (login.place / "ranks.py").read_text())
-    site = login.place / "slurm.yaml"
-    for mpi, _ in TYPES:
-        words: Words = ["launch", image_on(mpi), "--site", site, "-n", "4", "--", "python", "ranks.py", "0"]
-        assert ranks_told(root.envbuild(*words, env={"SLURM_NTASKS_PER_NODE": "2"}).stdout) == FOUR

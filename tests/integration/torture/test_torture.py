@@ -6,54 +6,45 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.conftest import Desk
-from tests.support.torture.crowd import crowd
-from tests.support.torture.disk import full, places
-from tests.support.torture.fuzz import TARGETS, WORDS, attempt, fuzz, seeds, small_one
-from tests.support.torture.ground import Ground, Outcome, make_ground, own
-from tests.support.torture.killed import killed
-from tests.support.torture.matrix import matrix
-from tests.support.torture.mirrors import mirrors
-from tests.support.torture.rot import rot
-from tests.support.torture.secrets import secrets
+from tests.support.torture.fuzz import TARGETS, WORDS, attempt, seeds, small_one
+from tests.support.torture.ground import Ground
+from tests.support.torture.trials import run_trial
 
-
-@pytest.fixture(scope="module")
-def ground(desk: Desk, shared: Path, installed: Path) -> Ground:
-    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
-    desk.envbuild("build", "plain.yaml")
-    records = (json.loads(path.read_text()) for path in (desk.store / "layers").glob("*/*.json"))
-    digest = next(record["blob"].removeprefix("sha256:") for record in records if record["name"] == "base")
-    place = shared / "ground"
-    place.mkdir()
-    return make_ground(place, installed, desk.store / "blobs/sha256" / digest[:2] / digest)
-
-
-TRIALS: dict[str, Callable[[Ground], Outcome]] = {
-    "killed": lambda ground: killed(ground, kills=3),
-    "full": lambda ground: full(ground, sizes=3),
-    "places": places,
-    "crowd": lambda ground: crowd(ground, builds=4),
-    "rot": lambda ground: rot(ground, rounds=1, few=True),
-    "mirrors": lambda ground: mirrors(ground, names=("cut", "busy three times", "other bytes", "gone")),
-    "secrets": secrets,
-    "matrix": lambda ground: matrix(ground, whole=False),
-    "fuzz": lambda ground: fuzz(ground, cases=500),
+TRIALS: dict[str, dict[str, Any]] = {
+    "killed": {"kills": 3},
+    "full": {"sizes": 3},
+    "places": {},
+    "crowd": {"builds": 4},
+    "rot": {"rounds": 1, "few": True},
+    "mirrors": {"names": ["cut", "busy three times", "other bytes", "gone"]},
+    "secrets": {},
+    "matrix": {"whole": False},
+    "fuzz": {"cases": 500},
 }
 
 
 @pytest.mark.parametrize("name", TRIALS)
 def test_nothing_breaks(name: str, ground: Ground) -> None:
-    outcome = TRIALS[name](ground)
+    outcome = run_trial(name, ground, **TRIALS[name])
     assert outcome.problems == []
     assert outcome.cases > 0
+
+
+def test_a_rebuild_gives_the_same_bytes(ground: Ground) -> None:
+    desk = ground.desk("rebuild")
+    for words in (ground.build(), ground.build("--rebuild")):
+        done = ground.run(words, desk)
+        assert done.returncode == 0, done.stderr
+        assert ground.is_reference(desk / "tiny.sif")
+    assert "build layer base: done" in done.stderr
+    assert "not reproducible" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -104,7 +95,6 @@ def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground
         f'#!/bin/sh\n[ "$1" = {flag} ] && {{ echo {name} version 9.9; exit; }}\nexec {real} "$@"\n'
     )
     stand_in.chmod(0o755)
-    own(desk)
     env = {"PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
     locked = ground.run(ground.build(), desk, env=env)
     assert locked.returncode == 2
@@ -135,7 +125,6 @@ def test_another_build_of_uv_is_named_and_has_keys_of_its_own(ground: Ground) ->
     (desk / "bin/uv").write_bytes(real.read_bytes() + b"\0")
     (desk / "bin/uv").chmod(0o755)
     (desk / "bin/uv.py").write_text(f"def find_uv_bin():\n    return {str(desk / 'bin/uv')!r}\n")
-    own(desk)
     env = {"PYTHONPATH": str(desk / "bin")}
     locked = ground.run(ground.build(), desk, env=env)
     assert locked.returncode == 2

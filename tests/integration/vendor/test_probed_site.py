@@ -13,7 +13,10 @@ from tests.integration.vendor.test_host_mpi import Hosts, Images, from_host
 
 @pytest.mark.parametrize(
     ("inside", "host", "abis"),
-    [("mpich", "intel-mpi", ("mpich", "standard")), ("openmpi-debian", "openmpi", ("openmpi-40",))],
+    [
+        ("mpich", "intel-mpi", ("mpich", "standard")),
+        pytest.param("openmpi-debian", "openmpi", ("openmpi-40",), marks=pytest.mark.slow),
+    ],
 )
 def test_an_image_runs_on_an_mpi_that_was_only_probed(
     desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str, abis: tuple[str, ...]

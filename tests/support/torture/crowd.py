@@ -1,4 +1,4 @@
-"""Many builds at once over one store, of two users where root can play both."""
+"""Many builds at once over one store, by two users. To be run as root of a user namespace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.torture.ground import Ground, Outcome, left_behind, store_problems
-from tests.support.users import as_member, second_user
+from tests.support.users import OTHER_USER, becoming
 
 GROUP = 54_321  # of nobody's: the members are given it
 
@@ -21,20 +21,18 @@ def crowd(ground: Ground, *, builds: int = 8) -> Outcome:
     shared = ground.place / "shared-store"
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir()
-    if os.geteuid() == 0:
-        os.chown(shared, 0, GROUP)
+    os.chown(shared, 0, GROUP)
     shared.chmod(0o2775)
-    people = [None, second_user()] if os.geteuid() == 0 else [None]
-    outcome.facts["users"] = len(people)
+    owner = ground.place.stat()
+    users = [(owner.st_uid, owner.st_gid), (OTHER_USER, OTHER_USER)]
+    outcome.facts["users"] = len(users)
     running: list[tuple[subprocess.Popen[str], Path]] = []
     for number in range(builds):
         desk = ground.desk(f"crowd-{number}")
-        person = people[number % len(people)]
-        if person is not None:
-            for path in (desk, *desk.iterdir()):
-                os.chown(path, person.uid, person.gid)
-        words = [str(ground.command), *map(str, ground.build())]
-        line = as_member(words, person, GROUP)
+        uid, gid = users[number % len(users)]
+        for path in (desk, *desk.iterdir()):
+            os.chown(path, uid, gid)
+        line = [*becoming(uid, GROUP), *ground.line(ground.build(), root=True)]
         running.append((ground.start(line, desk, store=shared, umask=0o002), desk))
     made: Counter[str] = Counter()
     for number, (process, desk) in enumerate(running):

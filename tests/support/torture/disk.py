@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.torture.ground import Ground, Outcome, left_behind, own, store_problems
+from tests.support.torture.ground import Ground, Outcome, left_behind, store_problems
 
 _MIB = 1 << 20
 
 
 @contextlib.contextmanager
-def mounted(place: Path, size_bytes: int, kind: str = "ext4") -> Iterator[Path]:
-    """Give the ordinary user a file system of a size: ext4 in a file, tmpfs, or an overlay of directories."""
+def mounted(ground: Ground, place: Path, size_bytes: int, kind: str = "tmpfs") -> Iterator[Path]:
+    """Give the owner of the ground a file system of a size: a tmpfs, or an overlay of directories."""
     target = place / f"mounted-{kind}"
     target.mkdir(exist_ok=True)
-    backing = place / f"{kind}.img"
-    if kind == "ext4":
-        with backing.open("wb") as file:
-            file.truncate(size_bytes)
-        plain = ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal"]
-        subprocess.run([*plain, backing], check=True)
-        mount: list[str | Path] = ["mount", "-o", "loop", backing, target]
-    elif kind == "tmpfs":
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", target]
+    if kind == "tmpfs":
+        mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", target]
     else:
         layers = [place / f"overlay-{name}" for name in ("lower", "upper", "work")]
         for layer in layers:
@@ -37,12 +29,10 @@ def mounted(place: Path, size_bytes: int, kind: str = "ext4") -> Iterator[Path]:
         mount = ["mount", "-t", "overlay", "-o", options, "overlay", target]
     subprocess.run(mount, check=True)
     try:
-        shutil.rmtree(target / "lost+found", ignore_errors=True)
-        own(target)
+        ground.own(target)
         yield target
     finally:
         subprocess.run(["umount", "--lazy", target], check=True)
-        backing.unlink(missing_ok=True)
 
 
 def full(ground: Ground, *, sizes: int) -> Outcome:
@@ -50,7 +40,7 @@ def full(ground: Ground, *, sizes: int) -> Outcome:
     outcome = Outcome("disk full")
     desk = ground.desk("full")
     image = len(ground.reference)
-    with mounted(desk, 256 * _MIB) as place:
+    with mounted(ground, desk, 256 * _MIB) as place:
         done = ground.run(ground.build(), desk, store=place / "store")
         needed = sum(path.stat().st_blocks * 512 for path in place.rglob("*") if not path.is_symlink())
     outcome.hold(done.returncode == 0, f"with space enough it failed: {done.stderr}")
@@ -66,7 +56,7 @@ def full(ground: Ground, *, sizes: int) -> Outcome:
 
 def _one_full(ground: Ground, desk: Path, outcome: Outcome, size: int) -> None:
     (desk / "tiny.sif").unlink(missing_ok=True)
-    with mounted(desk, size) as place:
+    with mounted(ground, desk, size) as place:
         store = place / "store"
         done = ground.run(ground.build(), desk, store=store)
         outcome.cases += 1
@@ -83,7 +73,7 @@ def _one_full(ground: Ground, desk: Path, outcome: Outcome, size: int) -> None:
         # As much as was missing, in another place: what is there already is taken along.
         more = desk / "more"
         shutil.copytree(store, more, symlinks=True) if store.exists() else more.mkdir()
-        own(more)
+        ground.own(more)
         done = ground.run(ground.build(), desk, store=more)
         outcome.hold(done.returncode == 0, f"{where}: with space it does not go on: {done.stderr}")
         outcome.hold(ground.is_reference(desk / "tiny.sif"), f"{where}: then other bytes")
@@ -91,7 +81,7 @@ def _one_full(ground: Ground, desk: Path, outcome: Outcome, size: int) -> None:
 
 
 def _full_output(ground: Ground, desk: Path, outcome: Outcome, size: int) -> None:
-    with mounted(desk, size + 300_000, "tmpfs") as place:
+    with mounted(ground, desk, size + 300_000) as place:
         done = ground.run(ground.build("-o", place / "out.sif"), desk)
         outcome.cases += 1
         where = f"an output with {size // 1000} kB"
@@ -122,7 +112,7 @@ def _read_only_store(ground: Ground, desk: Path, outcome: Outcome) -> None:
         outcome.hold(ground.is_reference(desk / "again.sif"), "from a read-only store: other bytes")
     empty = desk / "empty"
     empty.mkdir()
-    own(empty)
+    ground.own(empty)
     with _read_only(empty):
         done = ground.run(ground.build("-o", "never.sif"), desk, store=empty)
         outcome.hold(done.returncode == 5, f"an empty read-only store: code {done.returncode}: {done.stderr}")
@@ -131,27 +121,17 @@ def _read_only_store(ground: Ground, desk: Path, outcome: Outcome) -> None:
 
 @contextlib.contextmanager
 def _read_only(path: Path) -> Iterator[None]:
-    """Make a directory's file system read-only, which holds root as well; without root its modes."""
-    if os.geteuid() == 0:
-        subprocess.run(["mount", "--bind", path, path], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
-    else:
-        for each in (path, *path.rglob("*")):
-            if each.is_dir():
-                each.chmod(0o555)
+    """Make a directory's file system read-only, for root, too."""
+    subprocess.run(["mount", "--bind", path, path], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
     try:
         yield
     finally:
-        if os.geteuid() == 0:
-            subprocess.run(["umount", path], check=True)
-        else:
-            for each in (path, *path.rglob("*")):
-                if each.is_dir():
-                    each.chmod(0o755)
+        subprocess.run(["umount", path], check=True)
 
 
 def _another_file_system(ground: Ground, desk: Path, outcome: Outcome) -> None:
-    with mounted(desk, 256 * _MIB, "tmpfs") as place:
+    with mounted(ground, desk, 256 * _MIB) as place:
         done = ground.run(ground.build("-o", place / "out.sif"), desk)
         outcome.hold(done.returncode == 0, f"an output elsewhere: {done.stderr}")
         outcome.hold(ground.is_reference(place / "out.sif"), "an output elsewhere: other bytes")
@@ -164,7 +144,7 @@ def _outputs(ground: Ground, desk: Path, outcome: Outcome) -> None:
     (desk / "directory").mkdir()
     (desk / "notes.txt").write_text("years of work\n")
     (desk / "closed").mkdir()
-    own(desk / "directory")
+    ground.own(desk / "directory")
     (desk / "closed").chmod(0o555)
     for name in ("directory", "notes.txt", "closed/x.sif", "missing/x.sif", "/dev/null", "tiny.yaml"):
         done = ground.run(ground.build("-o", name), desk)
@@ -180,11 +160,11 @@ def _in_use(ground: Ground, desk: Path, outcome: Outcome) -> None:
     # Another image of that name, which a build has to replace.
     text = (desk / "tiny.yaml").read_text()
     (desk / "tiny.yaml").write_text(text + "environment: {GREETING: hello}\n")
-    own(desk)
+    ground.own(desk)
     script = "read line; cat /etc/debian_version; echo done $line"
     argv = ["apptainer", "exec", "--no-home", str(image), "sh", "-c", script]
     with subprocess.Popen(
-        [*ground.line(())[:-1], *argv], cwd=desk, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*ground.as_owner(), *argv], cwd=desk, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as user:
         done = ground.run(["build", "tiny.yaml", "--offline", "-o", image], desk)
         outcome.hold(done.returncode == 0, f"an image in use is not replaced: {done.stderr}")

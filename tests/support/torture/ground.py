@@ -1,4 +1,4 @@
-"""Where envbuild is tried: a tiny base and spec, from which an image is built in seconds without network."""
+"""A tiny base and a spec on it, from which an image is built in seconds without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.mirrors import write_wheel
-from tests.support.users import as_user, ordinary_user
+from tests.support.users import becoming
 
 DEFINITION = """\
 name: tiny
@@ -74,10 +74,14 @@ class Outcome:
 
 @dataclass
 class Ground:
-    """A place that root and users reach, with configuration, spec, lock and the image as it must be.
+    """A directory with configuration, spec, lock and the image as it must be.
+
+    Root of a user namespace may use it, too: it builds as the directory's owner.
 
     Attributes
     ----------
+    place : Path
+        The directory, which other users reach.
     command : Path
         The installed envbuild.
     reference : bytes
@@ -102,20 +106,32 @@ class Ground:
         return {**os.environ, **own, **(extra or {})}
 
     def desk(self, name: str) -> Path:
-        """Make a directory of the user's own with the spec and its lock."""
+        """Make a directory with the spec and its lock."""
         desk = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.place))
         for file in (self.spec, self.spec.with_suffix(".lock.yaml")):
             if file.exists():
                 shutil.copy(file, desk)
-        own(desk)
+        self.own(desk)
         return desk
+
+    def own(self, path: Path) -> None:
+        """Give a path and all below it to the owner of the ground; matters to root of a namespace only."""
+        if os.geteuid() == 0:
+            status = self.place.stat()
+            for each in (path, *path.rglob("*")):
+                os.chown(each, status.st_uid, status.st_gid, follow_symlinks=False)
 
     def line(
         self, words: Sequence[str | Path], *, root: bool = False, before: Sequence[str] = ()
     ) -> list[str]:
-        """Return the command line of envbuild as the ordinary user or root."""
+        """Return the command line of envbuild as the owner of the ground, or as root of a namespace."""
         said = [*before, str(self.command), *map(str, words)]
-        return said if root else as_user(said)
+        return said if root else [*self.as_owner(), *said]
+
+    def as_owner(self) -> list[str]:
+        """Return a command prefix that runs another as the owner of the ground."""
+        status = self.place.stat()
+        return becoming(status.st_uid, status.st_gid) if os.geteuid() == 0 else []
 
     def run(
         self,
@@ -173,14 +189,6 @@ class Ground:
         return image.is_file() and image.read_bytes() == self.reference
 
 
-def own(path: Path) -> None:
-    """Give a path and all below it to the ordinary user."""
-    if os.geteuid() == 0:
-        user = ordinary_user()
-        for each in (path, *path.rglob("*")):
-            os.chown(each, user.uid, user.gid, follow_symlinks=False)
-
-
 def make_ground(place: Path, command: Path, base: Path) -> Ground:
     """Make a ground below a directory that others may pass.
 
@@ -207,7 +215,6 @@ def make_ground(place: Path, command: Path, base: Path) -> Ground:
     site = place / "config/envbuild/site.yaml"
     site.write_text(f"name: here\norigins: {{pypi: ['file://{wheels}']}}\n")
     ground.spec.write_text(SPEC)
-    own(place)
     desk = ground.desk("reference")
     for words in (["build", "tiny.yaml"], ["fetch", "tiny.yaml", "--to", str(ground.kept)]):
         done = ground.run(words, desk)

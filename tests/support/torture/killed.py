@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.support.torture.ground import Ground, Outcome, left_behind, own, store_problems
+from tests.support.torture.ground import Ground, Outcome, left_behind, store_problems
 
 
 def descendants(process: int) -> list[int]:
@@ -92,7 +92,6 @@ def killed(ground: Ground, *, kills: int, seed: int = 20261121) -> Outcome:
     # What a step left that outlived its build is swept by a later one, which has something to build.
     time.sleep(1)
     shutil.rmtree(desk / "store/layers", ignore_errors=True)
-    own(desk)
     again = ground.run(ground.build(), desk)
     outcome.hold(again.returncode == 0, f"the last run failed: {again.stderr}")
     outcome.hold(ground.is_reference(desk / "tiny.sif"), "the last run gave other bytes")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.support.mirrors import Mirror, mirror, write_index
-from tests.support.torture.ground import Ground, Outcome, own, store_problems
+from tests.support.torture.ground import Ground, Outcome, store_problems
 
 # What a server does at its first answers → exit code of the build, and what it must say.
 SCRIPTS: dict[str, tuple[list[str], int, str]] = {
@@ -54,7 +54,6 @@ def _one(
     config = desk / "config/envbuild"
     shutil.copytree(ground.place / "config/envbuild", config)
     (config / "site.yaml").write_text(f"name: here\norigins: {{pypi: ['{server.address}/simple']}}\n")
-    own(desk)
     path = f"/files/{wheel}"
     server.requests.clear()
     server.script[path] = list(script)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.torture.ground import Ground, Outcome, own, store_problems
+from tests.support.torture.ground import Ground, Outcome, store_problems
 
 
 def flip(path: Path, at: float, others: Sequence[Path]) -> None:
@@ -88,7 +88,6 @@ def _harm(
     found = sorted(path for path in store.glob(pattern) if path.stem not in unused)
     chosen = chance.choice(found)
     harm(chosen, chance.random(), [path for path in found if path != chosen])
-    own(store)
     outcome.cases += 1
     outcome.count(what)
     done = ground.run(ground.build(), desk)

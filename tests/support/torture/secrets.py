@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.support.mirrors import mirror, write_index
-from tests.support.torture.ground import Ground, Outcome, own
+from tests.support.torture.ground import Ground, Outcome
 
 SECRET = "s3cr3t-Wq7xKz9Lp2Vb"
 
@@ -80,7 +80,6 @@ def _plant(ground: Ground, desk: Path, address: str) -> dict[str, str]:
     (config / "uv/uv.toml").write_text(f'[[index]]\nname = "private"\nurl = "{private}"\ndefault = true\n')
     netrc = desk / "netrc"
     netrc.write_text(f"machine 127.0.0.1 login user password {SECRET}\n")
-    own(desk)
     netrc.chmod(0o600)
     return {
         "XDG_CONFIG_HOME": str(config),

@@ -1,0 +1,93 @@
+"""Run the tests as an ordinary user, which is how people use envbuild.
+
+An ordinary user gets pytest as it is. Root gets it as the user `envbuild-test`, who exists only for the
+programs started here: a private mount namespace has an /etc of its own with that account. The user works on
+a copy of the checkout, because root's may be closed to others. Nothing of this stays.
+
+    python tests/run.py [PYTEST ARGUMENT ...]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+USER = "envbuild-test"
+UID = 60_123
+"""User and group id of the account."""
+SUBIDS = (1_000_000_000, 65_536)
+"""First subordinate id of the account, and how many follow."""
+NOT_COPIED = shutil.ignore_patterns(".git", "*.sif", ".*_cache", ".hypothesis", "__pycache__", "dist")
+
+_MOUNT = """\
+set -e
+mount -t overlay -o "lowerdir=$1/etc:/etc" overlay /etc
+cd "$1/checkout"
+shift
+exec "$@"
+"""
+
+
+def main() -> int:
+    """Run pytest and return its exit code."""
+    # Tests of a file share what is built for them, and stay in one process.
+    parallel = ["-n", "auto", "--maxprocesses=4", "--dist=loadfile"]
+    words = ["-m", "pytest", *parallel, *sys.argv[1:]]
+    if os.geteuid() != 0:
+        return subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode
+    print(f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout", flush=True)
+    place = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        copy_checkout(place)
+        write_accounts(place / "etc", home=place / "home")
+        return subprocess.run(as_test_user(place, words), check=False).returncode
+    finally:
+        shutil.rmtree(place)
+
+
+def copy_checkout(place: Path) -> None:
+    """Copy the checkout and its virtual environment, for the test user to read and write."""
+    checkout = place / "checkout"
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=NOT_COPIED)
+    (place / "home").mkdir()
+    for path in (place / "home", checkout, *checkout.rglob("*")):
+        os.chown(path, UID, UID, follow_symlinks=False)
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o700 if path.is_dir() else 0o600))
+    # The editable installation names the checkout that it was made in.
+    for link in (checkout / ".venv/lib").glob("python*/site-packages/_editable_impl_envbuild.pth"):
+        link.write_text(str(checkout))
+
+
+def write_accounts(etc: Path, *, home: Path) -> None:
+    """Write the machine's account files with the test user added."""
+    start, count = SUBIDS
+    added = {
+        "passwd": f"{USER}:x:{UID}:{UID}::{home}:/bin/bash",
+        "group": f"{USER}:x:{UID}:",
+        "subuid": f"{USER}:{start}:{count}",
+        "subgid": f"{USER}:{start}:{count}",
+    }
+    etc.mkdir()
+    for name, line in added.items():
+        present = Path("/etc", name).read_text()
+        (etc / name).write_text(f"{present.rstrip()}\n{line}\n")
+
+
+def as_test_user(place: Path, words: list[str]) -> list[str]:
+    """Return the command line that runs the copy's Python as the test user."""
+    python = str(place / "checkout/.venv/bin/python")
+    who = [f"HOME={place / 'home'}", f"USER={USER}", f"LOGNAME={USER}"]
+    ids = [f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--inh-caps=-all"]
+    enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", _MOUNT, "sh", str(place)]
+    return [*enter, "setpriv", *ids, "env", *who, python, *words]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
