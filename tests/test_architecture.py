@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
@@ -450,3 +450,58 @@ def test_what_is_imported_for_types_alone_is_not_used_at_run_time() -> None:
         for name in _used(tree_of(path), _only_for_types(tree_of(path)))
     ]
     assert not found
+
+
+def errors_without_hint(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
+    """Yield where an `EnvbuildError`, or one of a subclass, is made without a hint."""
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    classes = {node.name: node for _, node in nodes if isinstance(node, ast.ClassDef)}
+    errors = {"EnvbuildError"}
+    while more := {
+        name
+        for name, node in classes.items()
+        if name not in errors and errors & {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    }:
+        errors |= more
+    # A subclass with an `__init__` passes the hint to that of its parent.
+    own = {
+        function
+        for name in errors - {"EnvbuildError"}
+        for function in (classes[name].body if name in classes else ())
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+    }
+    passing = {node for function in own for node in ast.walk(function)}
+    optional = {name for name, node in classes.items() if own & set(node.body)}
+    for path, node in nodes:
+        if isinstance(node, ast.Call):
+            to_parent = node in passing and ast.unparse(node.func) == "super().__init__"
+            name = ast.unparse(node.func).rpartition(".")[2]
+            hints = [word.value for word in node.keywords if word.arg == "hint"]
+            is_empty = any(isinstance(hint, ast.Constant) and not hint.value for hint in hints)
+            is_missing = not hints and name not in optional
+            if (to_parent or name in errors) and (is_empty or is_missing):
+                yield f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
+
+
+def test_every_error_has_a_hint() -> None:
+    places = list(errors_without_hint({path: tree_of(path) for path in sources()}))
+    assert not places, "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("raise EnvbuildError('no file')", True),
+        ("raise errors.EnvbuildError('no file', hint='')", True),
+        ("raise EnvbuildError('no file', hint=hint)", False),
+        ("class Lost(EnvbuildError): ...\nraise Lost('no file')", True),
+        ("class Lost(EnvbuildError):\n def __init__(self): super().__init__('lost')\nraise Lost()", True),
+        (
+            "class Lost(EnvbuildError):\n def __init__(self): super().__init__('lost', hint=H)\nraise Lost()",
+            False,
+        ),
+        ("class Lost(Exception):\n def __init__(self): super().__init__('lost')\nraise Lost()", False),
+    ],
+)
+def test_errors_without_a_hint_are_found(text: str, is_found: bool) -> None:
+    assert bool([*errors_without_hint({Path("x.py"): ast.parse(text)})]) == is_found

@@ -26,6 +26,7 @@ from envbuild.errors import (
     ManyErrors,
     RequestError,
 )
+from envbuild.lock.text import HEADER
 from envbuild.workflows import inspect
 from tests.support.small_images import BASE, small_image
 
@@ -263,6 +264,38 @@ def test_a_command_line_that_is_wrong(
     assert (code, out) == (2, "")
     assert text in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["build", "t.yaml", "--from", "nowhere"], "there is no directory `nowhere`"),
+        (["reproduce", "t.sif", "--from", "nowhere"], "there is no directory `nowhere`"),
+        (["build", "t.sif"], "`t.sif` is an image, not a spec"),
+        (["lock", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
+        (["plan", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
+        (["launch", "t.sif"], "there is no command to start"),
+        (
+            ["module", "uninstall", "a/1", "--all", "--root", "."],
+            "`a/1` is one version, and --all asks for all",
+        ),
+        (["module", "uninstall", "a", "--root", "nowhere"], "there is no directory `nowhere`"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_wrong_arguments_are_rejected(
+    words: list[str],
+    problem: str,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (work / "t.lock.yaml").write_text(HEADER + "format: 1\n")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("ENVBUILD_STORE", "store")
+    code, _, err = run(words, capsys)
+    assert code == 2
+    assert err.startswith(f"error: {problem}")
 
 
 def test_a_file_that_may_not_be_read(

@@ -85,6 +85,17 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.yaml", "text"]
 
 
+@pytest.mark.parametrize("place", ["there", "there/new"])
+def test_a_directory_without_write_permission_is_rejected(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    # Root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(EnvbuildError, match=f"nothing can be written in `{tmp_path}/there`"):
+        check_outputs([Output(format="shifter", path=tmp_path / place)], keep=())
+
+
 @pytest.mark.parametrize("text", ["-", "sif:-", "oci:-", "def:./-", "shifter:-"])
 def test_nothing_is_written_to_standard_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+import requests
 
 from envbuild.system import network
 from envbuild.system.certificates import trusted
@@ -58,3 +60,28 @@ def test_the_machines_own_certificates_are_trusted(tmp_path: Path, monkeypatch: 
     assert trusted() is True  # an empty directory trusts nobody: the package's own are used
     (tmp_path / "1234abcd.0").touch()
     assert trusted() == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (requests.exceptions.SSLError(), "its certificate is not trusted here"),
+        (requests.exceptions.InvalidURL(), "cannot be asked: it is no usable address"),
+    ],
+)
+def test_errors_of_a_connection(error: Exception, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(requests.Session, "request", fail)
+    with network.Client() as client, pytest.raises(network.NetworkError, match=problem):
+        client.page("https://index.example.org/simple/x/", accept="text/html")
+
+
+def test_a_page_without_end_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = requests.Response()
+    answer.status_code, answer.raw = 200, io.BytesIO(b"x" * 100)
+    monkeypatch.setattr(network, "_PAGE_LIMIT_BYTES", 10)
+    monkeypatch.setattr(requests.Session, "request", lambda *_, **__: answer)
+    with network.Client() as client, pytest.raises(network.NetworkError, match="is longer than a page"):
+        client.page("https://index.example.org/simple/x/", accept="text/html")

@@ -135,6 +135,12 @@ def test_a_root_that_is_not_there(kind: str, said: str, tmp_path: Path) -> None:
         root_pins(asked_of(tmp_path, kind, "nowhere", "0" * 64))
 
 
+def test_a_root_with_another_digest_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "root.tar").write_bytes(b"other")
+    with pytest.raises(RequestError, match="is another file: its sha256 is"):
+        root_pins(asked_of(tmp_path, "tar", "root.tar", "0" * 64))
+
+
 def test_a_name_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a b").touch()
     with pytest.raises(RequestError, match="cannot be locked"):

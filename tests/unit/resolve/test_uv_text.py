@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from envbuild.errors import MachineError
-from envbuild.resolve import uvtext
+from envbuild.resolve import uvfault, uvtext
 from envbuild.resolve.uvtext import Offer
+from envbuild.system.process import Finished
 
 # As `uv pip compile` 0.13 wrote them, addresses changed.
 RESOLUTION = """\
@@ -249,3 +251,17 @@ def test_what_a_source_requires_is_told_to_uv() -> None:
         ]
     }
     assert uvtext.metadata({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "timed_out", "problem"),
+    [
+        ("", True, "uv did not end within 900 s"),
+        ("error: no such option\n", False, "uv failed: no such option"),
+        ("error: No solution found when resolving dependencies\n", False, None),
+    ],
+)
+def test_why_uv_gave_no_answer(stderr: str, timed_out: bool, problem: str | None) -> None:
+    finished = Finished(argv=("uv",), code=2, stdout="", stderr=stderr, seconds=1.0, timed_out=timed_out)
+    error = uvfault.fault(finished, Path("uv.log"))
+    assert (error.problem if error else None) == problem

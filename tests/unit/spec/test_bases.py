@@ -83,6 +83,13 @@ def test_no_base_image_for_this_architecture_is_the_reason_told(needs: list[Need
     assert told.each()[0].problem == "no base image is made for riscv64"
 
 
+def test_requirements_that_no_base_image_meets_together() -> None:
+    bases = [loaded("a", "1", "3.11"), loaded("b", "2", "3.12"), loaded("c", "3", "3.13")]
+    needs = [need(python="!=3.11.*"), need(python="!=3.12.*"), need(python="!=3.13.*")]
+    (error,) = none_fits(needs, bases, "amd64")
+    assert error.each()[0].problem.startswith("no base image is right for all: ")
+
+
 def test_a_finished_root_is_never_taken_by_itself() -> None:
     root = BaseRoot(kind="tar", place="root.tar", sha256="0" * 64)
     value = BaseImage(**{**NEWER.value.model_dump(by_alias=True, exclude={"origins"}), "root": root})

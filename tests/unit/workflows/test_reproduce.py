@@ -30,7 +30,7 @@ from envbuild.plan.model import (
     layer_key,
 )
 from envbuild.store.store import Store
-from envbuild.system import apptainer, tools
+from envbuild.system import apptainer, host, tools
 from envbuild.workflows.design import parts_of
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
@@ -139,6 +139,17 @@ def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
     assert found.damaged == ("venv+metadata",)
     assert [(each.layer, each.kind) for each in found.differences] == [("venv+metadata", "packing")]
     assert "time of making" in found.to_text()
+
+
+def test_an_image_for_another_architecture_is_rejected(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = real_tools(tmp_path)
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    monkeypatch.setattr(host, "architecture", lambda: "arm64")
+    with pytest.raises(RequestError, match="is for amd64, and this machine is arm64"):
+        reproduce_image(image, settings, offline=True)
 
 
 def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
