@@ -74,11 +74,6 @@ BROUGHT_BY = {
     "pypi_simple": "pypi-simple",
 }
 
-MAX_MODULE_LINES = 400
-MAX_FUNCTION_LINES = 60
-# Longer modules → their own limit and why; one that became short fails.
-LONG_MODULES: dict[str, tuple[int, str]] = {}
-
 # In pieces, so that this file does not name what it looks for.
 HOSTS = tuple(
     "".join(pieces)
@@ -292,26 +287,6 @@ def test_yaml_is_read_with_a_safe_loader_alone() -> None:
                 broken.append(f"{where(path, node.lineno)}: {ast.unparse(node)[:80]}")
     assert not broken, "\n".join(broken)
     assert readers, "nobody reads YAML: this test looks at the wrong thing"
-
-
-def test_modules_are_short() -> None:
-    lengths = {path.relative_to(TOP).as_posix(): len(path.read_text().splitlines()) for path in sources()}
-    limits = {name: LONG_MODULES.get(name, (MAX_MODULE_LINES, ""))[0] for name in lengths}
-    assert not {name: length for name, length in lengths.items() if length > limits[name]}
-    assert not {name for name in LONG_MODULES if lengths[name] <= MAX_MODULE_LINES}, "no longer an exception"
-
-
-def test_functions_are_short() -> None:
-    """Counted without the docstring: that one is as long as the function's promise."""
-    long = []
-    for path in sources():
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node, clean=False)
-                lines = (node.end_lineno or 0) - node.lineno + 1 - (len(text.splitlines()) if text else 0)
-                if lines > MAX_FUNCTION_LINES:
-                    long.append(f"{where(path, node.lineno)}: {node.name} has {lines} lines")
-    assert not long, "\n".join(long)
 
 
 def test_dependencies_are_those_that_are_imported() -> None:
