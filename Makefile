@@ -9,7 +9,7 @@ SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test man reference toolkits vendor torture docs lint format bench clean
+.PHONY: help setup venv update-requirements demo test man reference toolkits vendor torture docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -63,6 +63,9 @@ format: setup ## let ruff arrange the code
 
 bench: setup ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--only more"
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+mutants: venv ## change one place of envbuild/ at a time and see which unit tests notice; ARGS="--seed 7 --count 20"
+	@$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 clean: ## remove what make and the tools have written here
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
