@@ -7,14 +7,26 @@ import fcntl
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import common
-from aptsources import debian_mirrors, read_sources, source_stanza
 from common import SetupError
+
+# envbuild is not installed yet; this module of it needs the standard library only.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from envbuild.resolve.aptsources import AptSource, read_sources
+
+DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+SUITE_ALIASES = frozenset({"oldstable", "stable", "testing", "unstable", "sid"})
+URI_SCHEMES = frozenset(
+    {"http", "https", "file", "copy", "mirror", "mirror+file", "mirror+http", "mirror+https"}
+)
+"""Ways to an archive that also lead to its other suites; a CD-ROM does not."""
 
 
 def release() -> dict[str, str]:
@@ -23,6 +35,35 @@ def release() -> dict[str, str]:
         return platform.freedesktop_os_release()
     except OSError:
         return {}
+
+
+def debian_mirrors(sources: Sequence[AptSource], codename: str) -> list[tuple[str, str]]:
+    """Choose the addresses that are likely to be a whole Debian archive, the likeliest first.
+
+    Third parties name their suites after Debian's, so several candidates may remain: whether one
+    has a package shows only when it is asked.
+
+    Parameters
+    ----------
+    sources : sequence of AptSource
+        The sources of this machine's apt.
+    codename : str
+        Release that this machine runs, such as ``bookworm``.
+
+    Returns
+    -------
+    list of (str, str)
+        Address, and the keys that its signature is checked with, as ``Signed-By`` takes them.
+    """
+    suites = SUITE_ALIASES | {codename}
+    mirrors: dict[str, str] = {}
+    for source in sources:
+        if "main" not in source.components or not suites.intersection(source.suites):
+            continue
+        for uri in source.uris:
+            if urlsplit(uri).scheme in URI_SCHEMES:
+                mirrors.setdefault(uri.rstrip("/"), source.signed_by or DEBIAN_KEYRING)
+    return sorted(mirrors.items(), key=lambda item: not item[0].endswith("/debian"))
 
 
 class PrivateApt:
@@ -41,7 +82,9 @@ class PrivateApt:
         for part in (directory / "lists" / "partial", directory / "archives" / "partial", self.downloads):
             part.mkdir(parents=True)
         (directory / "status").touch()
-        (directory / "archive.sources").write_text(source_stanza(uri, suite, signed_by))
+        (directory / "archive.sources").write_text(
+            f"Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\nSigned-By: {signed_by}\n"
+        )
         settings = {
             "Dir::Etc::SourceList": directory / "archive.sources",
             "Dir::Etc::SourceParts": "/dev/null",
@@ -119,7 +162,7 @@ def open_archive(work: Path, *, suite: str, package: str, otherwise: str) -> Pri
         No source of this machine's apt leads to one.
     """
     codename = release().get("VERSION_CODENAME", "")
-    mirrors = debian_mirrors(read_sources(), codename)
+    mirrors = debian_mirrors(read_sources(Path("/etc/apt")), codename)
     for number, (uri, signed_by) in enumerate(mirrors):
         apt = PrivateApt(work / f"apt{number}", uri=uri, suite=suite, signed_by=signed_by)
         try:

@@ -11,7 +11,6 @@ SETUP = Path(__file__).resolve().parents[2] / "setup"
 # The scripts run before anything is installed, so they are no package and find each other as siblings.
 sys.path.insert(0, str(SETUP))
 import apptainer  # noqa: E402
-import aptsources  # noqa: E402
 import common  # noqa: E402
 import environment  # noqa: E402
 import modules  # noqa: E402
@@ -19,94 +18,14 @@ import privateapt  # noqa: E402
 import system  # noqa: E402
 
 sys.path.remove(str(SETUP))
-
-ONE_LINE = """\
-# deb http://commented.example/debian bookworm main
-deb http://mirror.example/debian bookworm main contrib  # the main archive
-deb-src http://mirror.example/debian bookworm main
-deb [arch=amd64 signed-by=/etc/keys/vendor.gpg] https://vendor.example/apt bookworm-pgdg main
-deb [trusted=yes] file:/srv/local ./
-"""
-
-DEB822 = """\
-Types: deb deb-src
-URIs: http://first.example/debian http://second.example/debian
-Suites: bookworm
-# a comment inside a field
- bookworm-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-
-Enabled: no
-Types: deb
-URIs: http://off.example/debian
-Suites: bookworm
-Components: main
-
-Types: deb-src
-URIs: http://sources.example/debian
-Suites: bookworm
-Components: main
-
-Types: deb
-URIs: https://inline.example/apt
-Suites: stable
-Components: main
-Signed-By:
- -----BEGIN PGP PUBLIC KEY BLOCK-----
- .
- mQINBF
- -----END PGP PUBLIC KEY BLOCK-----
-"""
+from envbuild.resolve.aptsources import AptSource  # noqa: E402
 
 
-def source(uri: str, suite: str = "bookworm", component: str = "main", key: str = "") -> aptsources.Source:
-    return aptsources.Source(uris=(uri,), suites=(suite,), components=(component,), signed_by=key)
+def source(uri: str, suite: str = "bookworm", component: str = "main", key: str = "") -> AptSource:
+    return AptSource(uris=(uri,), suites=(suite,), components=(component,), signed_by=key)
 
 
-class TestAptSources:
-    def test_one_line_format(self) -> None:
-        assert list(aptsources.parse_one_line(ONE_LINE)) == [
-            aptsources.Source(
-                uris=("http://mirror.example/debian",), suites=("bookworm",), components=("main", "contrib")
-            ),
-            aptsources.Source(
-                uris=("https://vendor.example/apt",),
-                suites=("bookworm-pgdg",),
-                components=("main",),
-                signed_by="/etc/keys/vendor.gpg",
-            ),
-            aptsources.Source(uris=("file:/srv/local",), suites=("./",), components=()),
-        ]
-
-    def test_deb822_format(self) -> None:
-        assert list(aptsources.parse_deb822(DEB822)) == [
-            aptsources.Source(
-                uris=("http://first.example/debian", "http://second.example/debian"),
-                suites=("bookworm", "bookworm-updates"),
-                components=("main",),
-                signed_by="/usr/share/keyrings/debian-archive-keyring.gpg",
-            ),
-            aptsources.Source(uris=("https://inline.example/apt",), suites=("stable",), components=("main",)),
-        ]
-
-    def test_reads_the_files_that_apt_reads(self, tmp_path: Path) -> None:
-        parts = tmp_path / "sources.list.d"
-        parts.mkdir()
-        (tmp_path / "sources.list").write_text("deb http://a.example/debian bookworm main\n")
-        (parts / "z.list").write_text("deb http://z.example/debian bookworm main\n")
-        (parts / "b.sources").write_text(
-            "Types: deb\nURIs: http://b.example/debian\nSuites: bookworm\nComponents: main\n"
-        )
-        (parts / "c.sources.disabled").write_text(
-            "Types: deb\nURIs: http://c.example/debian\nSuites: bookworm\nComponents: main\n"
-        )
-        assert [s.uris[0] for s in aptsources.read_sources(tmp_path)] == [
-            "http://a.example/debian",
-            "http://b.example/debian",
-            "http://z.example/debian",
-        ]
-
+class TestDebianMirrors:
     @pytest.mark.parametrize(
         "stranger",
         [
@@ -117,23 +36,17 @@ class TestAptSources:
         ],
         ids=["security archive", "suite of another's", "no main component", "compact disc"],
     )
-    def test_passes_over_what_is_no_whole_debian_archive(self, stranger: aptsources.Source) -> None:
+    def test_passes_over_what_is_no_whole_debian_archive(self, stranger: AptSource) -> None:
         mirror = source("http://mirror.example/debian/")
-        found = aptsources.debian_mirrors([stranger, mirror], "bookworm")
-        assert found == [("http://mirror.example/debian", aptsources.DEBIAN_KEYRING)]
+        found = privateapt.debian_mirrors([stranger, mirror], "bookworm")
+        assert found == [("http://mirror.example/debian", privateapt.DEBIAN_KEYRING)]
 
     def test_likeliest_mirror_comes_first_with_its_own_keys(self) -> None:
         vendor = source("http://a-vendor.example/packages", key="/etc/keys/vendor.gpg")
         mirror = source("http://mirror.example/debian", key="/etc/keys/site.gpg")
-        assert aptsources.debian_mirrors([vendor, mirror, mirror], "bookworm") == [
+        assert privateapt.debian_mirrors([vendor, mirror, mirror], "bookworm") == [
             ("http://mirror.example/debian", "/etc/keys/site.gpg"),
             ("http://a-vendor.example/packages", "/etc/keys/vendor.gpg"),
-        ]
-
-    def test_stanza_is_read_back_as_it_was_meant(self) -> None:
-        stanza = aptsources.source_stanza("http://mirror.example/debian", "unstable", "/keys.gpg")
-        assert list(aptsources.parse_deb822(stanza)) == [
-            source("http://mirror.example/debian", suite="unstable", key="/keys.gpg")
         ]
 
 
