@@ -16,7 +16,7 @@ help: ## list the targets
 		printf '  make %-20s %s\n' "$$name" "$$text"; done
 
 setup: ## everything a machine needs; says first what it needs root for
-	@$(SETUP)/system.py
+	@$(SETUP)/system.py --tests
 	@$(SETUP)/apptainer.py
 	@$(SETUP)/modules.py
 	@$(SETUP)/environment.py

@@ -272,7 +272,7 @@ def main() -> None:
             )
             script = str(Path(__file__).resolve())
             common.as_root(
-                [sys.executable, script, "--prefix", str(prefix)],
+                [sys.executable, "-B", script, "--prefix", str(prefix)],
                 otherwise=f"or install it for yourself alone: {sys.executable} {script} --prefix ~/.local",
             )
         found = existing(prefix)

@@ -1,7 +1,7 @@
-"""Bring a Debian machine to what envbuild needs from its system, and say so before touching it.
+"""Give a Debian machine the system packages and settings that envbuild needs.
 
-Says first what root is needed for; asks for nothing and changes nothing where nothing is missing.
-Exit codes: 0 done, 5 this machine lacks something that we may not or cannot supply.
+Lists each change that needs root before making any. If nothing is missing, it asks for nothing and
+changes nothing. Exit codes: 0 done, 5 this machine lacks something that setup cannot supply.
 """
 
 import argparse
@@ -18,7 +18,8 @@ from pathlib import Path
 import common
 from common import SetupError
 
-PACKAGES = Path(__file__).resolve().with_name("packages.txt")
+RUN_PACKAGES = Path(__file__).resolve().with_name("packages-run.txt")
+TEST_PACKAGES = Path(__file__).resolve().with_name("packages-test.txt")
 FUSE = Path("/dev/fuse")
 FUSE_MODE = 0o666
 SUBID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
@@ -105,8 +106,7 @@ class Lack:
         if self.fuse_mode:
             lines.append(f"  chmod {FUSE_MODE:o} {FUSE}    ordinary users mount images through it")
         for path, ranges in self.subids.items():
-            added = ", ".join(map(str, ranges))
-            lines.append(f"  append {added} to {path}    user ids inside rootless builds")
+            lines += [f"  append {subids} to {path}    user ids inside rootless builds" for subids in ranges]
         return "\n".join(lines)
 
 
@@ -199,8 +199,8 @@ def not_installed(packages: Sequence[Package]) -> list[Package]:
     if listing.returncode == 127:
         names = " ".join(p.name for p in packages)
         raise SetupError(
-            "setup can install system packages on Debian and its relatives only",
-            f"install what your system calls {names}, then run `make venv` in place of `make setup`",
+            "setup can install system packages only on Debian and its derivatives",
+            f"install your system's equivalents of {names}, then run `make venv`",
         )
     installed = {
         name
@@ -229,11 +229,20 @@ def builders(named: str | None) -> list[tuple[str, int]]:
     return list(accounts.items())
 
 
-def find_lack(accounts: Sequence[tuple[str, int]]) -> Lack:
-    """Look at this machine; changes nothing and needs no root."""
+def find_lack(accounts: Sequence[tuple[str, int]], *, tests: bool) -> Lack:
+    """Look at this machine; changes nothing and needs no root.
+
+    Parameters
+    ----------
+    accounts : sequence of (str, int)
+        Login name and user id of everybody who needs subordinate ids.
+    tests : bool
+        Whether the packages of the tests are needed, too.
+    """
+    lists = [RUN_PACKAGES, TEST_PACKAGES] if tests else [RUN_PACKAGES]
     files = {path: path.read_text() if path.exists() else "" for path in SUBID_FILES}
     return Lack(
-        packages=not_installed(parse_packages(PACKAGES.read_text())),
+        packages=not_installed([package for path in lists for package in parse_packages(path.read_text())]),
         fuse_mode=FUSE.exists() and stat.S_IMODE(FUSE.stat().st_mode) & FUSE_MODE != FUSE_MODE,
         subids=missing_subids(accounts, files, (entry.pw_uid for entry in pwd.getpwall())),
     )
@@ -296,13 +305,14 @@ def supply(lack: Lack) -> None:
 
 
 def main() -> None:
-    """Find what is missing, say it, and supply it."""
+    """Find what is missing, list it, and supply it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--user", help="whose builds get subordinate ids (default: who runs this, and who called sudo)"
     )
+    parser.add_argument("--tests", action="store_true", help="include the packages that the tests need")
     parser.add_argument("--quiet", action="store_true", help="do not repeat what the caller has said already")
-    parser.add_argument("--check", action="store_true", help="say what is missing, change nothing")
+    parser.add_argument("--check", action="store_true", help="list what is missing, change nothing")
     options = parser.parse_args()
     accounts = builders(options.user)
 
@@ -312,7 +322,7 @@ def main() -> None:
             "load the fuse module (`modprobe fuse`), or give this container the device",
             file=sys.stderr,
         )
-    lack = find_lack(accounts)
+    lack = find_lack(accounts, tests=options.tests)
     if not lack:
         print("system: nothing is missing")
         return
@@ -323,12 +333,12 @@ def main() -> None:
     if common.is_root():
         supply(lack)
     else:
-        script = str(Path(__file__).resolve())
-        common.as_root(
-            [sys.executable, script, "--user", accounts[0][0]],
-            otherwise="without it, `make venv` still gives what the unit tests need",
-        )
-    if still := find_lack(accounts):
+        # -B: root must leave no bytecode in a user's checkout.
+        argv = [sys.executable, "-B", str(Path(__file__).resolve()), "--user", accounts[0][0]]
+        if options.tests:
+            argv.append("--tests")
+        common.as_root(argv, otherwise="`make unit` needs no root")
+    if still := find_lack(accounts, tests=options.tests):
         raise SetupError(f"still missing after the installation:\n{still.describe()}")
     if not options.quiet:
         print("system: done")

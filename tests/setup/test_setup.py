@@ -63,10 +63,29 @@ class TestPackages:
         with pytest.raises(ValueError, match="line 2: expected"):
             system.parse_packages(f"fuse3  # mounts\n{line}\n")
 
-    def test_our_own_list_is_sorted_and_names_each_package_once(self) -> None:
-        names = [package.name for package in system.parse_packages(system.PACKAGES.read_text())]
-        assert names == sorted(set(names))
-        assert "squashfs-tools" in names
+    def test_both_lists_are_sorted_and_together_name_each_package_once(self) -> None:
+        run, test = (
+            [package.name for package in system.parse_packages(path.read_text())]
+            for path in (system.RUN_PACKAGES, system.TEST_PACKAGES)
+        )
+        assert (run, test) == (sorted(run), sorted(test))
+        assert len(set(run + test)) == len(run + test)
+
+    @pytest.mark.parametrize("tests", [False, True])
+    def test_only_the_option_asks_for_the_packages_of_the_tests(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tests: bool
+    ) -> None:
+        """On a machine on which dpkg knows no package."""
+        query = tmp_path / "dpkg-query"
+        query.write_text("#!/bin/sh\nexit 1\n")
+        query.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        command = [sys.executable, "-B", str(SETUP / "system.py"), "--check", *(["--tests"] if tests else [])]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 5
+        assert "  install squashfs-tools " in ended.stdout
+        assert ("  install podman " in ended.stdout) is tests
+        assert ended.stderr.endswith("hint: run `make setup`\n")
 
 
 class TestSubordinateIds:
@@ -105,6 +124,14 @@ class TestSubordinateIds:
         path = Path("/etc/subuid")
         lacking = system.missing_subids([("bob", 1000)], {path: "bob:100000:1000\n"}, [])
         assert lacking == {path: [system.SubidRange("bob", 165_536, 65_536)]}
+
+    def test_each_line_to_append_is_announced_on_a_line(self) -> None:
+        root, bob = system.SubidRange("root", 100_000, 65_536), system.SubidRange("bob", 165_536, 65_536)
+        text = system.Lack(subids={Path("/etc/subuid"): [root, bob]}).describe()
+        assert [line.split("  ")[1] for line in text.splitlines()] == [
+            "append root:100000:65536 to /etc/subuid",
+            "append bob:165536:65536 to /etc/subuid",
+        ]
 
     def test_malformed_lines_are_passed_over(self) -> None:
         assert system.parse_subids("\nbob\nbob:x:1\n# no\nbob:100000:65536\n") == [
