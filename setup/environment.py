@@ -1,8 +1,8 @@
-"""Make envbuild's own virtual environment from requirements.lock, or renew that lock.
+"""Make .venv from the hashed lists in requirements/, or renew those lists.
 
-The environment is made anew when what it is made from has changed, and left alone otherwise.
-Everything that goes into it is named with its hashes in the lock: the dependencies, uv that
-installs them, and the backend that builds envbuild itself.
+requirements/run.txt holds what envbuild runs with: its dependencies, uv, and the backend that
+builds envbuild itself. requirements/dev.txt holds what tests, linters and documentation need
+beyond that. pip installs both, so that all of its settings hold: indexes, directories, certificates.
 
 Exit codes: 0 done, 5 this machine lacks something.
 """
@@ -14,11 +14,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,111 +26,15 @@ from common import SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "made-from.sha256"
-LOCK = ROOT / "requirements.lock"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "made-from.json"
+"""Digests of what .venv is made from, by the name of the list; written once all of it is installed."""
+RUN = ROOT / "requirements" / "run.txt"
+DEV = ROOT / "requirements" / "dev.txt"
 PYPROJECT = ROOT / "pyproject.toml"
 OLDEST_PYTHON = (3, 11)
 EDITABLE_BACKEND = "editables"
-"""What hatchling asks for, beyond its own requirements, once an installation is to be editable."""
-
-
-def fingerprint(lock: str, pyproject: str, *, interpreter: str, place: str, recipe: str) -> str:
-    """Digest of everything that the environment is made from.
-
-    Of pyproject.toml only what an installation depends on counts, so that a changed linter rule
-    does not cost a new environment.
-
-    Parameters
-    ----------
-    lock, pyproject : str
-        The text of the two files.
-    interpreter : str
-        Which Python, down to its build.
-    place : str
-        Where the environment lies: its scripts name their interpreter by path.
-    recipe : str
-        How it is made: this file's own text.
-    """
-    tables = tomllib.loads(pyproject)
-    installed = [tables.get("build-system"), tables.get("project"), tables.get("tool", {}).get("hatch")]
-    payload = json.dumps([lock, installed, interpreter, place, recipe], sort_keys=True)
-    return hashlib.sha256(payload.encode()).hexdigest()
-
-
-def locked_requirement(lock: str, name: str) -> str:
-    """Cut the lines of one distribution, hashes included, out of a requirements file.
-
-    Raises
-    ------
-    ValueError
-        The file does not pin it.
-    """
-    match = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*\n?", lock, flags=re.MULTILINE)
-    if match is None:
-        raise ValueError(f"`{name}` is not pinned in {LOCK.name}")
-    return match.group()
-
-
-def parse_pip_config(listing: str) -> dict[str, str]:
-    """Read the output of ``pip config list``; where an option is set twice, pip's own order decides.
-
-    Returns
-    -------
-    dict of str to str
-        Option name, such as ``extra-index-url``, to its value.
-    """
-    strength = {"global": 0, "install": 1, ":env:": 2}
-    found: dict[str, tuple[int, str]] = {}
-    for line in listing.splitlines():
-        match = re.fullmatch(r"(global|install|:env:)\.([\w-]+)=(.*)", line.strip())
-        if match is None:
-            continue
-        rank = strength[match[1]]
-        if rank >= found.get(match[2], (0, ""))[0]:
-            found[match[2]] = (rank, str(ast.literal_eval(match[3])))
-    return {name: value for name, (_, value) in found.items()}
-
-
-def uv_environment(
-    pip: Mapping[str, str], environ: Mapping[str, str], *, every_origin: bool
-) -> dict[str, str]:
-    """Tell uv, which reads none of pip's settings, where this machine's pip finds packages.
-
-    Passed by environment rather than by arguments: addresses may hold credentials. What the
-    caller has set for uv itself stays.
-
-    Parameters
-    ----------
-    pip : mapping of str to str
-        pip's options, as `parse_pip_config` returns them.
-    environ : mapping of str to str
-        The caller's environment.
-    every_origin : bool
-        Whether to add pip's further indexes and directories to its main index.
-    """
-    wanted = {"UV_NO_PROGRESS": "1", "UV_SYSTEM_CERTS": "1"}
-    # Copies: hard links into a cache would carry the modes that some other umask once gave them.
-    wanted["UV_LINK_MODE"] = "copy"
-    if "index-url" in pip:
-        wanted["UV_DEFAULT_INDEX"] = pip["index-url"].strip()
-    if every_origin:
-        if "extra-index-url" in pip:
-            wanted["UV_INDEX"] = " ".join(pip["extra-index-url"].split())
-            # As pip does. The hashes settle which file is meant, so a stranger's index gains nothing.
-            wanted["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-        if "find-links" in pip:
-            wanted["UV_FIND_LINKS"] = ",".join(pip["find-links"].split())
-        if pip.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
-            wanted["UV_NO_INDEX"] = "1"
-    if "cert" in pip:
-        wanted["SSL_CERT_FILE"] = pip["cert"].strip()
-    return {**wanted, **environ}
-
-
-def uv_settings(*, every_origin: bool) -> dict[str, str]:
-    """Ask the environment's own pip how this machine is configured, for uv."""
-    listing = common.capture([str(VENV / "bin" / "python"), "-m", "pip", "config", "list"])
-    return uv_environment(parse_pip_config(listing.stdout), os.environ, every_origin=every_origin)
+"""What hatchling needs, beyond its own requirements, for an editable installation."""
 
 
 @contextmanager
@@ -145,97 +48,130 @@ def one_at_a_time() -> Iterator[None]:
         os.close(descriptor)
 
 
-def current_fingerprint() -> str:
-    """Digest of what the environment would be made from now."""
-    if not LOCK.exists():
-        raise SetupError(f"{LOCK.name} is missing", "make it with `make update-requirements`")
-    return fingerprint(
-        LOCK.read_text(),
-        PYPROJECT.read_text(),
-        interpreter=f"{os.path.realpath(sys.executable)} {sys.version}",
-        place=str(VENV),
-        recipe=Path(__file__).read_text(),
+def digests() -> dict[str, str]:
+    """Return the digest of all that each list's part of .venv depends on."""
+    interpreter = f"{os.path.realpath(sys.executable)} {sys.version}"
+    # The scripts in .venv name their interpreter by path, so the place counts as well.
+    files = [path.read_text() for path in (RUN, PYPROJECT, Path(__file__))]
+    run = json.dumps([*files, interpreter, str(VENV)])
+    return {
+        RUN.name: hashlib.sha256(run.encode()).hexdigest(),
+        DEV.name: hashlib.sha256(DEV.read_bytes()).hexdigest(),
+    }
+
+
+def pip_install(*arguments: str) -> None:
+    """Install into .venv exactly what the arguments name."""
+    common.run(
+        [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", *arguments]
     )
 
 
-def bootstrap(lock: str) -> None:
-    """Make an environment that holds pip and the locked uv, and nothing else."""
-    common.run([sys.executable, "-m", "venv", "--clear", str(VENV)])
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
-        requirements.write(locked_requirement(lock, "uv"))
-        requirements.flush()
-        common.run(
-            [str(VENV / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
-             "--no-deps", "--require-hashes", "-r", requirements.name]
-        )  # fmt: skip
+def install_list(requirements: Path) -> None:
+    """Install a hashed list; what is there already stays."""
+    print(f"venv: installing {requirements.relative_to(ROOT)} into {VENV}", flush=True)
+    # Wheels only: a source distribution would fetch its build requirements without hashes.
+    pip_install("--only-binary", ":all:", "--require-hashes", "-r", str(requirements))
 
 
-def make() -> None:
-    """Make the environment anew, unless it is what it should be."""
-    wanted = current_fingerprint()
-    if (VENV / "bin" / "python").exists() and STAMP.exists() and STAMP.read_text() == wanted:
+def make(*, dev: bool) -> None:
+    """Bring .venv up to date: add what is missing, or make it anew if its contents have changed.
+
+    Parameters
+    ----------
+    dev : bool
+        Whether dev.txt must be installed. What was installed before stays without it, too.
+    """
+    installed: dict[str, str] = json.loads(STAMP.read_text()) if STAMP.exists() else {}
+    wanted = digests()
+    if not dev and DEV.name not in installed:
+        del wanted[DEV.name]
+    if installed == wanted:
         print("venv: up to date")
         return
     if not os.access(VENV if VENV.exists() else ROOT, os.W_OK):
         raise SetupError(
-            f"{VENV} is out of date, and belongs to somebody else",
-            f"have its owner run `make venv` in {ROOT}, or work in a checkout of your own",
+            f"{VENV} is out of date, and you may not write to it",
+            f"ask its owner to run `make venv` in {ROOT}, or use a checkout of your own",
         )
-    # Without its stamp a half-made environment is never taken for a whole one.
-    STAMP.unlink(missing_ok=True)
-    bootstrap(LOCK.read_text())
-    python, uv = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv")
-    env = uv_settings(every_origin=True)
-    # Later starts are faster by half with bytecode, and other users could not write it here.
-    install = [uv, "pip", "install", "-q", "--python", python, "--compile-bytecode"]
-    common.run([*install, "--require-hashes", "-r", str(LOCK)], env=env)
-    # Its backend is in the lock and installed by now: nothing unpinned is fetched to build it.
-    common.run([*install, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)], env=env)
-    STAMP.write_text(wanted)
-    print(f"venv: made {VENV}")
+    if not installed or any(wanted[name] != digest for name, digest in installed.items()):
+        # Without its stamp, an environment that is half made counts as missing.
+        STAMP.unlink(missing_ok=True)
+        common.run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        install_list(RUN)
+        # The backend is installed by now, so nothing is fetched to build envbuild.
+        pip_install("--no-build-isolation", "--editable", str(ROOT))
+    if DEV.name in wanted:
+        install_list(DEV)
+    STAMP.write_text(json.dumps(wanted))
+    print("venv: done")
+
+
+def uv_settings(python: str) -> dict[str, str]:
+    """Pass the main index and certificates of a Python's pip to uv, which reads none of pip's settings.
+
+    By environment rather than by arguments, because URLs may hold credentials. Variables that the
+    caller has set for uv stay.
+    """
+    listing = common.capture([python, "-m", "pip", "config", "list"]).stdout
+    settings = dict(line.split("=", 1) for line in listing.splitlines() if "=" in line)
+    environ = {"UV_NO_PROGRESS": "1", "UV_SYSTEM_CERTS": "1"}
+    # Where pip's sections disagree, the last of these wins, as in pip.
+    for section in ("global", "install", ":env:"):
+        for option, variable in (("index-url", "UV_DEFAULT_INDEX"), ("cert", "SSL_CERT_FILE")):
+            if f"{section}.{option}" in settings:
+                environ[variable] = str(ast.literal_eval(settings[f"{section}.{option}"])).strip()
+    return {**environ, **os.environ}
+
+
+def entries(requirements: str) -> list[str]:
+    """Split a requirements file into its entries: each an unindented line with the indented lines below."""
+    return re.split(r"\n(?=\S)", requirements.strip())
 
 
 def update() -> None:
-    """Resolve the newest versions that pyproject.toml allows, and write them to the lock.
+    """Resolve the newest versions that pyproject.toml allows, and write both lists.
 
-    Holds for every Python from the oldest that is supported and every platform; asks the main
-    index alone, which unlike a local directory knows all the files of a version and their hashes.
+    The lists hold for every supported Python and every platform. Only the main index is asked:
+    unlike a local directory, it has all files of a version, and so their hashes.
     """
-    uv = VENV / "bin" / "uv"
-    if not uv.exists():
-        common.run([sys.executable, "-m", "venv", "--clear", str(VENV)])
-        common.run([str(VENV / "bin" / "python"), "-m", "pip", "install", "-q", "uv"])
-    build = tomllib.loads(PYPROJECT.read_text())["build-system"]["requires"]
-    with tempfile.TemporaryDirectory() as directory:
-        backend = Path(directory, "build-system.in")
-        backend.write_text("\n".join([*build, EDITABLE_BACKEND]) + "\n")
-        fresh = Path(directory, "fresh.lock")
-        common.run(
-            [str(uv), "pip", "compile", "-q", "--upgrade", "--universal",
-             "--python-version", ".".join(map(str, OLDEST_PYTHON)), "--all-extras", "--generate-hashes",
-             "--no-emit-index-url", "--no-emit-find-links", "--no-annotate",
-             "--custom-compile-command", "make update-requirements",
-             "--output-file", str(fresh), PYPROJECT.name, str(backend)],
-            env=uv_settings(every_origin=False), cwd=str(ROOT),
-        )  # fmt: skip
-        shutil.copyfile(fresh, LOCK)
-    print(f"venv: wrote {LOCK.name}")
+    make(dev=False)
+    compile_ = [
+        str(VENV / "bin" / "uv"), "pip", "compile", "-q", "--upgrade", "--universal",
+        "--python-version", ".".join(map(str, OLDEST_PYTHON)), "--generate-hashes",
+        "--no-emit-index-url", "--no-emit-find-links", "--no-annotate", "--no-header", str(PYPROJECT),
+    ]  # fmt: skip
+    env = uv_settings(str(PYTHON))
+    backend = tomllib.loads(PYPROJECT.read_text())["build-system"]["requires"]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "backend.in").write_text("\n".join([*backend, EDITABLE_BACKEND]))
+        compile_.append(str(directory / "backend.in"))
+        run, everything = directory / "run.txt", directory / "everything.txt"
+        common.run([*compile_, "-o", str(run)], env=env)
+        common.run([*compile_, "--all-extras", "-c", str(run), "-o", str(everything)], env=env)
+        needed_to_run = entries(run.read_text())
+        beyond = [entry for entry in entries(everything.read_text()) if entry not in needed_to_run]
+    for path, kept in ((RUN, needed_to_run), (DEV, beyond)):
+        path.write_text("\n".join(["# Written by `make update-requirements`.", *kept]) + "\n")
+        print(f"venv: wrote {path.relative_to(ROOT)}")
 
 
 def main() -> None:
-    """Make the environment, or renew the lock."""
+    """Make .venv, or renew the lists."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--update", action="store_true", help=f"renew {LOCK.name} instead")
+    parser.add_argument("--dev", action="store_true", help=f"install {DEV.name} as well as {RUN.name}")
+    parser.add_argument("--update", action="store_true", help="renew both lists instead")
     options = parser.parse_args()
     if sys.version_info < OLDEST_PYTHON:
         raise SetupError(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer is needed, not {sys.version}")
-    # Whoever runs the tests must be able to read what root installs, whatever root's umask.
+    # Other users must be able to run what root installs, whatever root's umask.
     os.umask(0o022)
     with one_at_a_time():
         if options.update:
             update()
         else:
-            make()
+            make(dev=options.dev)
 
 
 if __name__ == "__main__":

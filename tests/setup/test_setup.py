@@ -1,5 +1,6 @@
 """What the scripts in setup/ decide; what they do to a machine is proven by `make setup` itself."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -255,109 +256,131 @@ class TestEnvironmentModules:
         assert modules.answers(tmp_path) is None
 
 
-LOCK = """\
-# made by make
-tomli==2.0.1 ; python_full_version < '3.11' \\
-    --hash=sha256:aa
-uv==0.13.8 \\
-    --hash=sha256:bb \\
-    --hash=sha256:cc
-uvloop==1.0 \\
-    --hash=sha256:dd
+BACKEND = """\
+import os, zipfile
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    return write("app", os.path.join(wheel_directory, "app-1-py3-none-any.whl"))
+
+def write(name, path):
+    info = f"{name}-1.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\\nName: {name}\\nVersion: 1\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return os.path.basename(path)
+"""
+PROJECT = """\
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "app"
+version = "1"
 """
 
 
+class Checkout:
+    """A checkout of a small project; its packages lie in a directory that pip gets as --find-links."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.venv = top / "checkout" / ".venv"
+        self.wheels = top / "wheels"
+        for directory in ("checkout/setup", "checkout/requirements", "wheels"):
+            (top / directory).mkdir(parents=True)
+        for name in ("environment.py", "common.py"):
+            (top / "checkout" / "setup" / name).write_text((SETUP / name).read_text())
+        (top / "checkout" / "pyproject.toml").write_text(PROJECT)
+        (top / "checkout" / "backend.py").write_text(BACKEND)
+        self.list("run", "first")
+        self.list("dev", "extra")
+
+    def list(self, kind: str, *names: str) -> None:
+        lines = []
+        for name in names:
+            path = self.wheels / f"{name}-1-py3-none-any.whl"
+            if not path.exists():
+                code = f"import backend; backend.write({name!r}, {str(path)!r})"
+                subprocess.run([sys.executable, "-B", "-c", code], cwd=self.top / "checkout", check=True)
+            lines.append(f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+        (self.top / "checkout" / "requirements" / f"{kind}.txt").write_text("".join(lines))
+
+    def make(self, *options: str) -> subprocess.CompletedProcess[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        script = self.top / "checkout" / "setup" / "environment.py"
+        return subprocess.run(
+            [sys.executable, "-B", script, *options], env=environ, capture_output=True, text=True, check=False
+        )
+
+    def modules(self) -> set[str]:
+        return {path.stem for path in self.venv.glob("lib/python*/site-packages/*.py")} & {
+            "app",
+            "first",
+            "second",
+            "extra",
+        }
+
+
 class TestEnvironment:
-    def test_cuts_one_requirement_with_its_hashes(self) -> None:
-        wanted = "uv==0.13.8 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
-        assert environment.locked_requirement(LOCK, "uv") == wanted
+    def test_adds_what_is_missing_and_makes_anew_what_has_changed(self, tmp_path: Path) -> None:
+        checkout = Checkout(tmp_path)
+        assert checkout.make().returncode == 0
+        assert checkout.modules() == {"app", "first"}
+        mark = checkout.venv / "mark"
+        mark.touch()
+        assert checkout.make().stdout == "venv: up to date\n"
 
-    def test_a_missing_pin_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="`pip` is not pinned"):
-            environment.locked_requirement(LOCK, "pip")
+        with (checkout.wheels / "extra-1-py3-none-any.whl").open("ab") as wheel:
+            wheel.write(b"changed")
+        refused = checkout.make("--dev")
+        assert refused.returncode == 5
+        assert "HASHES" in refused.stderr
+        assert checkout.make().stdout == "venv: up to date\n"
+        checkout.list("dev", "extra")
 
-    @pytest.mark.parametrize(
-        ("changed", "same"),
-        [
-            ({}, True),
-            ({"pyproject": '[project]\nname = "a"\n[tool.ruff]\nline-length = 80\n'}, True),
-            ({"pyproject": '[project]\nname = "b"\n'}, False),
-            ({"pyproject": '[project]\nname = "a"\n[build-system]\nrequires = []\n'}, False),
-            ({"pyproject": '[project]\nname = "a"\n[tool.hatch]\nx = 1\n'}, False),
-            ({"lock": "uv==2\n"}, False),
-            ({"interpreter": "3.12"}, False),
-            ({"place": "/elsewhere"}, False),
-            ({"recipe": "# changed"}, False),
-        ],
-        ids=[
-            "nothing",
-            "a linter rule",
-            "project",
-            "build backend",
-            "its settings",
-            "lock",
-            "interpreter",
-            "place",
-            "recipe",
-        ],
-    )
-    def test_what_asks_for_a_new_environment(self, changed: dict[str, str], same: bool) -> None:
-        made = {
-            "lock": "uv==1\n",
-            "pyproject": '[project]\nname = "a"\n',
-            "interpreter": "3.11",
-            "place": "/here",
-            "recipe": "#",
-        }
-        assert (environment.fingerprint(**made) == environment.fingerprint(**{**made, **changed})) is same
+        assert checkout.make("--dev").returncode == 0
+        assert checkout.modules() == {"app", "first", "extra"}
+        assert mark.exists()
+        assert checkout.make("--dev").stdout == "venv: up to date\n"
+        # Without --dev, dev.txt stays installed.
+        assert checkout.make().stdout == "venv: up to date\n"
 
-    def test_reads_pip_config_in_the_order_that_pip_has(self) -> None:
-        listing = (
-            ":env:.find-links='/env'\n"
-            "global.find-links='/global'\n"
-            "global.extra-index-url='https://a.example/simple\\nhttps://b.example/simple'\n"
-            "install.no-index='true'\n"
-            "unrelated\n"
+        checkout.list("run", "second")
+        assert checkout.make().returncode == 0
+        assert checkout.modules() == {"app", "second", "extra"}
+        assert not mark.exists()
+
+    def test_uv_gets_pips_main_index_and_certificates_and_no_other_index(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "SSL_"))]:
+            monkeypatch.delenv(name)
+        (tmp_path / "pip.conf").write_text(
+            "[global]\nindex-url = https://global.example/simple\ncert = /etc/ca.pem\n"
+            "extra-index-url = https://more.example/simple\nfind-links = /wheels\n"
+            "[install]\nindex-url = https://install.example/simple\n"
         )
-        assert environment.parse_pip_config(listing) == {
-            "find-links": "/env",
-            "extra-index-url": "https://a.example/simple\nhttps://b.example/simple",
-            "no-index": "true",
-        }
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+        settings = environment.uv_settings(sys.executable)
+        assert settings["UV_DEFAULT_INDEX"] == "https://install.example/simple"
+        assert settings["SSL_CERT_FILE"] == "/etc/ca.pem"
+        assert not {"UV_INDEX", "UV_FIND_LINKS"} & settings.keys()
+        monkeypatch.setenv("SSL_CERT_FILE", "/mine.pem")
+        monkeypatch.setenv("PIP_INDEX_URL", "https://environ.example/simple")
+        settings = environment.uv_settings(sys.executable)
+        assert settings["UV_DEFAULT_INDEX"] == "https://environ.example/simple"
+        assert settings["SSL_CERT_FILE"] == "/mine.pem"
 
-    def test_tells_uv_what_pip_knows(self) -> None:
-        pip = {
-            "index-url": "https://main.example/simple",
-            "extra-index-url": "https://a.example/simple\nhttps://b.example/simple",
-            "find-links": "/one /two",
-            "cert": "/etc/ca.pem",
-        }
-        told = environment.uv_environment(pip, {"PATH": "/bin"}, every_origin=True)
-        assert told["UV_DEFAULT_INDEX"] == "https://main.example/simple"
-        assert told["UV_INDEX"] == "https://a.example/simple https://b.example/simple"
-        assert told["UV_FIND_LINKS"] == "/one,/two"
-        assert told["SSL_CERT_FILE"] == "/etc/ca.pem"
-        assert told["PATH"] == "/bin"
-
-    def test_the_lock_is_renewed_from_the_main_index_alone(self) -> None:
-        pip = {"extra-index-url": "https://a.example/simple", "find-links": "/one"}
-        told = environment.uv_environment(pip, {}, every_origin=False)
-        assert not {"UV_INDEX", "UV_FIND_LINKS"} & told.keys()
-
-    def test_what_is_set_for_uv_itself_stays(self) -> None:
-        environ = {"UV_FIND_LINKS": "/mine", "SSL_CERT_FILE": "/mine.pem"}
-        told = environment.uv_environment(
-            {"find-links": "/pip", "cert": "/pip.pem"}, environ, every_origin=True
-        )
-        assert told["UV_FIND_LINKS"] == "/mine"
-        assert told["SSL_CERT_FILE"] == "/mine.pem"
-
-    def test_our_lock_pins_the_installer_and_names_no_place(self) -> None:
-        lock = environment.LOCK.read_text()
-        assert "--hash=sha256:" in environment.locked_requirement(lock, "uv")
-        assert "://" not in lock
-        assert "-index" not in lock
-        assert "find-links" not in lock
+    def test_the_lists_have_hashes_name_no_place_and_do_not_overlap(self) -> None:
+        run, dev = (environment.entries(path.read_text())[1:] for path in (environment.RUN, environment.DEV))
+        assert all("--hash=sha256:" in entry and "://" not in entry for entry in run + dev)
+        assert not set(run) & set(dev)
+        assert {"uv", "hatchling", "editables"} <= {entry.partition("==")[0] for entry in run}
+        assert {"pytest", "pytest-xdist", "ruff", "sphinx"} <= {entry.partition("==")[0] for entry in dev}
 
 
 class TestBecomingRoot:
