@@ -7,61 +7,78 @@ PYTHON := $(shell for p in /usr/bin/python3 python3 python3.14 python3.13 python
 # Setup must leave no trace where nothing was missing.
 SETUP := $(or $(PYTHON),python3) -B setup
 BIN := .venv/bin
+UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo test man reference toolkits vendor torture docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man reference toolkits vendor torture docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
 		printf '  make %-20s %s\n' "$$name" "$$text"; done
 
-setup: ## everything a machine needs; says first what it needs root for
+setup: ## install everything for work on envbuild; lists first what needs root
 	@$(SETUP)/system.py --tests
 	@$(SETUP)/apptainer.py
 	@$(SETUP)/modules.py
-	@$(SETUP)/environment.py
+	@$(SETUP)/environment.py --dev
 
-venv: ## envbuild's own virtual environment alone; never needs root
-	@$(SETUP)/environment.py
+venv: ## make .venv with envbuild and its development tools; never needs root
+	@$(SETUP)/environment.py --dev
 
-update-requirements: ## renew requirements.lock from pyproject.toml
+update-requirements: ## renew requirements/run.txt and dev.txt from pyproject.toml
 	@$(SETUP)/environment.py --update
 
-demo: setup ## build an image, test it across ranks, load it as a module
+demo: ## install what envbuild needs to run; build an image, test it across ranks, load it as a module
+	@$(SETUP)/system.py
+	@$(SETUP)/apptainer.py
+	@$(SETUP)/environment.py
 	@setup/demo.sh
 
-test: setup ## run all tests; ARGS="-k name" for some
-	@$(BIN)/python -m pytest $(ARGS)
+unit: venv ## run the quick tests, which need nothing but the virtual environment; ARGS="-k name" for some
+	@$(BIN)/python -m pytest $(UNIT) -n auto $(ARGS)
 
-man: setup ## write the man pages, docs/man/*.1, from what --help says
+test: setup ## run all tests but the slow ones; ARGS="-k name" for some
+	@$(BIN)/python tests/run.py -m "not slow" $(ARGS)
+
+test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try to break it (hours)
+	@$(BIN)/python tests/run.py $(ARGS)
+	@$(BIN)/python benchmarks/toolkits.py
+	@$(BIN)/python benchmarks/vendor.py
+	@$(BIN)/python benchmarks/torture.py
+
+man: venv ## write the man pages, docs/man/*.1, from what --help says
 	@$(BIN)/python setup/manpages.py
 
-reference: setup ## write the reference pages of spec, recipe, controls, base image, site and lock
+reference: venv ## write the reference pages of spec, recipe, controls, base image, site and lock
 	@$(BIN)/python setup/reference.py
 
-toolkits: setup ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
+toolkits: venv ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
+	@$(SETUP)/system.py --check
 	@$(BIN)/python benchmarks/toolkits.py $(ARGS)
 
-vendor: setup ## images on every MPI, their own and a host's, and write docs/vendor.md (an hour); ARGS="--only mpich"
+vendor: venv ## images on every MPI, their own and a host's, and write docs/vendor.md (an hour); ARGS="--only mpich"
+	@$(SETUP)/system.py --check
 	@$(BIN)/python benchmarks/vendor.py $(ARGS)
 
-torture: setup ## try to break it, and write docs/torture.md (hours); needs root; ARGS="--only crowd"
+torture: venv ## try to break it, and write docs/torture.md (hours); ARGS="--only crowd"
+	@$(SETUP)/system.py --check
 	@$(BIN)/python benchmarks/torture.py $(ARGS)
 
-docs: setup ## the documentation as a site, below build/docs
+docs: venv ## the documentation as a site, below build/docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs
 	@echo "docs: build/docs/index.html"
 
-lint: setup ## what the code must satisfy besides its tests
+lint: venv ## what the code must satisfy besides its tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: setup ## let ruff arrange the code
+format: venv ## let ruff arrange the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--only more"
+bench: venv ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--only more"
+	@$(SETUP)/system.py --check
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
 mutants: venv ## change one place of envbuild/ at a time and see which unit tests notice; ARGS="--seed 7 --count 20"
