@@ -42,9 +42,9 @@ test: setup ## run all tests but the slow ones; ARGS="-k name" for some
 
 test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try to break it (hours)
 	@$(BIN)/python tests/run.py $(ARGS)
-	@$(BIN)/python benchmarks/toolkits.py
-	@$(BIN)/python benchmarks/vendor.py
-	@$(BIN)/python benchmarks/torture.py
+	@$(BIN)/python -m benchmarks.toolkits
+	@$(BIN)/python -m benchmarks.vendor
+	@$(BIN)/python -m benchmarks.torture
 
 man: venv ## write the man pages, docs/man/*.1, from what --help says
 	@$(BIN)/python setup/manpages.py
@@ -52,17 +52,17 @@ man: venv ## write the man pages, docs/man/*.1, from what --help says
 reference: venv ## write the reference pages of spec, recipe, controls, base image, site and lock
 	@$(BIN)/python setup/reference.py
 
-toolkits: venv ## build and test every toolkit, and write docs/toolkits.md (an hour); ARGS="--only horovod"
+toolkits: venv ## build, test and break every toolkit (an hour); ARGS="--only horovod"
 	@$(SETUP)/system.py --check
-	@$(BIN)/python benchmarks/toolkits.py $(ARGS)
+	@$(BIN)/python -m benchmarks.toolkits $(ARGS)
 
-vendor: venv ## images on every MPI, their own and a host's, and write docs/vendor.md (an hour); ARGS="--only mpich"
+vendor: venv ## test images on every MPI, their own and a host's (an hour); ARGS="--only mpich"
 	@$(SETUP)/system.py --check
-	@$(BIN)/python benchmarks/vendor.py $(ARGS)
+	@$(BIN)/python -m benchmarks.vendor $(ARGS)
 
-torture: venv ## try to break it, and write docs/torture.md (hours); ARGS="--only crowd"
+torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check
-	@$(BIN)/python benchmarks/torture.py $(ARGS)
+	@$(BIN)/python -m benchmarks.torture $(ARGS)
 
 docs: venv ## the documentation as a site, below build/docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs
@@ -77,12 +77,12 @@ format: venv ## let ruff arrange the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: venv ## measure envbuild against its peers, and write docs/bench.md (hours); ARGS="--only more"
+bench: venv ## compare envbuild with other tools (an hour); ARGS="--only more"
 	@$(SETUP)/system.py --check
-	@$(BIN)/python benchmarks/bench.py $(ARGS)
+	@$(BIN)/python -m benchmarks.bench $(ARGS)
 
 mutants: venv ## change one place of envbuild/ at a time and see which unit tests notice; ARGS="--seed 7 --count 20"
-	@$(BIN)/python benchmarks/mutants.py $(ARGS)
+	@$(BIN)/python -m benchmarks.mutants $(ARGS)
 
 clean: ## remove what make and the tools have written here
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

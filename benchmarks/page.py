@@ -1,197 +1,300 @@
-"""The tables of `bench.py`: each figure beside what was to be reached."""
+"""Writes docs/benchmarks.md from the newest results of each row."""
 
 from __future__ import annotations
 
-import os
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks import sharing
+from benchmarks.results import Row, newest
 
-if TYPE_CHECKING:
-    from benchmarks.bench import Bench
+PAGE = Path(__file__).resolve().parent.parent / "docs/benchmarks.md"
+NONE = "-"
 
-# What is measured, ours, the other's, and what is to be reached: how many times faster than the other.
-_FASTER = (
-    ("build, base in the store", "build: envbuild", "build: stock", 6.0),
-    ("build, base in the store", "build: envbuild", "build: tuned", 1.3),
-    ("build, base in the store", "build: envbuild", "build: buildah", None),
-    ("build, everything empty", "empty: envbuild", "empty: stock", 2.5),
-    ("one more Python package", "more: envbuild", "more: stock", 50.0),
-    ("one more Python package", "more: envbuild", "more: tuned", 10.0),
-    ("one more Python package", "more: envbuild", "more: buildah", None),
-    ("another MPI", "mpi: envbuild", "mpi: stock", 40.0),
-    ("another variable", "variable: envbuild", "variable: stock", 40.0),
-    ("compose", "compose: envbuild", "compose: cp + sync", 0.8),
+HEAD = """\
+# Benchmarks
+
+<!-- Written by benchmarks/page.py -->
+
+Each row shows its newest results, with their date. The results are in `benchmarks/results/`, with the
+machine, its load and the versions of the tools. Other programs may have used the machine at the same
+time, so compare ratios, not seconds. MB are 10⁶ bytes.
+"""
+BENCH = """
+## Builds and starts
+
+`make bench` measures these: medians, all cases of a row in the same run. The ratio is the time of the
+other tool divided by that of envbuild: above 1, envbuild is faster. The second ratio compares CPU time
+(wall clock differs if cores are idle). Downloads are not timed. The image has PyTorch, SciPy and MPICH on
+Debian 12. All tools install the same packages from the same local files.
+
+- *stock*: `apptainer build` with pip, and Apptainer's default compression (gzip).
+- *tuned*: `apptainer build` with uv, a warm cache, bytecode compiled on all cores, and zstd.
+- *buildah*: a Containerfile with pip, converted to a SIF.
+- *plain*: `apptainer exec` of a flat image; *flat*: the flat image as a module; *directory*: an unpacked
+  flat image.
+
+"""
+DISK = """
+## Disk and page cache of several environments
+
+Environments that differ in one small Python package, installed as copies (one SIF each) and thin
+(`--thin`, layers shared in the store). The page cache columns show how many MB of files `import torch`
+reads from disk in a first environment and in a second one on the same node.
+
+"""
+TOOLKITS = """
+## Toolkits
+
+`make toolkits` builds every example from one store, empty at first and without network, and tests it on 2
+and 4 ranks. It then runs each job with deliberate faults, which the test must detect (*controls*; only
+once per job, in the first example that has it). *New* is the size of the layers that no earlier example
+of the run had. *Exact* counts test results without tolerance. *Difference* is the largest relative
+deviation from the result of one rank, and the permitted one.
+
+"""
+CELLS = """
+## MPI implementations
+
+`make vendor` tests images on 2 ranks, with their own MPI and with each MPI of a host (wheels unpacked
+outside of any image), whose `mpiexec` starts one container per rank. A cell shows the seconds of the
+test, or the rule that rejects the combination. Intel MPI's wheel and Debian's `openmpi-bin` lack headers,
+so Horovod cannot be compiled for them.
+
+"""
+SUITE = """
+### mpi4py's test suite
+
+On 2 ranks inside an image, with the host's network. `testGetFortranInfo` fails through the MPICH ABI,
+once per type: MPICH and Intel MPI report Fortran types as supported that programs cannot find. On Open
+MPI the suite spawns no processes (`MPI4PY_TEST_SPAWN=0`).
+
+"""
+SPEED = """
+### Messages inside and outside of a container
+
+One-way times between two ranks on one node through mpi4py, inside and outside of an image with the same
+wheels. Medians over alternating runs.
+
+"""
+TORTURE = """
+## Robustness
+
+`make torture` builds a tiny image under hostile conditions. Random choices have a fixed seed.
+
+"""
+
+# Row of the results, title, envbuild's case, and the cases to compare it with.
+COMPARISONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("first", "first build, base included", "envbuild", ("stock",)),
+    ("build", "build, base in the store", "envbuild", ("stock", "tuned", "buildah")),
+    ("more", "one more Python package", "envbuild", ("stock", "tuned", "buildah")),
+    ("mpi", "another MPI", "envbuild", ("stock",)),
+    ("variable", "another environment variable", "envbuild", ("stock",)),
+    ("nothing", "nothing changed", "envbuild", ()),
+    ("compose", "finished layers to image", "envbuild", ("cp + sync",)),
+    ("start", "container start, layered", "layered", ("plain", "flat")),
+    ("start", "container start, thin", "thin", ("plain", "flat")),
+    ("start", "32 starts at once, layered", "32 layered", ("32 plain", "32 flat")),
+    ("start", "32 starts at once, thin", "32 thin", ("32 plain", "32 flat")),
+    ("import", "`import torch`, layered", "layered", ("plain", "directory")),
+    ("memory", "peak memory of a build", "envbuild", ("tuned",)),
 )
-# What may take at most so many times as long as the other.
-_AT_MOST = (
-    ("start, layered", "start: layered", "start: flat", 1.5),
-    ("start, thin", "start: thin", "start: flat", 1.5),
-    ("32 starts at once, layered", "32 starts: layered", "32 starts: flat", 1.15),
-    ("32 starts at once, thin", "32 starts: thin", "32 starts: flat", 1.15),
-    ("`import torch`, image", "import: image", "import: directory", 1.1),
-    ("`import torch`, image", "import: image", "import: flat", None),
-    ("the same, caches dropped", "import cold: image", "import cold: directory", None),
-    ("the same, again in one container", "import again: image", "import again: directory", None),
-)
-# What may take at most so many seconds.
-_SECONDS = (("nothing changed", "nothing: envbuild", 0.5), ("`--help`", "help: envbuild", 0.2))
-# Shown where they could be measured.
-_AS_ROOT = {"import cold: image", "import cold: directory"}
-_MEMORY = ("peak memory of all processes", "memory: envbuild", 1 << 30)
+TRIALS = {
+    "killed": "Builds killed at random moments. The store has no incomplete layer, and the next build gives"
+    " the same bytes.",
+    "full": "Builds on full disks of many sizes. The error names the lack of space; with space, the build"
+    " continues.",
+    "places": "A read-only store, a store on another file system, protected outputs, an image in use.",
+    "crowd": "Simultaneous builds by two users with one shared store. Same bytes, no lock left behind.",
+    "rot": "Files of a store flipped, cut, lost or swapped. Detected before use; the next build repairs it.",
+    "mirrors": "Mirrors that are busy, stall, or send wrong or incomplete data. Retried, resumed, verified.",
+    "secrets": "Secrets in the environment, netrc, configuration and URLs. None is in an image, store, lock"
+    " or log.",
+    "matrix": "Users, umasks, time zones, locales, host names, paths, file systems, cores. Same bytes.",
+    "fuzz": "Mutated specs, recipes, locks, plans and images. No traceback, no hang, nothing written"
+    " outside.",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One line of the table.
-
-    Attributes
-    ----------
-    ours, other : str
-        The medians, with units; empty for none.
-    value, cpu : str
-        The ratio by the wall clock, and by CPU time; empty for none.
-    reach : str
-        What was to be reached; empty for nothing.
-    reached : bool or None
-        None where there is nothing to be reached.
-    """
-
-    name: str
-    ours: str
-    peer: str = ""
-    other: str = ""
-    value: str = ""
-    cpu: str = ""
-    reach: str = ""
-    reached: bool | None = None
-
-    def to_data(self) -> dict[str, object]:
-        """Return it as JSON data."""
-        return asdict(self)
+def write() -> None:
+    """Write the page."""
+    PAGE.write_text(text())
 
 
-def figures(bench: Bench) -> list[Figure]:
-    """Return the figures of what was measured."""
-    return [*_ratios(bench), *_limits(bench)]
-
-
-def _ratios(bench: Bench) -> Iterator[Figure]:
-    wall = {case: statistics.median(taken) for case, taken in bench.seconds.items()}
-    cpu = {case: statistics.median(taken) for case, taken in bench.cpu_seconds.items()}
-    told = [(*line, True) for line in _FASTER] + [(*line, False) for line in _AT_MOST]
-    for name, ours, other, reach, faster in told:
-        if ours not in wall or other not in wall:
-            continue
-        top, bottom = (other, ours) if faster else (ours, other)
-        ratio = wall[top] / wall[bottom]
-        of_cpu = cpu[top] / cpu[bottom] if cpu[bottom] > 0 else None
-        met = None if reach is None else ratio >= reach if faster else ratio <= reach
-        yield Figure(
-            name=name,
-            ours=f"{wall[ours]:.2f} s",
-            peer=other.partition(": ")[2],
-            other=f"{wall[other]:.2f} s",
-            value=f"{ratio:.2f}",
-            cpu="" if of_cpu is None else f"{of_cpu:.2f}",
-            reach="" if reach is None else f"{'≥' if faster else '≤'} {reach:g}",
-            reached=met,
-        )
-
-
-def _limits(bench: Bench) -> Iterator[Figure]:
-    for name, case, limit in _SECONDS:
-        if case in bench.seconds:
-            taken = statistics.median(bench.seconds[case])
-            computed = statistics.median(bench.cpu_seconds[case])
-            yield Figure(
-                name=name,
-                ours=f"{taken:.2f} s",
-                cpu=f"{computed:.2f} s",
-                reach=f"≤ {limit:g} s",
-                reached=taken <= limit,
-            )
-    name, case, most = _MEMORY
-    if case in bench.peak_bytes:
-        peak = statistics.median(bench.peak_bytes[case])
-        yield Figure(name=name, ours=f"{peak / (1 << 20):.0f} MiB", reach="≤ 1024 MiB", reached=peak <= most)
-
-
-def table(found: Sequence[Figure], bench: Bench) -> list[str]:
-    """Return the figures as lines of a Markdown table, and what could not be measured."""
-    head = ("figure", "envbuild", "peer", "takes", "ratio", "by CPU time", "reach", "")
-    cells = [head, tuple("---" for _ in head)]
-    cells += [
-        (
-            *(figure.name, figure.ours, figure.peer, figure.other, figure.value, figure.cpu, figure.reach),
-            {True: "reached", False: "missed", None: ""}[figure.reached],
-        )
-        for figure in found
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    return lines + [f"not measured: {case}: {why}" for case, why in sorted(bench.failed.items())]
-
-
-def machine() -> dict[str, object]:
-    """Return what the figures depend on: cores, memory, and what else was running."""
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    return {"cores": os.cpu_count(), "memory_bytes": memory, "load": list(os.getloadavg())}
-
-
-def missing(bench: Bench) -> list[str]:
-    """Return the cases that no run has measured yet."""
-    wanted = [case for _, *cases, _ in (*_FASTER, *_AT_MOST) for case in cases]
-    wanted += [case for _, case, _ in _SECONDS]
-    there = {*bench.seconds, *(f"{case}: {peer}" for case in ("build", "more") for peer in bench.failed)}
-    wanted.append(_MEMORY[1])
-    return [case for case in dict.fromkeys(wanted) if case not in there | _AS_ROOT | bench.peak_bytes.keys()]
-
-
-def _shared(bench: Bench) -> Iterator[str]:
-    """Yield what environments cost that share a framework, where that was measured."""
-    if bench.shares:
-        yield "```text"
-        yield from sharing.lines_of(bench)
-        yield "```"
-        yield ""
-
-
-def page(found: Sequence[Figure], bench: Bench) -> str:
-    """Return the page of the documentation."""
-    repeats = min(len(taken) for taken in bench.seconds.values())
-    return "\n".join(
-        [
-            "# What takes how long",
-            "",
-            "<!-- Written by `make bench`: change benchmarks/page.py. -->",
-            "",
-            f"Medians of {repeats} or more on {os.cpu_count()} cores, a figure's cases interleaved in one",
-            "run. Read the ratios: what else runs slows all sides. The column by CPU time compares what all",
-            "processes computed. What a case left to be written to the disk is written before the next.",
-            "",
-            "Stock is `apptainer build` with pip and gzip; tuned is uv with a warm cache, bytecode on all",
-            "cores and zstd of level 3; buildah installs with pip, and its image becomes a SIF by way of an",
-            "OCI archive. All install the same files onto the same base.",
-            "",
-            *table(found, bench),
-            "",
-            "Of a build, most is bytecode and compression, on all cores, which the peers need as well. A",
-            "rebuild has no large part left: it waits for the index, starts a container that compiles the",
-            "new wheel, merges the small layers, and sees what the image would load.",
-            "",
-            "Without root, Apptainer mounts an image with squashfuse: each open, look-up and read of a new",
-            "container goes through a process of its own, some 10,000 of them for `import torch`, whatever",
-            "the compression (an uncompressed image takes as long). The directory's files are in the",
-            "kernel's cache already. Within a container that has imported it once, so are the image's.",
-            "",
-            *_shared(bench),
-        ]
+def text() -> str:
+    """Return the page."""
+    bench, toolkits, vendor, torture = map(newest, ("bench", "toolkits", "vendor", "torture"))
+    sections = (
+        (BENCH, bench_lines(bench)),
+        (DISK, disk_lines(bench)),
+        (TOOLKITS, _toolkit_lines(toolkits)),
+        (CELLS, _cell_lines(vendor)),
+        (SUITE, _suite_lines(vendor)),
+        (SPEED, _speed_lines(vendor)),
+        (TORTURE, _torture_lines(torture)),
+        ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture})),
     )
+    return HEAD + "".join(head + "\n".join(lines) + "\n" for head, lines in sections if lines)
+
+
+def bench_lines(rows: Mapping[str, Row]) -> list[str]:
+    """Return the table of times and memory."""
+    table = []
+    for name, title, ours, others in COMPARISONS:
+        if name not in rows or ours not in rows[name]["cases"]:
+            continue
+        row = rows[name]
+        values = _medians(row["cases"][ours])
+        end = (str(values["repeats"]), row["date"])
+        compared = [other for other in others if other in row["cases"]]
+        for other in compared:
+            table.append((title, *_comparison(values, other, _medians(row["cases"][other])), *end))
+        if not compared:
+            table.append((title, _shown(values), NONE, NONE, NONE, NONE, *end))
+        for other, reason in row["missing"].items():
+            table.append((title, _shown(values), other, reason, NONE, NONE, *end))
+    head = (
+        "measurement",
+        "envbuild",
+        "compared with",
+        "takes",
+        "ratio",
+        "ratio, CPU time",
+        "repeats",
+        "date",
+    )
+    return _table(head, table)
+
+
+def _medians(case: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    medians = {quantity: statistics.median(values) for quantity, values in case.items()}
+    return {**medians, "repeats": max(map(len, case.values()))}
+
+
+def _shown(values: Mapping[str, float]) -> str:
+    return f"{values['seconds']:.2f} s" if "seconds" in values else f"{values['peak_bytes'] / 1e6:.0f} MB"
+
+
+def _comparison(ours: Mapping[str, float], other: str, theirs: Mapping[str, float]) -> tuple[str, ...]:
+    ratios = [
+        f"{theirs[quantity] / ours[quantity]:.2f}" if quantity in ours else NONE
+        for quantity in ("peak_bytes" if "peak_bytes" in ours else "seconds", "cpu_seconds")
+    ]
+    return _shown(ours), other.removeprefix("32 "), _shown(theirs), *ratios
+
+
+def disk_lines(rows: Mapping[str, Row]) -> list[str]:
+    """Return the table of disk and page cache."""
+    if "disk" not in rows:
+        return []
+    row = rows["disk"]
+    table = []
+    for form, size in row["disk_bytes"].items():
+        first, second = row["page_cache_bytes"][form]
+        number = str(row["environments"])
+        table.append((form, number, _mb(size), _mb(first), _mb(second), row["date"]))
+    return _table(("form", "environments", "disk MB", "first read MB", "second read MB", "date"), table)
+
+
+def _toolkit_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = []
+    for name, row in rows.items():
+        recipes = ", ".join(f"{recipe} {version}" for recipe, version in sorted(row["recipes"].items()))
+        difference = NONE
+        if row["difference"] is not None:
+            difference = f"{row['difference']:.1e} (≤ {row['tolerance']:.0e})"
+        seconds = [
+            f"{row['test_s'][ranks]:.0f}" if ranks in row["test_s"] else "failed" for ranks in ("2", "4")
+        ]
+        controls = "{} of {}".format(*row["controls"]) if row["controls"][1] else NONE
+        sizes = (_mb(row["image_bytes"]), _mb(row["new_bytes"]))
+        table.append(
+            (
+                *(name, recipes, f"{row['build_s']:.0f}", *sizes, str(row["exact"]), difference),
+                *(*seconds, controls, row["date"]),
+            )
+        )
+    head = ("example", "recipes", "build s", "image MB", "new MB", "exact", "difference")
+    return _table((*head, "2 ranks s", "4 ranks s", "controls", "date"), table)
+
+
+def _of(rows: Mapping[str, Row], part: str) -> Iterator[tuple[list[str], Row]]:
+    """Yield the rows of a part of `make vendor`, with what follows in their names."""
+    for name, row in rows.items():
+        first, *words = name.split("/")
+        if first == part:
+            yield words, row
+
+
+def _cell_lines(rows: Mapping[str, Row]) -> list[str]:
+    hosts = ("own", "mpich", "intel-mpi", "openmpi")
+    table = []
+    for (image, software), row in _of(rows, "test"):
+        cells = []
+        for host in hosts:
+            cell = row["cells"].get(host, {})
+            seconds = f"{cell['seconds']:.0f} s" if "seconds" in cell else "failed"
+            cells.append(f"rejected: {cell['rejected']}" if "rejected" in cell else seconds)
+        table.append((image, software, *cells, row["date"]))
+    head = ("image", "with", "its own MPI", *(f"host {host}" for host in hosts[1:]), "date")
+    return _table(head, table)
+
+
+def _suite_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = [
+        (
+            *(image, *(str(row.get(count, NONE)) for count in ("tests", "failures", "errors", "skipped"))),
+            *(", ".join(row["failing"]) or NONE, row["date"]),
+        )
+        for (image,), row in _of(rows, "suite")
+    ]
+    return _table(("image", "tests", "failed", "errors", "skipped", "failing tests", "date"), table)
+
+
+def _speed_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = []
+    for (mpi,), row in _of(rows, "speed"):
+        for size, times in row["messages"].items():
+            fastest, slowest = times["outside_range_us"]
+            medians = (f"{times['inside_us']:.2f}", f"{times['outside_us']:.2f}", f"{times['ratio']:.3f}")
+            end = (f"{fastest:.2f} to {slowest:.2f}", str(row["runs"]), row["date"])
+            table.append((mpi, f"{size} B", *medians, *end))
+    head = (
+        "MPI",
+        "message",
+        "inside µs",
+        "outside µs",
+        "inside / outside",
+        "outside, range µs",
+        "runs",
+        "date",
+    )
+    return _table(head, table)
+
+
+def _torture_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = [
+        (name, conditions, str(row["cases"]), str(len(row["problems"])), f"{row['seconds']:.0f}", row["date"])
+        for name, conditions in TRIALS.items()
+        if (row := rows.get(name))
+    ]
+    return _table(
+        ("trial", "conditions and expected behaviour", "cases", "problems", "seconds", "date"), table
+    )
+
+
+def _problem_lines(rows: Mapping[str, Row]) -> list[str]:
+    return [
+        f"- {row['date']}, {name}: {problem}" for name, row in rows.items() for problem in row["problems"]
+    ]
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.0f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]

@@ -1,157 +1,84 @@
-"""What must not break envbuild, tried until it would: a table, JSON, and docs/torture.md.
+"""Builds under hostile conditions, and writes docs/benchmarks.md.
 
-    make torture
+    make torture                                 # a quarter of an hour
     make torture ARGS="--only killed crowd"
-    make torture ARGS="--small"
+    make torture ARGS="--small"                  # fewer cases; results are not recorded
 
-What a run saw is kept in docs/figures/torture.json, so that the page can be made of
-several runs; it is written once every trial was seen whole. Works as root, which
-plays the suite's users and mounts small file systems. Exit code 1 where
-anything did not go as it must.
+Trials that act as several users or mount file systems run in a user namespace. The exit code is 1 if there
+is a problem.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from benchmarks import page, results
+from envbuild.store.store import Store
+from tests.support.torture.ground import make_ground
+from tests.support.torture.mirrors import SCRIPTS, SLOW
+from tests.support.torture.trials import run_trial
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from envbuild.store.store import Store  # noqa: E402  # needs the path above
-from tests.support.torture.crowd import crowd  # noqa: E402
-from tests.support.torture.disk import full, places  # noqa: E402
-from tests.support.torture.fuzz import fuzz  # noqa: E402
-from tests.support.torture.ground import Ground, Outcome, make_ground  # noqa: E402
-from tests.support.torture.killed import killed  # noqa: E402
-from tests.support.torture.matrix import matrix  # noqa: E402
-from tests.support.torture.mirrors import SCRIPTS, SLOW, mirrors  # noqa: E402
-from tests.support.torture.rot import rot  # noqa: E402
-from tests.support.torture.secrets import secrets  # noqa: E402
-from tests.support.users import as_user, shared_directory, user_directory  # noqa: E402
-
-PAGE = ROOT / "docs" / "torture.md"
-KEPT = ROOT / "docs/figures/torture.json"
-SMALL_KEPT = ROOT / "build/torture.json"
-# Each whole, and small.
-TRIALS: dict[str, Callable[[Ground, bool], Outcome]] = {
-    "killed": lambda ground, small: killed(ground, kills=20 if small else 200),
-    "full": lambda ground, small: full(ground, sizes=6 if small else 24),
-    "places": lambda ground, small: places(ground),  # noqa: ARG005
-    "crowd": lambda ground, small: crowd(ground, builds=8),  # noqa: ARG005
-    "rot": lambda ground, small: rot(ground, rounds=1 if small else 5),
-    "mirrors": lambda ground, small: mirrors(ground, names=SCRIPTS if small else {**SCRIPTS, **SLOW}),
-    "secrets": lambda ground, small: secrets(ground),  # noqa: ARG005
-    "matrix": lambda ground, small: matrix(ground, whole=not small),
-    "fuzz": lambda ground, small: fuzz(ground, cases=1_000 if small else 10_000),
+# Name → parameters of the trial, whole and small.
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "killed": ({"kills": 200}, {"kills": 20}),
+    "full": ({"sizes": 24}, {"sizes": 6}),
+    "places": ({}, {}),
+    "crowd": ({"builds": 8}, {"builds": 8}),
+    "rot": ({"rounds": 5}, {"rounds": 1}),
+    "mirrors": ({"names": [*SCRIPTS, *SLOW]}, {"names": [*SCRIPTS]}),
+    "secrets": ({}, {}),
+    "matrix": ({"whole": True}, {"whole": False}),
+    "fuzz": ({"cases": 10_000}, {"cases": 1_000}),
 }
-SAYS = {
-    "killed": "builds killed at random moments (SIGKILL; every second one with all its descendants): the"
-    " store holds no half layer, no half image is seen, and the next run gives the same bytes",
-    "full": "builds into file systems too small for them, by steps: told as lack of space, nothing half; with"
-    " space they go on",
-    "places": "a read-only store, a store on another file system than the output, outputs that must not be"
-    " touched, an image in use",
-    "crowd": "builds at once over one empty store that two users share by a group: the same bytes, no lock"
-    " left, no layer built more than twice",
-    "rot": "one thing in a store flipped, cut, lost or swapped: noticed before use, and repaired by the next"
-    " build",
-    "mirrors": "a mirror that is busy, cuts, stalls, sends other or too many bytes: retried within limits,"
-    " continued, checked",
-    "secrets": "a secret planted in environment, netrc, pip's and uv's configuration and an"
-    " index's address: no byte of it in image, store, lock, logs or what is said",
-    "matrix": "users, umasks, time zones, locales, host names, store paths, file systems, processors; each"
-    " pair of values at least once: the same bytes",
-    "fuzz": "mutated specs, recipes, locks, plans and images: no traceback, none slower than 5 s, nothing"
-    " written outside",
-}
-HEAD = """\
-# Torture
-
-Generated by `make torture` (`ARGS="--only NAME"` for a part): what was tried on an image of seconds (a tiny
-root with Python, two wheels, no network), and what was seen. A part of each runs in the suite. Everything
-random has a seed, so that it can be repeated. Whole, it kills 200 builds, fills 24 disks, harms a store 60
-times, and mutates 10,000 inputs by chance and as many guided by coverage; `--small` does less, and *cases*
-says what was done.
-
-| trial | what is tried, and what must hold | cases | problems | seconds | seen |
-|---|---|---|---|---|---|
-"""
 
 
 def base_layer(place: Path, command: Path) -> Path:
-    """Build a base of Debian as a user does; return its squashfs."""
-    place.mkdir(exist_ok=True)
-    desk = user_directory(place)
-    (desk / "plain.yaml").write_text('name: plain\nversion: "1"\nbase: debian-12\n')
-    words = as_user([command, "build", desk / "plain.yaml", "--store", desk / "store"])
-    subprocess.run(words, check=True)
-    store = Store(desk / "store")
-    record = next(record for record in store.records() if record.name == "base")
-    return store.blob_path(record.blob)
+    """Build a Debian base; return its squashfs."""
+    place.mkdir()
+    (place / "plain.yaml").write_text('name: plain\nversion: "1"\nbase: debian-12\n')
+    subprocess.run(
+        [command, "build", place / "plain.yaml", "--store", place / "store"], check=True, cwd=place
+    )
+    store = Store(place / "store")
+    return store.blob_path(next(record.blob for record in store.records() if record.name == "base"))
 
 
-def page(kept: dict[str, dict[str, object]]) -> str:
-    """Return the page of what was seen."""
-    lines = [HEAD]
-    for name in TRIALS:
-        seen = kept[name]
-        facts = seen["facts"]
-        told = (
-            ", ".join(f"{fact}: {value}" for fact, value in facts.items()) if isinstance(facts, dict) else ""
-        )
-        problems = seen["problems"]
-        count = len(problems) if isinstance(problems, list) else 0
-        lines.append(
-            f"| {name} | {SAYS[name]} | {seen['cases']} | {count} | {seen['seconds']} | {told or '-'} |\n"
-        )
-    return "".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the trials that are asked for."""
+def main() -> int:
+    """Run the trials."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=TRIALS, default=list(TRIALS), metavar="TRIAL")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where figures are kept")
-    parser.add_argument("--small", action="store_true", help="fewer cases of each: minutes, not hours")
-    asked = parser.parse_args(arguments)
-    if os.geteuid() != 0:
-        raise SystemExit("make torture plays two users and mounts file systems: run it as root")
-    kept_in = asked.json or (SMALL_KEPT if asked.small else KEPT)
+    parser.add_argument("--only", nargs="+", choices=OPTIONS, default=list(OPTIONS), metavar="TRIAL")
+    parser.add_argument("--small", action="store_true", help="fewer cases; results are not recorded")
+    options = parser.parse_args()
     failed = False
-    with shared_directory() as place:
+    with tempfile.TemporaryDirectory(prefix="envbuild-torture-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)  # the trials' users enter it
         command = ROOT / ".venv/bin/envbuild"
         base = base_layer(place / "base", command)
         (place / "ground").mkdir()
         ground = make_ground(place / "ground", command, base)
-        for name in asked.only:
+        for trial in options.only:
             started = time.monotonic()
-            outcome = TRIALS[name](ground, asked.small)
-            seconds = round(time.monotonic() - started)
-            print(f"{name}: {outcome.cases} cases, {len(outcome.problems)} problems, {seconds} s", flush=True)
-            for problem in outcome.problems:
-                print(f"  {problem}", flush=True)
+            outcome = run_trial(trial, ground, **OPTIONS[trial][options.small])
+            row = {**asdict(outcome), "seconds": round(time.monotonic() - started)}
+            problems = "".join(f"\n  {problem}" for problem in outcome.problems)
+            print(
+                f"{trial}: {outcome.cases} cases, {row['seconds']} s, problems: {problems or 0}", flush=True
+            )
             failed = failed or bool(outcome.problems) or not outcome.cases
-            keep(kept_in, name, {**asdict(outcome), "seconds": seconds})
-    kept = json.loads(kept_in.read_text())
-    if kept.keys() >= TRIALS.keys() and not asked.small:
-        PAGE.write_text(page(kept))
+            if not options.small:
+                results.record("torture", trial, row)
+                page.write()
     return int(failed)
 
 
-def keep(path: Path, name: str, seen: dict[str, object]) -> None:
-    """Add what a trial saw to the figures; read anew each time, since another run may add to them too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**kept, name: seen}, indent=2, sort_keys=True) + "\n")
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

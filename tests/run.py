@@ -40,7 +40,8 @@ def main() -> int:
     words = ["-m", "pytest", *parallel, *sys.argv[1:]]
     if os.geteuid() != 0:
         return subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode
-    print(f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout", flush=True)
+    notice = f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout\n"
+    sys.stderr.write(notice)
     place = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir="/var/tmp"))
     try:
         place.chmod(0o755)
