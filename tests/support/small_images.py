@@ -26,8 +26,10 @@ LIBSTDCXX = Elf(
     versions_defined=("libstdc++.so.6", "GLIBCXX_3.4", "GLIBCXX_3.4.29", "CXXABI_1.3"),
 )
 
-# Path → an ELF file, a text, the target of a link (a tuple of one), or None for what hides the path below.
+# Path → an ELF file, file content, the target of a link (a tuple of one), or None to hide the path below.
 Layer = Mapping[str, Elf | bytes | tuple[str] | None]
+# A file system that nothing reads: its image needs no mksquashfs.
+UNREAD = b"hsqs"
 
 BASE: Layer = {
     f"{LIB}/libc.so.6": LIBC,
@@ -46,7 +48,7 @@ BASE: Layer = {
 
 def small_image(
     directory: Path,
-    *layers: Layer,
+    *layers: Layer | bytes,
     name: str = "small.sif",
     python: Sequence[PythonPin] = (),
     requests: Sequence[str] = (),
@@ -58,6 +60,8 @@ def small_image(
 
     Parameters
     ----------
+    *layers : Layer or bytes
+        The files of a layer, packed by mksquashfs; or the bytes of its file system.
     python, requests : sequence of PythonPin, sequence of str
         What its lock has of Python, and what was asked for.
     python_version : str
@@ -67,12 +71,11 @@ def small_image(
     """
     parts = []
     for number, layer in enumerate(layers):
-        tree = directory / f"{name}-{number}"
-        tree.mkdir()
-        _fill(tree, layer)
         blob = directory / f"{name}-{number}.sqfs"
-        gone = [squashfs.whiteout(path) for path, content in layer.items() if content is None]
-        squashfs.make(tree, blob, pseudo=gone)
+        if isinstance(layer, bytes):
+            blob.write_bytes(layer)
+        else:
+            _pack(layer, directory / f"{name}-{number}", blob)
         part = Part(
             role="overlay" if number else "root",
             layers=(f"layer-{number}",),
@@ -116,7 +119,8 @@ def _lock(manifest: Manifest) -> Lock:
     )
 
 
-def _fill(tree: Path, layer: Layer) -> None:
+def _pack(layer: Layer, tree: Path, blob: Path) -> None:
+    tree.mkdir()
     for name, content in layer.items():
         path = tree / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,3 +129,5 @@ def _fill(tree: Path, layer: Layer) -> None:
         elif content is not None:
             path.write_bytes(content.bytes() if isinstance(content, Elf) else content)
             path.chmod(0o755 if isinstance(content, Elf) else 0o644)
+    gone = [squashfs.whiteout(path) for path, content in layer.items() if content is None]
+    squashfs.make(tree, blob, pseudo=gone)

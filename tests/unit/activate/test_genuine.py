@@ -6,7 +6,7 @@ from envbuild.activate import genuine
 from envbuild.errors import RequestError
 from envbuild.image import sif
 from envbuild.image.sif import PartVerdict
-from tests.support.small_images import BASE, small_image
+from tests.support.small_images import UNREAD, small_image
 
 
 def part(expected: str, observed: str) -> PartVerdict:
@@ -48,7 +48,7 @@ def test_what_is_as_built_is_not(monkeypatch):
     ],
 )
 def test_what_lies_around_good_file_systems_is_looked_at(tmp_path, name, problem):
-    image = small_image(tmp_path, BASE, {"/.envbuild/complete": b""})
+    image = small_image(tmp_path, UNREAD, UNREAD)
     genuine.check_parts(image)
     thing = sif.read_sif(image).find(name)
     at = thing.offset if thing else 5

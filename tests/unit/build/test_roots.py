@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bz2
-import copy
 import gzip
-import io
 import lzma
 import os
 import stat
@@ -17,82 +15,16 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuild.build.roots import make_imported_root
 from envbuild.build.unpack import Limits
 from envbuild.errors import BuildError
 from envbuild.system import process
-
-TEXTS = {"/.singularity.d/env/90-environment.sh": "true\n", "/.singularity.d/libs/": ""}
-
-
-def entry(
-    name: str, kind: str = "file", content: str | bytes = b"", **fields: object
-) -> tuple[tarfile.TarInfo, bytes]:
-    """Return a member: file, dir, link, hard, char, block, fifo."""
-    info = tarfile.TarInfo(name)
-    kinds = {"dir": b"5", "link": b"2", "hard": b"1", "char": b"3", "block": b"4", "fifo": b"6", "file": b"0"}
-    info.type = kinds[kind]
-    info.mode = 0o755 if kind == "dir" else 0o644
-    data = content.encode() if isinstance(content, str) else content
-    if kind in ("link", "hard"):
-        info.linkname, data = data.decode("utf-8", "surrogateescape"), b""
-    info.size = len(data)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, data
-
-
-# Stands for a directory beside the root: what leads out leads there, and never into this machine.
-OUTSIDE = "OUTSIDE"
-
-ROOT = [
-    entry("./", "dir"),
-    entry("./usr", "dir"),
-    entry("./usr/bin", "dir"),
-    entry("./bin", "link", "usr/bin"),
-    entry("./usr/bin/python3.11", content="#!/bin/true\n", mode=0o4755),
-    entry("./usr/bin/python3", "link", "python3.11"),
-    entry("./etc", "dir"),
-]
-
-
-def pack(path: Path, *members: tuple[tarfile.TarInfo, bytes], root: bool = True) -> Path:
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
-        for known, data in (*(ROOT if root else ()), *members):
-            info = copy.copy(known)
-            info.name = info.name.replace(OUTSIDE, f"{path.parent}/outside")
-            info.linkname = info.linkname.replace(OUTSIDE, f"{path.parent}/outside")
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
-def unpack(
-    tree: Path, *archives: Path, kind: str = "tar", python: str = "3.11", limits: Limits | None = None
-) -> Path:
-    make_imported_root(archives, kind=kind, python=python, texts=TEXTS, tree=tree, limits=limits)
-    return tree
+from tests.support.roots import OUTSIDE, ROOT, entry, guarded, pack, unpack
 
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Path]:
-    """A directory beside the root that holds what must stay as it is; anything new there fails the test."""
-    place = tmp_path / "outside"
-    place.mkdir()
-    (place / "mine").write_text("mine")
-    work = tmp_path / "work"
-    work.mkdir()
-    yield work / "root"
-    assert [path.name for path in place.iterdir()] == ["mine"]
-    assert (place / "mine").read_text() == "mine"
-    assert {path.name for path in tmp_path.iterdir()} <= {
-        "outside",
-        "work",
-        "a.tar",
-        "b.tar",
-        "a.sqfs",
-        "made",
-    }
-    assert {path.name for path in work.iterdir()} <= {"root"}
+    with guarded(tmp_path) as root:
+        yield root
 
 
 HOSTILE: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
@@ -360,59 +292,3 @@ def test_a_hostile_whiteout_is_refused(name: str, said: str, tmp_path: Path, out
     upper = pack(tmp_path / "b.tar", entry(name), root=False)
     with pytest.raises(BuildError, match=said):
         unpack(outside, lower, upper, kind="oci")
-
-
-def squash(tmp_path: Path, change: Callable[[Path], object], *words: str) -> Path:
-    made = tmp_path / "made"
-    archive = pack(tmp_path / "b.tar")
-    made.mkdir()
-    subprocess.run(["tar", "-xf", archive, "-C", made], check=True)
-    change(made)
-    image = tmp_path / "a.sqfs"
-    subprocess.run(["mksquashfs", made, image, "-quiet", "-no-progress", "-noappend", *words], check=True)
-    return image
-
-
-def test_an_honest_squashfs_becomes_a_base(tmp_path: Path) -> None:
-    def change(made: Path) -> None:
-        (made / "etc/a name").write_text("a" * 300_000)
-        (made / "etc/other").hardlink_to(made / "etc/a name")
-        (made / "etc/empty").touch()
-        (made / "etc/link").symlink_to("a name")
-
-    tree = unpack(tmp_path / "root", squash(tmp_path, change), kind="squashfs")
-    assert (tree / "etc/a name").read_text() == (tree / "etc/other").read_text() == "a" * 300_000
-    assert (tree / "etc/empty").read_bytes() == b""
-    assert (tree / "etc/link").readlink() == Path("a name")
-    assert (tree / "usr/bin/python3.11").read_text() == "#!/bin/true\n"
-
-
-@pytest.mark.parametrize(
-    ("change", "words", "said"),
-    [
-        (lambda made: (made / "a").symlink_to("../outside"), [], "leads out of the root"),
-        (lambda made: None, ["-p", "etc/sda b 600 0 0 8 0"], "is a device file"),
-        (lambda made: os.mkfifo(made / "pipe"), [], "of a kind that a root needs not"),
-        (lambda made: (made / "a\nb R 1 644 0 0 0 0").touch(), [], "unusual name|control character"),
-    ],
-)
-def test_a_hostile_squashfs_is_refused(
-    change: Callable[[Path], object], words: list[str], said: str, tmp_path: Path, outside: Path
-) -> None:
-    with pytest.raises(BuildError, match=said):
-        unpack(outside, squash(tmp_path, change, *words), kind="squashfs")
-
-
-def test_a_squashfs_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, outside: Path) -> None:
-    def change(made: Path) -> None:
-        with (made / "big").open("wb") as file:
-            file.truncate(64 << 20)
-
-    with pytest.raises(BuildError, match="it holds 64 MiB"):
-        unpack(outside, squash(tmp_path, change), kind="squashfs", limits=Limits(size_bytes=8 << 20))
-
-
-def test_what_is_no_squashfs_is_refused(tmp_path: Path, outside: Path) -> None:
-    (tmp_path / "a.sqfs").write_bytes(b"hsqs" + os.urandom(2000))
-    with pytest.raises(BuildError):
-        unpack(outside, tmp_path / "a.sqfs", kind="squashfs")

@@ -8,12 +8,8 @@ import pytest
 
 from envbuild.check.pmi import judge_pmi
 from envbuild.errors import MachineError
-from envbuild.workflows import check as check_workflow
 from envbuild.workflows import scheduling
-from envbuild.workflows.check import check_image
 from envbuild.workflows.scheduling import slurm_offers
-from envbuild.workflows.settings import Settings
-from tests.support.small_images import BASE, small_image
 
 
 def judged(family: str, version: str, offered: str, default: str = "") -> dict[str, str]:
@@ -78,18 +74,3 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scheduling, "_ASK_S", 0.5)
     with pytest.raises(MachineError, match="did not answer within"):
         slurm_offers()
-
-
-@pytest.mark.parametrize(("offered", "passed"), [(("none", "pmi2"), True), (("none",), False)])
-def test_check_tells_it_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: tuple[str, ...], passed: bool
-) -> None:
-    monkeypatch.setattr(check_workflow, "slurm_offers", lambda: (offered, "pmi2"))
-    image = small_image(tmp_path, BASE, mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
-    settings = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=None)
-    checked = check_image(image, settings, srun=True)
-    assert [finding.status for finding in checked.findings() if finding.id == "S5.pmi"] == [
-        "PASS" if passed else "FAIL"
-    ]
-    assert checked.passed == passed
-    assert not [each for each in check_image(image, settings).findings() if each.id.startswith("S5")]

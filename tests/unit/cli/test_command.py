@@ -28,7 +28,7 @@ from envbuild.errors import (
 )
 from envbuild.lock.text import HEADER
 from envbuild.workflows import inspect
-from tests.support.small_images import BASE, small_image
+from tests.support.small_images import UNREAD, small_image
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 GOLDEN = Path(__file__).parents[2] / "golden" / "help"
@@ -193,7 +193,7 @@ def work(tmp_path: Path) -> Path:
     for place in (tmp_path, tmp_path / "store/pins"):
         (place / "t.yaml").write_text('name: a\nversion: "1"\n')
     (tmp_path / "Dockerfile").write_text("FROM debian:12\n")
-    small_image(tmp_path, BASE, name="t.sif")
+    small_image(tmp_path, UNREAD, name="t.sif")
     return tmp_path
 
 

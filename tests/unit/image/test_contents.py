@@ -38,7 +38,7 @@ def test_equals_what_overlayfs_shows(layers: list[dict[bytes, str]]) -> None:
 
 
 def test_a_damaged_file_system_is_told_with_its_image(tmp_path: Path) -> None:
-    image = small_image(tmp_path, {"/a": b"text"})
+    image = small_image(tmp_path, b"hsqs".ljust(28, b"\0") + b"\4".ljust(68, b"\0"))
     with image.open("r+b") as file:
         file.seek(read_sif(image).partitions[0].offset + 20)
         file.write(b"\x09")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,26 +13,22 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from envbuild.cli.main import main
 from envbuild.errors import MachineError, RequestError
-from envbuild.image.compose import bill_of, bill_of_image
+from envbuild.image.compose import bill_of
 from envbuild.image.packages import (
     Contents,
     InstalledDeb,
     deb_licences,
     installed_debs,
-    read_packages,
     wheel_licences,
 )
 from envbuild.image.sbom import deb_purl, python_purl, sbom
-from envbuild.image.sif import SBOM, read_sif
+from envbuild.image.sif import SBOM
 from envbuild.image.sifformat import Descriptor, Kind
-from envbuild.image.squashfs import Squashfs
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
-from envbuild.system import squashfs
 from envbuild.workflows.sbom import write_sbom
 from tests.support.asking import bare_lock, build_deb, deb, recipe_pin, wheel
-from tests.support.small_images import BASE, Layer, small_image
+from tests.support.small_images import UNREAD, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
@@ -236,59 +230,7 @@ class TestPackages:
         assert wheel_licences(text) == ("some-thing", licences)
 
 
-def metadata(name: str, licence: str) -> bytes:
-    return f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\nLicense: {licence}\n".encode()
-
-
-LOWER: Layer = {
-    **BASE,
-    "/var/lib/dpkg/status": STATUS.encode(),
-    "/usr/share/doc/libc6/copyright": f"{DEP5}License: LGPL-2.1+\n".encode(),
-    "/usr/share/doc/gcc-12-base/copyright": f"{DEP5}License: GPL-3+\n".encode(),
-    "/usr/share/doc/libgcc-s1": ("gcc-12-base",),
-    f"{SITE}/six-1.dist-info/METADATA": metadata("six", "of the layer below"),
-    f"{SITE}/deep/er/six-1.dist-info/METADATA": metadata("six", "of a copy that is no distribution"),
-}
-UPPER: Layer = {f"{SITE}/six-1.dist-info/METADATA": metadata("six", "MIT")}
-
-
 class TestImage:
-    def test_file_systems_are_read_and_the_upper_wins(self, tmp_path: Path) -> None:
-        image = small_image(tmp_path, LOWER, UPPER)
-        with image.open("rb") as file:
-            layers = [Squashfs(file, part.offset, part.size) for part in read_sif(image).partitions]
-            contents = read_packages(layers)
-        assert contents.deb_licences == {"libc6": ("LGPL-2.1+",), "libgcc-s1": ("GPL-3+",)}
-        assert contents.wheel_licences == {"six": ("MIT",)}
-
-    def test_only_what_tells_is_looked_into(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        image = small_image(tmp_path, {**LOWER, "/usr/lib/python3/x/y": b"x"})
-        seen: list[str] = []
-        walk = Squashfs.walk
-
-        def watched(self: Squashfs, **options: Any) -> Any:
-            for entry in walk(self, **options):
-                seen.append(entry.path)
-                yield entry
-
-        monkeypatch.setattr(Squashfs, "walk", watched)
-        bill_of_image(image)
-        assert "/usr/lib" in seen
-        assert not [path for path in seen if path.startswith("/usr/lib/")]
-
-    def test_an_image_without_one_gives_the_same(self, tmp_path: Path) -> None:
-        image = small_image(tmp_path, LOWER, UPPER)
-        assert read_sif(image).find(SBOM) is None
-        bill = bill_of_image(image)
-        blobs = [tmp_path / f"small.sif-{number}.sqfs" for number in (0, 1)]
-        (version,) = {json.loads(bill)["metadata"]["component"]["version"]}
-        assert version
-        from envbuild.image.sif import LOCK as LOCK_NAME
-        from envbuild.image.sif import read_data
-        from envbuild.lock.text import load
-
-        assert bill_of(load(read_data(image, LOCK_NAME), image), blobs) == bill
-
     def test_a_damaged_layer_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "blob").write_bytes(b"hsqs" + bytes(200))
         with pytest.raises(MachineError, match="a layer cannot be read") as caught:
@@ -300,13 +242,13 @@ class TestImage:
     )
     def test_a_damaged_one_in_an_image_is_told(self, tmp_path: Path, spoilt: bytes) -> None:
         """As something else has made it: the image holds what was written."""
-        image = small_image(tmp_path, LOWER, bill=spoilt)
+        image = small_image(tmp_path, UNREAD, bill=spoilt)
         with pytest.raises(RequestError, match=r"the bill of materials in `small\.sif` is damaged"):
             write_sbom(image, tmp_path / "bill.json")
         assert not (tmp_path / "bill.json").exists()
 
     def test_one_that_is_not_as_it_was_written_is_not_shown(self, tmp_path: Path) -> None:
-        image = small_image(tmp_path, LOWER, bill=b'{"bomFormat":"CycloneDX"}\n')
+        image = small_image(tmp_path, UNREAD, bill=b'{"bomFormat":"CycloneDX"}\n')
         content = image.read_bytes()
         assert content.count(b"CycloneDX") == 1
         image.write_bytes(content.replace(b"CycloneDX", b"CycloneDY"))
@@ -314,53 +256,8 @@ class TestImage:
             write_sbom(image, tmp_path / "bill.json")
         assert not (tmp_path / "bill.json").exists()
 
-    def test_the_verb_writes_and_shows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        image = small_image(tmp_path, LOWER)
-        for words in (["sbom", str(image)], ["sbom", str(image), "-o", str(tmp_path / "bill.json")]):
-            with pytest.raises(SystemExit) as ended:
-                main(words)
-            assert ended.value.code == 0
-        shown = capsys.readouterr().out
-        assert json.loads(shown) == json.loads((tmp_path / "bill.json").read_text())
-
-    def test_the_verb_replaces_bills_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        image = small_image(tmp_path, LOWER)
-        kept = image.read_bytes()
-        (tmp_path / "spec.yaml").write_text("name: x\n")
-        os.mkfifo(tmp_path / "pipe")
-        for place in (image, tmp_path / "spec.yaml", tmp_path / "pipe", Path("/")):
-            with pytest.raises(SystemExit) as ended:
-                main(["sbom", str(image), "-o", str(place)])
-            assert ended.value.code == 2
-        assert "is there already and is no bill of materials: it is left alone" in capsys.readouterr().err
-        assert image.read_bytes() == kept
-        assert (tmp_path / "spec.yaml").read_text() == "name: x\n"
-        (tmp_path / "bill.json").write_bytes(b"")
-        for _ in range(2):
-            with pytest.raises(SystemExit) as ended:
-                main(["sbom", str(image), "-o", str(tmp_path / "bill.json")])
-            assert ended.value.code == 0
-
     def test_its_kind_and_form_in_the_table(self) -> None:
         packed = Descriptor(number=1, kind=Kind.SBOM, offset=4096, size=1, padded_size=1, name=SBOM).pack()
         assert packed[:4] == (0x4009).to_bytes(4, "little")
         # The first of the forms that sif's library knows: CycloneDX as JSON.
         assert packed[-384:] == (1).to_bytes(4, "little").ljust(384, b"\0")
-
-
-def test_the_walk_enters_only_where_it_may(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    for name in ("a/x", "b/c/x"):
-        (tree / name).parent.mkdir(parents=True)
-        (tree / name).write_text("x")
-    blob = tmp_path / "blob"
-    squashfs.make(tree, blob)
-    with blob.open("rb") as file:
-        layer = Squashfs(file, 0, blob.stat().st_size)
-
-        def paths(entered: Sequence[str] | None) -> list[str]:
-            found = layer.walk() if entered is None else layer.walk(enter=lambda path: path in entered)
-            return [entry.path for entry in found]
-
-        assert paths(None) == ["/", "/a", "/a/x", "/b", "/b/c", "/b/c/x"]
-        assert paths(["/", "/b"]) == ["/", "/a", "/b", "/b/c"]

@@ -25,7 +25,7 @@ from envbuild.workflows import keeping
 from envbuild.workflows.cache import list_cache, prune_cache, usage
 from envbuild.workflows.keeping import hold, identify, keep_image, keep_thin, pin_of_lock
 from envbuild.workflows.settings import Settings
-from tests.support.small_images import BASE, small_image
+from tests.support.small_images import UNREAD, small_image
 from tests.unit.store.test_cache import aged, flip, key, layer, locked_file
 
 Run = Callable[..., tuple[int, str, str]]
@@ -64,7 +64,7 @@ def image(tmp_path: Path, store: Store) -> Path:
     """An image that was built: layer a is its own, layer b nobody's."""
     layer(store, "a")
     layer(store, "b")
-    path = small_image(tmp_path, BASE)
+    path = small_image(tmp_path, UNREAD)
     manifest, lock = read_manifest(path), load(read_data(path, LOCK), path)
     spec = tmp_path / "spec.yaml"
     keep_image(path, manifest, PLAN, lock, spec=spec, store=store, emit=events.ignore, held=None)
@@ -128,7 +128,7 @@ def test_what_prune_says_and_what_it_gives_back_agree(
 
 
 def test_another_image_in_its_place_is_not_that_image(run: Run, image: Path, tmp_path: Path) -> None:
-    other = small_image(tmp_path, BASE, name="other.sif", version="2")
+    other = small_image(tmp_path, UNREAD, name="other.sif", version="2")
     other.replace(image)
     _, out, _ = run("ls")
     assert out.startswith("gone")
@@ -211,7 +211,7 @@ def test_a_thin_installation_keeps_its_blobs(
 ) -> None:
     record = layer(store, "a")
     store.record_path(record.key).unlink()
-    image = small_image(tmp_path, BASE)
+    image = small_image(tmp_path, UNREAD)
     manifest = read_manifest(image)
     root, release = tmp_path / "apps", tmp_path / "apps/envs/x/.1-aa"
     release.mkdir(parents=True)
@@ -231,7 +231,7 @@ def test_a_build_in_progress_keeps_its_layers_and_its_pin_gives_way_to_the_image
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
     layer(store, "a")
-    image = small_image(tmp_path, BASE)
+    image = small_image(tmp_path, UNREAD)
     manifest, lock = read_manifest(image), load(read_data(image, LOCK), image)
     held = hold(PLAN, lock, store)
     assert held is not None

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import main
-from tests.support.small_images import small_image
-from tests.unit.image.test_sbom import LOWER
+from tests.support.small_images import UNREAD, small_image
 
 
 @pytest.mark.parametrize("place", ["small.sif", "spec.yaml", ".", "nowhere/report.json", "-"])
 def test_nothing_else_is_replaced(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = small_image(tmp_path, LOWER)
+    image = small_image(tmp_path, UNREAD)
     kept = image.read_bytes()
     (tmp_path / "spec.yaml").write_text("name: x\n")
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
 from tests.support.asking import asked, lock_of
-from tests.unit.workflows.test_reproduce import real_tools
+from tests.support.tools import real_tools
 
 
 @pytest.fixture

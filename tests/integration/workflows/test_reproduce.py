@@ -36,6 +36,7 @@ from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
 from tests.support.asking import asked, lock_of, wheel
+from tests.support.tools import real_tools
 
 
 @pytest.fixture
@@ -54,11 +55,6 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
     step = MergeStep(tools=())
     names = tuple(each.name for each in layers)
     return Layer(name="+".join(names), key=layer_key(step, layers), step=step, inputs=names)
-
-
-def real_tools(tmp_path: Path) -> tuple[ToolPin, ...]:
-    found = tools.identify(tmp_path / "cache", ["mksquashfs"])
-    return tuple(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found)
 
 
 def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:

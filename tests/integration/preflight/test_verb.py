@@ -11,7 +11,7 @@ from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.rules import COPIES, LIBRARIES, RULES, Problem
 from envbuild.cli.main import main
 from envbuild.store.store import Store
-from envbuild.workflows import build
+from envbuild.workflows import build, check
 from envbuild.workflows.build import Built
 from tests.support.elves import Elf
 from tests.support.looking import preflight
@@ -116,3 +116,19 @@ def test_a_build_whose_preflight_fails_ends_with_4(
     assert json.loads(said.out)["preflight"]["problems"][0]["file"] == "/opt/tool"
     assert "FAIL P1.libraries" in said.err
     assert "is written" in said.err
+
+
+@pytest.mark.parametrize(("offered", "code"), [(("none", "pmi2"), 0), (("none",), 4)])
+def test_what_srun_offers_counts_only_with_srun(
+    offered: tuple[str, ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(check, "slurm_offers", lambda: (offered, "pmi2"))
+    image = small_image(tmp_path, BASE, mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
+    assert envbuild("check", image, "--store", tmp_path / "store", "--srun") == code
+    assert f"{'FAIL' if code else 'PASS'} S5.pmi " in capsys.readouterr().err
+    assert envbuild("check", image, "--store", tmp_path / "store") == 0
+    assert "S5.pmi" not in capsys.readouterr().err
