@@ -247,14 +247,6 @@ class TestEnvironmentModules:
         with pytest.raises(common.SetupError, match="laid out in a way"):
             modules.moves(tree, Path("/new"))
 
-    def test_one_that_was_told_another_place_does_not_answer(self, tmp_path: Path) -> None:
-        """A checkout that was moved or copied sets it up again."""
-        assert modules.answers(modules.PLACE)
-        elsewhere = tmp_path / "usr/share/modules/init"
-        elsewhere.mkdir(parents=True)
-        (elsewhere / "sh").write_bytes((modules.PLACE / "usr/share/modules/init/sh").read_bytes())
-        assert modules.answers(tmp_path) is None
-
 
 BACKEND = """\
 import os, zipfile
