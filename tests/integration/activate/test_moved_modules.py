@@ -8,7 +8,7 @@ from tests.integration.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "setup"))
 
-import modules  # noqa: E402
+import modules
 
 sys.path.remove(str(ROOT / "setup"))
 

@@ -149,7 +149,7 @@ def test_a_damaged_archive_is_refused(
         unpack(outside, tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", bytes(512), os.urandom(4096)])
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(512), bytes(range(256)) * 16])
 def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path, outside: Path) -> None:
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(BuildError):
