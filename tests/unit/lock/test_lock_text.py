@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,16 +123,6 @@ def test_every_field_is_in_the_digest() -> None:
         replace(lock, system_debs=(replace(lock.system_debs[0], size_bytes=11),)),
     ]
     assert len({digest(lock), *map(digest, changed)}) == len(changed) + 1
-
-
-def test_two_hundred_pins_are_read_at_once() -> None:
-    lock = whole()
-    debs = [deb(f"package{number}") for number in range(200)]
-    text = dump(replace(lock, base_debs=tuple(debs))).encode()
-    load(text, PATH)
-    started = time.process_time()
-    load(text, PATH)
-    assert time.process_time() - started < 0.15
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=40))

@@ -32,9 +32,8 @@ def test_what_a_process_computes_belongs_to_the_span_that_ran_it() -> None:
             process.run([sys.executable, "-c", BUSY], env=host.environment())
         with spans.span("idle"):
             process.run([sys.executable, "-c", "pass"], env=host.environment(), timeout_s=60)
-    assert 0.3 <= found.spans["busy"].cpu_seconds <= found.spans["busy"].seconds + 0.1
-    assert found.spans["idle"].cpu_seconds < 0.25
-    assert found.cpu_seconds >= 0.3
+    assert 0.3 <= found.spans["busy"].cpu_seconds <= found.cpu_seconds
+    assert found.spans["idle"].cpu_seconds < found.spans["busy"].cpu_seconds
 
 
 def test_an_inner_span_is_not_counted_twice() -> None:
@@ -43,7 +42,7 @@ def test_an_inner_span_is_not_counted_twice() -> None:
             spin(0.2)
         spin(0.05)
     assert found.spans["inner"].cpu_seconds >= 0.2
-    assert 0.05 <= found.spans["outer"].cpu_seconds < 0.2
+    assert 0.05 <= found.spans["outer"].cpu_seconds < found.spans["inner"].cpu_seconds
     assert list(found.spans) == ["start", "outer", "inner"]
 
 
