@@ -54,6 +54,7 @@ def small_image(
     requests: Sequence[str] = (),
     python_version: str = "3.11",
     bill: bytes | None = None,
+    plan: str = "{}\n",
     **manifest: object,
 ) -> Path:
     """Write an image with a root and overlays, from bottom to top, and return its path.
@@ -68,6 +69,8 @@ def small_image(
         The version of its Python.
     bill : bytes, optional
         The bill of materials that it carries.
+    plan : str
+        The plan that it carries.
     """
     parts = []
     for number, layer in enumerate(layers):
@@ -89,7 +92,7 @@ def small_image(
     made = replace(made, lock_digest="sha256:" + hashlib.sha256(dump(lock).encode()).hexdigest())
     data = [
         sif.DataObject(name=sif.LOCK, content=dump(lock).encode()),
-        sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
+        sif.DataObject(name=sif.PLAN, content=plan.encode(), kind="json"),
     ]
     if bill is not None:
         data.append(sif.DataObject(name=sif.SBOM, content=bill, kind="sbom"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.activate import uninstall as module
 from envbuild.activate.default import read_default
 from envbuild.activate.installed import find_installed, parse_module
 from envbuild.activate.uninstall import Uninstalled, choose, uninstall
@@ -227,35 +226,30 @@ def test_what_cannot_be_renamed_puts_all_back(put, root, manifest, monkeypatch, 
     assert tree(root) == before
 
 
-def test_modulefiles_go_before_what_they_name_and_all_is_renamed_before_anything_goes(put, root, monkeypatch):
-    put(default=True)
-    gone: list[str] = []
-    rename, delete = Path.rename, module._delete
+def test_a_modulefile_goes_before_what_it_names(put, root, monkeypatch):
+    installed = put(default=True)
+    rename = Path.rename
 
-    def noted_rename(self, target):
-        gone.append(f"rename {self.name}")
-        return rename(self, target)
+    def checked(self, target):
+        renamed = rename(self, target)
+        assert installed.home.exists() or not installed.modulefile.exists()
+        return renamed
 
-    def noted_delete(path):
-        gone.append("delete")
-        delete(path)
-
-    monkeypatch.setattr(Path, "rename", noted_rename)
-    monkeypatch.setattr(module, "_delete", noted_delete)
+    monkeypatch.setattr(Path, "rename", checked)
     take(root, NAME)
-    assert gone[:4] == ["rename .version", "rename 2026.11.lua", "rename 2026.11", "rename 2026.11"]
-    assert [word.split()[0] for word in gone] == ["rename"] * 5 + ["delete"] * 5
+    assert not installed.home.exists()
 
 
 def test_one_that_was_cut_off_is_ended_by_the_next(put, root, monkeypatch):
     before = tree(root)
     put(default=True)
 
-    def stop(path):
+    def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_delete", stop)
+        patch.setattr(Path, "unlink", stop)
+        patch.setattr(shutil, "rmtree", stop)
         with pytest.raises(KeyboardInterrupt):
             take(root, NAME)
     assert labels(root) == [], "whoever looks finds none of it"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,14 @@ from envbuild.errors import BuildError, MachineError
 
 
 @pytest.fixture
-def variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A directory that ENVBUILD_TMPDIR names, with parents that others can pass."""
-    monkeypatch.setenv("ENVBUILD_TMPDIR", str(tmp_path))
-    monkeypatch.delenv("TMPDIR", raising=False)
-    monkeypatch.setattr(workdir, "_passable", lambda path: path == tmp_path)
-    return tmp_path
+def variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that ENVBUILD_TMPDIR names, with parents that others can pass: pytest's are private."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        path = Path(name)
+        path.chmod(0o711)
+        monkeypatch.setenv("ENVBUILD_TMPDIR", name)
+        monkeypatch.delenv("TMPDIR", raising=False)
+        yield path
 
 
 def test_it_lies_where_it_was_asked_for_and_is_gone_afterwards(variable: Path) -> None:
@@ -33,8 +37,7 @@ def test_a_name_that_apt_would_read_otherwise_is_passed_over(
     variable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = variable / "p%25"
-    odd.mkdir()
-    monkeypatch.setattr(workdir, "_passable", lambda path: path.is_relative_to(variable))
+    odd.mkdir(mode=0o711)
     monkeypatch.setenv("TMPDIR", str(variable))
     monkeypatch.setenv("ENVBUILD_TMPDIR", str(odd))
     with passable_directory() as path:
@@ -50,8 +53,11 @@ def test_it_is_kept_after_a_failed_step_alone(variable: Path) -> None:
     assert path.exists()
 
 
-def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(workdir, "_passable", lambda path: False)
+def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Path:
+        raise OSError
+
+    monkeypatch.setattr(workdir, "private_directory", refuse)
     with pytest.raises(MachineError, match="no temporary directory") as caught, passable_directory():
         raise AssertionError("there is none")
     assert caught.value.hint is not None
@@ -60,26 +66,22 @@ def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("modes", "passable"),
-    [((0o755, 0o711), True), ((0o700, 0o755), False), ((0o755, 0o750), False), ((0o755, 0o001), True)],
+    [((0o755, 0o711), True), ((0o700, 0o755), False), ((0o755, 0o750), False), ((0o755, 0o701), True)],
 )
 def test_every_parent_counts(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    modes: tuple[int, int],
-    passable: bool,
+    variable: Path, monkeypatch: pytest.MonkeyPatch, modes: tuple[int, int], passable: bool
 ) -> None:
-    top = tmp_path_factory.mktemp("top")
-    inner = top / "inner"
+    inner = variable / "inner"
     inner.mkdir()
-    top.chmod(modes[0])
+    variable.chmod(modes[0])
     inner.chmod(modes[1])
-    # What lies above is pytest's own, and private.
-    above = {parent: parent.stat() for parent in top.parents}
-    real = Path.stat
-    root = Path("/")
-    monkeypatch.setattr(Path, "stat", lambda path: real(root) if path in above else real(path))
-    assert workdir._passable(inner) is passable
+    monkeypatch.setenv("ENVBUILD_TMPDIR", str(inner))
+    with passable_directory() as path:
+        assert (path.parent == inner) == passable
 
 
-def test_what_is_not_there_is_not_passable(tmp_path: Path) -> None:
-    assert not workdir._passable(tmp_path / "nowhere")
+def test_a_directory_that_is_missing_is_passed_over(variable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVBUILD_TMPDIR", str(variable / "nowhere"))
+    monkeypatch.setenv("TMPDIR", str(variable))
+    with passable_directory() as path:
+        assert path.parent == variable

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from envbuild.check import inside
+from tests.support.trees import manifest
 
 
 def test_an_outer_launcher_is_forgotten_and_all_else_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +40,11 @@ def test_what_left_its_group_is_ended_by_its_token() -> None:
     child.stdout.close()
 
 
-def test_an_image_without_jobs_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "_probe", lambda *_: [])
-    findings, outputs = inside._test({"jobs": [], "mpi_family": "", "timeout_s": 5.0}, 2, None)
-    assert [(finding.status, finding.id) for finding in findings] == [("SKIP", "D0.jobs")]
-    assert "name an `mpi` or a framework" in findings[0].hint
-    assert outputs == {}
+def test_an_image_without_jobs_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text(manifest(mpi="", mpi_family="", imports=()).to_json())
+    monkeypatch.setattr(inside, "STORY", str(tmp_path))
+    assert inside.main(["test"]) == 4
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("SKIP D0.jobs ")]
+    assert "name an `mpi` or a framework" in line

@@ -109,12 +109,16 @@ def test_a_site_that_nobody_knows_and_one_of_the_users_own(
     assert "site.configuration" not in run(capsys, "check")[1]
 
 
-def test_addresses_are_asked_online_alone(tmp_path: Path) -> None:
-    addresses = ["http://127.0.0.1:9/secret@simple", f"file://{tmp_path}/gone", f"file://{tmp_path}"]
-    found = doctor._unreachable(addresses)
-    assert set(found) == {"http://127.0.0.1:9/secret@simple", f"file://{tmp_path}/gone"}
-
-
-def test_no_credential_is_shown() -> None:
-    (shown,) = doctor._unreachable(["http://me:hunter2@127.0.0.1:9/simple"])
-    assert "hunter2" not in shown
+def test_an_index_that_does_not_answer_is_named_without_its_password(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text("[global]\nindex-url = http://me:hunter2@127.0.0.1:9/simple\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    for name in ("ENVBUILD_SITE", "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for words, asked in (([], False), (["--online"], True)):
+        _, out, _ = run(capsys, "lock", *words, "--store", str(tmp_path / "store"))
+        assert ("index.unreachable" in out) == asked
+        assert "hunter2" not in out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from envbuild.lock.model import PythonPin
-from envbuild.resolve import fetch as fetching
 from envbuild.resolve import python as resolving
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer, Resolved
 from envbuild.system import network
-from tests.support.asking import asked, wheel
+from tests.support.asking import asked, lock_of, wheel
 
+Resolve = Callable[..., tuple[dict[str, PythonPin], dict[str, str]]]
 OLD = (wheel("scipy", "1.17.1"), wheel("numpy", "2.4.6"))
 
 
@@ -48,7 +48,7 @@ class Stand(Uv):
         }
 
 
-def stand_of(versions: Mapping[str, str], source: str = "https://example.org/simple") -> Stand:
+def stand_of(versions: Mapping[str, str], source: str) -> Stand:
     stand = Stand(
         asked=asked(python=list(versions)),
         sources=PythonSources(indexes=(), named={}),
@@ -63,19 +63,36 @@ def stand_of(versions: Mapping[str, str], source: str = "https://example.org/sim
     return stand
 
 
-def resolved(
-    versions: Mapping[str, str], old: Sequence[PythonPin] = OLD, upgrade: Sequence[str] | None = None
-) -> tuple[dict[str, PythonPin], dict[str, str]]:
-    """Return the new pins, and what was located."""
-    stand = stand_of(versions)
-    pins = resolving._resolve(list(versions), stand, old=old, upgrade=upgrade)
-    return {pin.name: pin for pin in pins}, stand.sought
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> Resolve:
+    """Resolve against the pins of a lock; return the new pins, and what was located."""
+
+    def call(
+        versions: Mapping[str, str],
+        *,
+        old: Sequence[PythonPin] = OLD,
+        upgrade: Sequence[str] = ("another",),
+        source: str = "https://example.org/simple",
+    ) -> tuple[dict[str, PythonPin], dict[str, str]]:
+        stand = stand_of(versions, source)
+        monkeypatch.setattr(resolving, "resolver_of", lambda *_, **__: stand)
+        pins = resolving.resolve_python(
+            stand.asked,
+            previous=lock_of(stand.asked, python=old),
+            upgrade=upgrade,
+            sources=stand.sources,
+            cache_dir=stand.cache_dir,
+            emit=stand.emit,
+        )
+        return {pin.name: pin for pin in pins}, stand.sought
+
+    return call
 
 
 VERSIONS = {"scipy": "1.17.1", "numpy": "2.4.6"}
 
 
-def test_only_what_is_new_is_looked_for() -> None:
+def test_only_what_is_new_is_looked_for(resolved: Resolve) -> None:
     pins, sought = resolved({**VERSIONS, "tabulate": "0.10.0"})
     assert sought == {"tabulate": "0.10.0"}
     assert [pins[name].sha256 for name in VERSIONS] == [pin.sha256 for pin in OLD]
@@ -92,42 +109,29 @@ def test_only_what_is_new_is_looked_for() -> None:
     ],
     ids=["version", "origin", "Python", "source"],
 )
-def test_what_would_be_another_file_is_looked_for(changes: Any) -> None:
+def test_what_would_be_another_file_is_looked_for(resolved: Resolve, changes: Any) -> None:
     _, sought = resolved(VERSIONS, old=(replace(OLD[0], **changes), OLD[1]))
     assert sought == {"scipy": "1.17.1"}
 
 
 @pytest.mark.parametrize(("upgrade", "looked_for"), [((), {"scipy", "numpy"}), (("numpy",), {"numpy"})])
-def test_what_may_be_upgraded_is_looked_for(upgrade: Sequence[str], looked_for: set[str]) -> None:
+def test_what_may_be_upgraded_is_looked_for(
+    resolved: Resolve, upgrade: Sequence[str], looked_for: set[str]
+) -> None:
     _, sought = resolved(VERSIONS, upgrade=upgrade)
     assert set(sought) == looked_for
 
 
-def test_who_asks_for_it_is_told_anew() -> None:
+def test_who_asks_for_it_is_told_anew(resolved: Resolve) -> None:
     pins, _ = resolved(VERSIONS, old=(replace(OLD[0], requires=("numpy",)), OLD[1]))
     assert pins["scipy"].requires == ()
 
 
-def test_where_an_index_says_nothing_of_itself_it_is_no_directory() -> None:
-    stand = stand_of(VERSIONS, "")
-    resolving._resolve(list(VERSIONS), stand, old=OLD, upgrade=None)
-    assert stand.sought == {}
+def test_where_an_index_says_nothing_of_itself_it_is_no_directory(resolved: Resolve) -> None:
+    assert resolved(VERSIONS, source="")[1] == {}
 
 
 @pytest.mark.parametrize("source", ["file:///wheels", "/wheels"])
-def test_what_came_from_a_directory_is_not_looked_for_again(source: str) -> None:
-    stand = stand_of(VERSIONS, source)
+def test_what_came_from_a_directory_is_not_looked_for_again(resolved: Resolve, source: str) -> None:
     old = [replace(pin, origin="find-links") for pin in OLD]
-    resolving._resolve(list(VERSIONS), stand, old=old, upgrade=None)
-    assert stand.sought == {}
-
-
-def test_what_was_located_is_not_located_again_to_be_fetched() -> None:
-    versions = {**VERSIONS, "tabulate": "0.10.0"}
-    stand = stand_of(versions)
-    pins = resolving._resolve(list(versions), stand, old=OLD, upgrade=None)
-    assert stand.sources.located == {"9" * 64: ("https://example.org/tabulate",)}
-    stand.sought = {}
-    found = fetching._python_addresses(stand, pins, stand.sources.located)
-    assert stand.sought == {"scipy": "1.17.1", "numpy": "2.4.6"}
-    assert found["9" * 64] == ("https://example.org/tabulate",)
+    assert resolved(VERSIONS, old=old, source=source)[1] == {}

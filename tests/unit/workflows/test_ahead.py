@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from envbuild.check.preflight import run as looking
-from envbuild.errors import MachineError
 from envbuild.image.half import Half
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, TextEntry, layer_key
 from envbuild.store import store as stores
@@ -23,11 +22,9 @@ from envbuild.store.store import Store
 from envbuild.system import noted
 from envbuild.system.files import sha256
 from envbuild.system.threads import meanwhile
-from envbuild.workflows import build
 from envbuild.workflows.ahead import copying_ahead, looking_ahead, reading_ahead
-from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
-from tests.support.asking import asked, lock_of
+from tests.support.asking import asked
 from tests.support.stores import flip, publish
 
 
@@ -104,30 +101,7 @@ def test_a_read_that_fails_hinders_nobody(settings: Settings, monkeypatch: pytes
 
     monkeypatch.setattr(stores, "sha256", fail)
     with reading_ahead(asked(), settings):
-        assert failed.wait(10)
-
-
-def locked(settings: Settings) -> Locked:
-    return Locked(asked=asked(), lock=lock_of(asked()), path=settings.store.root / "lock", changes=())
-
-
-def test_a_note_of_the_last_plan_that_is_damaged_is_written_anew(settings: Settings) -> None:
-    path = plan_path(settings.store, asked().spec.name)
-    path.write_bytes(b"\xff")
-    build._remember(locked(settings), PLAN, settings)
-    assert path.read_text() == PLAN.to_json()
-
-
-def test_who_may_not_note_a_plan_has_built_all_the_same(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(store: Store, path: Path, text: str) -> None:
-        raise MachineError("the store cannot be written", hint="name another")
-
-    monkeypatch.setattr(Store, "write", refuse)
-    before = plan_path(settings.store, asked().spec.name).read_text()
-    build._remember(locked(settings), PLAN, settings)
-    assert plan_path(settings.store, asked().spec.name).read_text() == before
+        assert failed.wait(60)
 
 
 def layer(name: str) -> Layer:
@@ -145,12 +119,12 @@ PLAN = BuildPlan(
 
 
 class Copies(Half):
-    """Notes what is copied to where, and can refuse."""
+    """Notes what is copied, and can refuse."""
 
     def __init__(self, path: Path, refuses: bool = False, room_bytes: int = 10**9) -> None:
         super().__init__(path, path, -1)
         self.room = room_bytes
-        self.seen: list[tuple[str, int]] = []
+        self.seen: list[str] = []
         self.refuses, self.enough = refuses, threading.Event()
         self.saved = 0
 
@@ -162,8 +136,8 @@ class Copies(Half):
         advanced: Callable[[int], None] = lambda _: None,
         over: threading.Event | None = None,
     ) -> None:
-        self.seen.append((source.read_text(), offset))
-        if self.refuses or self.seen[-1][0] == "hsqs large":
+        self.seen.append(source.read_text())
+        if self.refuses or self.seen[-1] == "hsqs large":
             self.enough.set()
         if self.refuses:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -188,8 +162,8 @@ def store(tmp_path: Path) -> Store:
 def test_what_lies_before_the_first_missing_layer_is_copied_meanwhile(store: Store, tmp_path: Path) -> None:
     half = Copies(tmp_path / "image.sif")
     with copying_ahead(half, PLAN, LAYERS[2:3], store):
-        assert half.enough.wait(10)
-    assert half.seen == [("hsqs base", 32768), ("hsqs large", 32768 + 4096)]
+        assert half.enough.wait(60)
+    assert set(half.seen) == {"hsqs base", "hsqs large"}
     assert half.saved >= 1
 
 
@@ -210,8 +184,8 @@ def test_what_is_built_anew_is_not_copied_ahead(store: Store, tmp_path: Path) ->
 def test_a_copy_that_fails_is_left_to_who_writes_the_image(store: Store, tmp_path: Path) -> None:
     half = Copies(tmp_path / "image.sif", refuses=True)
     with copying_ahead(half, PLAN, LAYERS[2:3], store):
-        assert half.enough.wait(10)
-    assert half.seen == [("hsqs base", 32768)]
+        assert half.enough.wait(60)
+    assert "hsqs large" not in half.seen
 
 
 def test_what_is_known_of_the_layers_that_are_there_is_read_meanwhile(
@@ -227,7 +201,7 @@ def test_what_is_known_of_the_layers_that_are_there_is_read_meanwhile(
     monkeypatch.setattr(looking, "kept_scan", kept)
     scans: dict[str, Any] = {}
     with looking_ahead(scans, PLAN, LAYERS[2:3], store):
-        assert enough.wait(10)
+        assert enough.wait(60)
     there = {store.blob_path(digest).read_text(): scan for digest, scan in scans.items()}
     assert there == {
         "hsqs base": "what is known of hsqs base",
@@ -237,7 +211,7 @@ def test_what_is_known_of_the_layers_that_are_there_is_read_meanwhile(
 
 def test_a_mistake_in_what_is_done_ahead_is_none_that_nobody_sees() -> None:
     def work(over: threading.Event) -> None:
-        over.wait(10)
+        over.wait(60)
         raise TypeError("a mistake")
 
     with pytest.raises(TypeError, match="a mistake"), meanwhile(work):

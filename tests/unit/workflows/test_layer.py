@@ -26,10 +26,7 @@ from envbuild.store.verify import verify
 from envbuild.system import host
 from envbuild.system.sealing import sealed
 from envbuild.workflows import layer as workflow
-from envbuild.workflows import lock
-from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
-from tests.unit.lock.test_satisfy import LOCK, WHAT
 from tests.unit.store.test_cache import aged, flip
 from tests.unit.store.test_cache import layer as published
 
@@ -399,14 +396,3 @@ def test_a_manifest_that_is_no_file_is_told(run: Run, layers: Path, content: str
     code, _, err = run("import", layers)
     assert code == 2
     assert "see that it is a file that you may read" in err
-
-
-def test_a_lock_of_other_tools_wants_every_layer() -> None:
-    state = Locked(asked=WHAT, lock=LOCK, path=Path("x.lock.yaml"), changes=())
-    told = ("tool mksquashfs is 5 here, the lock has 4",)
-    assert lock._not_needed(Path("x.yaml"), state, told, lambda _: ()) == told
-    assert lock._not_needed(Path("x.yaml"), state, (), lambda _: ("mpi",)) == ()
-    with pytest.raises(RequestError, match=r"lacks finished layers .*: base, mpi; (.|\n)*is 5 here"):
-        lock._not_needed(Path("x.yaml"), state, told, lambda _: ("base", "mpi"))
-    with pytest.raises(RequestError, match="does not satisfy the spec"):
-        lock._not_needed(Path("x.yaml"), None, ("there was no lock",), lambda _: ())
