@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin
+from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import Choice, EnvSpec, Packages
@@ -224,4 +224,25 @@ def lock_of(
         base_debs=tuple(base_debs) if base_debs is not None else tuple(deb(name) for name in base.packages),
         system_debs=tuple(system_debs),
         python=tuple(python),
+    )
+
+
+def whole_lock() -> Lock:
+    """Return a lock with pins of every kind."""
+    what = asked(python=["scipy>=1.11", "numpy"], system=["git"], recipes=[mpich(), pytorch()])
+    pins = [
+        wheel("scipy", "1.17.1", requires=["numpy"]),
+        wheel("numpy", "2.4.6", sha256="a" * 64),
+        wheel("mpich", "5.0.2", layer="mpi"),
+        wheel("mpi4py", "4.1.2"),
+        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", origin="pytorch-cpu"),
+    ]
+    lock = lock_of(
+        what,
+        python=pins,
+        base_debs=[deb("python3"), deb("libc6", "2.36-9")],
+        system_debs=[deb("git", "1:2.39.5-0+deb12u3")],
+    )
+    return replace(
+        lock, tools=(ToolPin(name="uv", version="uv 0.13.8 (x86_64)", digest="sha256:" + "f" * 64),)
     )

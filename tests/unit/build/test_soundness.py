@@ -14,7 +14,7 @@ from envbuild.plan.model import BuildPlan, FilesStep, Layer, MergeStep, TextEntr
 from envbuild.store import store as stores
 from envbuild.store.store import LayerRecord, Store
 from envbuild.system.files import sha256
-from tests.support.stores import flip, publish
+from tests.support.stores import damage, publish
 
 
 def layer(name: str) -> Layer:
@@ -49,8 +49,8 @@ def names_of(layers: tuple[Layer, ...]) -> set[str]:
 
 
 def test_what_a_missing_layer_is_made_from_is_read_first(store: Store) -> None:
-    flip(store, OTHER.key)
-    flip(store, LARGE.key)
+    damage(store, OTHER.key)
+    damage(store, LARGE.key)
     told: list[Event] = []
     missing = drop_damaged(PLAN, store, told.append)
     assert names_of(missing) == {"small+other", "other"} == names_of(missing_layers(PLAN, store))
@@ -58,7 +58,7 @@ def test_what_a_missing_layer_is_made_from_is_read_first(store: Store) -> None:
 
 
 def test_the_rest_is_read_before_the_image_is_composed(store: Store) -> None:
-    flip(store, LARGE.key)
+    damage(store, LARGE.key)
     publish(store, MERGED.name, MERGED.key)
     told: list[Event] = []
     assert drop_damaged_parts(PLAN, store, told.append, made=[MERGED]) is True
@@ -70,7 +70,7 @@ def test_the_rest_is_read_before_the_image_is_composed(store: Store) -> None:
 
 def test_what_is_built_anew_anyway_is_not_read(store: Store) -> None:
     for one in (BASE, LARGE, SMALL, OTHER):
-        flip(store, one.key)
+        damage(store, one.key)
     told: list[Event] = []
     missing = drop_damaged(PLAN, store, told.append, rebuild=True)
     assert drop_damaged_parts(PLAN, store, told.append, made=missing) is False
@@ -78,7 +78,7 @@ def test_what_is_built_anew_anyway_is_not_read(store: Store) -> None:
 
 
 def test_what_another_build_has_mended_is_left(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    flip(store, LARGE.key)
+    damage(store, LARGE.key)
     is_intact = Store.is_intact
     mended: list[str] = []
 

@@ -10,10 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envbuild.check import envbuild_job
+from envbuild.check import envbuild_job, run
 from envbuild.check.facts import Reports
 from envbuild.check.judge import Ended, Job
 from envbuild.check.trial import Launch
+from envbuild.image.model import Job as ImageJob
+from envbuild.image.sif import PartVerdict
+from envbuild.system import host
+from envbuild.system.apptainer import Apptainer
+from tests.support import trees
 
 HELPER = Path(envbuild_job.__file__)
 GOOD_END = Ended(code=0)
@@ -84,3 +89,27 @@ def fake_launch(script: Path, *, singletons: bool = False, leave_out: Sequence[i
         return Ended(code=code, timed_out=timed_out, limit_s=limit_s, output="launcher says hello")
 
     return launch
+
+
+JOB = ImageJob(
+    id="D1.demo",
+    recipe="demo",
+    file="demo.py",
+    title="",
+    expect={"sum": "n"},
+    same_on_all_ranks=("hash",),
+    compare_with_single={},
+    compare_with_reported={},
+    hint="",
+    timeout_s=None,
+)
+
+
+def subject(**changes: object) -> run.Subject:
+    manifest = trees.manifest((), **{"jobs": (JOB,), "architecture": host.architecture(), **changes})
+    apptainer = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
+    return run.Subject(image=Path("/images/demo.sif"), manifest=manifest, apptainer=apptainer)
+
+
+def part(observed: str) -> PartVerdict:
+    return PartVerdict(role="overlay", layers=("mpi", "python"), expected="sha256:aa", observed=observed)

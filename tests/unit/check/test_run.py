@@ -10,31 +10,10 @@ import pytest
 
 from envbuild.check import run
 from envbuild.check.launchers.torchrun import Torchrun
-from envbuild.image.model import Job
-from envbuild.image.sif import PartVerdict
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, NotStartedError
+from envbuild.system.apptainer import NotStartedError
 from envbuild.system.process import Finished
-from tests.support import trees
-
-JOB = Job(
-    id="D1.demo",
-    recipe="demo",
-    file="demo.py",
-    title="",
-    expect={"sum": "n"},
-    same_on_all_ranks=("hash",),
-    compare_with_single={},
-    compare_with_reported={},
-    hint="",
-    timeout_s=None,
-)
-
-
-def subject(**changes: object) -> run.Subject:
-    manifest = trees.manifest((), **{"jobs": (JOB,), "architecture": host.architecture(), **changes})
-    apptainer = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
-    return run.Subject(image=Path("/images/demo.sif"), manifest=manifest, apptainer=apptainer)
+from tests.unit.check.stage import part, subject
 
 
 @pytest.fixture
@@ -146,10 +125,6 @@ def test_the_probe_is_not_started_where_we_are(ended: dict[str, object]) -> None
     run.probe(subject(), limit_s=5.0)
     assert isinstance(ended["asked"], dict)
     assert ended["asked"]["cwd"] == Path("/")
-
-
-def part(observed: str) -> PartVerdict:
-    return PartVerdict(role="overlay", layers=("mpi", "python"), expected="sha256:aa", observed=observed)
 
 
 def test_every_part_must_be_as_built() -> None:

@@ -30,8 +30,8 @@ from envbuild.system.process import Finished
 from envbuild.workflows import blame
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
-from tests.unit.check.test_run import part, subject
-from tests.unit.doctor.test_rules import SOUND
+from tests.support.machines import SOUND
+from tests.unit.check.stage import part, subject
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
 GOOD = Finding("PASS", "D0/D1.demo", "2", "2")

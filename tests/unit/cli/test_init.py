@@ -18,7 +18,7 @@ from envbuild.errors import RequestError
 from envbuild.spec.nodes import read_yaml
 from envbuild.workflows.init import Wanted, offers, place_of
 from envbuild.workflows.inputs import read_asked
-from tests.unit.docs.test_schemas import complaints, plain
+from tests.support.schemas import complaints, plain
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 RECIPES = Path(__file__).parents[3] / "recipes"

@@ -22,7 +22,8 @@ from envbuild.spec import fields, model, recipe
 from envbuild.spec.nodes import read_yaml
 from envbuild.spec.schema import MODELS
 from envbuild.workflows.schema import NAMES, schema_text
-from tests.unit.lock.test_lock_text import whole
+from tests.support.asking import whole_lock
+from tests.support.schemas import complaints, plain
 
 TOP = Path(__file__).parents[3]
 BAD = TOP / "tests" / "bad-specs"
@@ -52,18 +53,6 @@ ALONE = {"spec.yaml": "spec", "recipe.yaml": "recipe", "base.yaml": "base", "sit
 BEYOND_A_SCHEMA = {
     "deep-marker": "how deep a marker nests",
 }
-
-
-def plain(value: object) -> Any:
-    """Return what YAML holds in JSON's words."""
-    if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, tuple) else value
-
-
-def complaints(name: str, value: object) -> list[str]:
-    schema = json.loads(schema_text(name))
-    return [error.message for error in Draft7Validator(schema).iter_errors(value)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -211,7 +200,7 @@ def test_a_lock_keeps_to_its_schema() -> None:
 
 
 def lock_value() -> Any:
-    return plain(read_yaml(locktext.dump(whole()).encode(), Path("lock")).value)
+    return plain(read_yaml(locktext.dump(whole_lock()).encode(), Path("lock")).value)
 
 
 SPOILED: dict[str, Callable[[Any], object]] = {

@@ -11,21 +11,9 @@ from typing import Any
 import pytest
 
 from envbuild.doctor import places, rules
-from envbuild.doctor.model import VERBS, Directory, Machine, Runtime
+from envbuild.doctor.model import VERBS, Machine, Runtime
 from envbuild.doctor.rules import blocked, concerning, findings
-
-PROGRAMS = (
-    *("mksquashfs", "unsquashfs", "mmdebstrap", "apt-get", "gpgv", "ldd", "unshare", "newuidmap"),
-    *("newgidmap", "squashfuse", "fuse-overlayfs", "srun", "uv"),
-)
-ROOM: dict[str, Any] = {"free_bytes": 10**12, "free_inodes": 10**9, "file_system": "ext4"}
-SOUND = Machine(
-    programs={name: f"/usr/bin/{name}" for name in PROGRAMS},
-    runtime=Runtime(path="/usr/bin/apptainer", version="1.4.5", overlay="try"),
-    store=Directory(path="/store", **ROOM),
-    temporary=Directory(path="/var/tmp", **ROOM),
-    variables={"PATH": "/usr/local/bin:/usr/bin"},
-)
+from tests.support.machines import SOUND
 
 
 def without(*names: str) -> dict[str, Any]:

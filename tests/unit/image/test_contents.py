@@ -12,8 +12,8 @@ from envbuild.errors import RequestError, render
 from envbuild.image.contents import file_systems, stacked
 from envbuild.image.sif import read_sif
 from envbuild.image.squashfs import Entry, Kind
+from tests.support.overlays import overlay, trees
 from tests.support.small_images import small_image
-from tests.unit.build.test_merge import overlay, trees
 
 KINDS: dict[str, Kind] = {"d": "directory", "o": "directory", "f": "file", "w": "whiteout"}
 

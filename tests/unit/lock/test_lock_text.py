@@ -9,31 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError, RequestError, render
-from envbuild.lock.model import Lock, RootPin, ToolPin
+from envbuild.lock.model import RootPin, ToolPin
 from envbuild.lock.text import canonical, digest, dump, load
-from tests.support.asking import asked, build_deb, deb, lock_of, mpich, pytorch, wheel
+from tests.support.asking import build_deb, deb, wheel, whole_lock
 
 PATH = Path("demo.lock.yaml")
-
-
-def whole() -> Lock:
-    what = asked(python=["scipy>=1.11", "numpy"], system=["git"], recipes=[mpich(), pytorch()])
-    pins = [
-        wheel("scipy", "1.17.1", requires=["numpy"]),
-        wheel("numpy", "2.4.6", sha256="a" * 64),
-        wheel("mpich", "5.0.2", layer="mpi"),
-        wheel("mpi4py", "4.1.2"),
-        wheel("torch", "2.13.0+cpu", layer="framework:pytorch", origin="pytorch-cpu"),
-    ]
-    lock = lock_of(
-        what,
-        python=pins,
-        base_debs=[deb("python3"), deb("libc6", "2.36-9")],
-        system_debs=[deb("git", "1:2.39.5-0+deb12u3")],
-    )
-    return replace(
-        lock, tools=(ToolPin(name="uv", version="uv 0.13.8 (x86_64)", digest="sha256:" + "f" * 64),)
-    )
 
 
 def refused(text: str | bytes) -> str:
@@ -43,30 +23,30 @@ def refused(text: str | bytes) -> str:
 
 
 def test_a_lock_comes_back_as_it_was_written() -> None:
-    lock = whole()
+    lock = whole_lock()
     again = load(dump(lock).encode(), PATH)
     assert again == canonical(lock)
     assert dump(again) == dump(lock)
 
 
 def test_what_builds_need_is_written_only_where_something_is_built() -> None:
-    assert "build_" not in dump(whole())
+    assert "build_" not in dump(whole_lock())
     compiler = build_deb(deb("g++", "4:12.2.0-3"), "framework:horovod")
     tools = [
         wheel("setuptools", "81.0.0", layer="framework:horovod"),
         wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
         wheel("setuptools", "84.0.0", layer="framework:other"),
     ]
-    lock = replace(whole(), build_debs=(compiler,), build_python=tuple(tools))
+    lock = replace(whole_lock(), build_debs=(compiler,), build_python=tuple(tools))
     assert load(dump(lock).encode(), PATH) == canonical(lock)
-    assert digest(lock) != digest(whole())
+    assert digest(lock) != digest(whole_lock())
 
 
 def test_pins_are_those_of_every_table() -> None:
     compiler = build_deb(deb("g++"), "framework:horovod")
     root = RootPin(kind="tar", file="rocky.tar", size_bytes=1, sha256="0" * 64)
     tools = (wheel("setuptools", layer="framework:horovod"), wheel("setuptools", layer="framework:other"))
-    lock = replace(whole(), base_root=(root,), build_debs=(compiler,), build_python=tools)
+    lock = replace(whole_lock(), base_root=(root,), build_debs=(compiler,), build_python=tools)
     assert [pin.name for pin in lock.pins] == [
         *("rocky.tar", "python3", "libc6", "git", "scipy", "numpy", "mpich", "mpi4py", "torch", "g++"),
         *("setuptools", "setuptools"),
@@ -87,11 +67,11 @@ def test_what_builds_need_is_checked_build_by_build(twice: bool, said: str) -> N
         wheel("setuptools", "82.0.0", layer="framework:horovod" if twice else "framework:more"),
         wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
     ]
-    assert said in refused(dump(replace(whole(), build_python=tuple(tools))))
+    assert said in refused(dump(replace(whole_lock(), build_python=tuple(tools))))
 
 
 def test_the_order_in_which_things_were_found_leaves_no_trace() -> None:
-    lock = whole()
+    lock = whole_lock()
     other = replace(
         lock,
         python=lock.python[::-1],
@@ -104,8 +84,8 @@ def test_the_order_in_which_things_were_found_leaves_no_trace() -> None:
 
 
 def test_every_pin_is_one_line() -> None:
-    before = dump(whole()).splitlines()
-    lock = whole()
+    before = dump(whole_lock()).splitlines()
+    lock = whole_lock()
     after = dump(replace(lock, python=(*lock.python, wheel("tabulate")))).splitlines()
     assert [line for line in after if line not in before] == [
         line for line in after if line.startswith('- {name: "tabulate"')
@@ -114,7 +94,7 @@ def test_every_pin_is_one_line() -> None:
 
 
 def test_every_field_is_in_the_digest() -> None:
-    lock = whole()
+    lock = whole_lock()
     changed = [
         replace(lock, version="2"),
         replace(lock, base=replace(lock.base, glibc="2.37")),
@@ -127,7 +107,7 @@ def test_every_field_is_in_the_digest() -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
 def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None:
-    lock = replace(whole(), tools=(ToolPin(name="uv", version=version, digest="sha256:" + "f" * 64),))
+    lock = replace(whole_lock(), tools=(ToolPin(name="uv", version=version, digest="sha256:" + "f" * 64),))
     try:
         assert load(dump(lock).encode(), PATH).tools[0].version == version
     except RequestError as error:
@@ -172,7 +152,7 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(old: str, new: str, problem: str) -> None:
-    text = dump(whole())
+    text = dump(whole_lock())
     assert old in text
     message = refused(text.replace(old, new))
     assert problem in message
@@ -184,7 +164,7 @@ def test_what_is_wrong_is_told_with_its_place(old: str, new: str, problem: str) 
     ["git_1%3a2.39.5-0+deb12u3", "git_1:2.39.5-0+deb12u3", "git_2.39.5-0%2bdeb12u3", "git_latest", "git"],
 )
 def test_a_file_name_may_quote_the_epoch_or_leave_it_out_or_have_no_version(file: str) -> None:
-    text = dump(whole())
+    text = dump(whole_lock())
     name = "git_2.39.5-0+deb12u3_amd64.deb"
     assert name in text
     changed = load(text.replace(name, f"{file}_amd64.deb").encode(), PATH)
@@ -192,14 +172,14 @@ def test_a_file_name_may_quote_the_epoch_or_leave_it_out_or_have_no_version(file
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    text = dump(whole()).replace("size_bytes: 10", "size_bytes: x").replace('"git"', '"?"')
+    text = dump(whole_lock()).replace("size_bytes: 10", "size_bytes: x").replace('"git"', '"?"')
     message = refused(text)
     assert message.count("error: ") == 10
     assert "demo.lock.yaml:26:" in message
 
 
 def test_the_place_is_line_and_column() -> None:
-    lines = dump(whole()).splitlines()
+    lines = dump(whole_lock()).splitlines()
     number = next(index for index, line in enumerate(lines) if line.startswith('- {name: "numpy"'))
     column = lines[number].index('"pypi"')
     lines[number] = lines[number].replace('"pypi"', '"?"')
@@ -208,7 +188,7 @@ def test_the_place_is_line_and_column() -> None:
 
 @pytest.mark.parametrize("table", ["python", "base_debs", "recipes", "tools"])
 def test_a_name_is_pinned_once(table: str) -> None:
-    lock = whole()
+    lock = whole_lock()
     pins = getattr(lock, table)
     twice: dict[str, Any] = {table: (*pins, pins[0])}
     message = refused(dump(replace(lock, **twice)))
@@ -243,7 +223,7 @@ def test_what_is_no_lock_file_is_refused(text: bytes, problem: str) -> None:
 
 @pytest.mark.parametrize("cut", [10, 300, 500, 1000, 2000])
 def test_every_mistake_has_a_hint(cut: int) -> None:
-    text = dump(whole())
+    text = dump(whole_lock())
     assert len(text) > cut
     for broken in (text[:cut], "{", text.replace("size_bytes: 10", "size_bytes: x")):
         with pytest.raises(EnvbuildError) as caught:
@@ -253,6 +233,6 @@ def test_every_mistake_has_a_hint(cut: int) -> None:
 
 def test_a_better_hint_stays() -> None:
     with pytest.raises(EnvbuildError) as caught:
-        load(dump(whole()).replace("\nname:", "\nnmae:", 1).encode(), PATH)
+        load(dump(whole_lock()).replace("\nname:", "\nnmae:", 1).encode(), PATH)
     hints = [single.hint for single in caught.value.each()]
     assert sorted(hint[:20] for hint in hints) == ["did you mean `name`?", "take it back from ver"[:20]]

@@ -11,7 +11,7 @@ from envbuild.lock.model import ToolPin
 from envbuild.plan.flat import flattened
 from envbuild.plan.model import BuildPlan, TextEntry
 from envbuild.plan.text import load_plan
-from tests.unit.plan.test_planner import LOCK, MPICH, PYTORCH, TestSource, asked, plan, sha, wheel
+from tests.unit.plan.plans import LOCK, MPICH, PYTORCH, asked, plan, sha, source_plan, wheel
 
 TOLD = "/.envbuild/manifest.json"
 OTHER = (TextEntry(path="/.envbuild/lock.yaml", content="QQ=="),)
@@ -39,8 +39,7 @@ def test_a_layered_plan_becomes_the_one_that_is_planned(what: dict[str, object])
 
 def test_that_of_a_framework_that_is_built_before_another() -> None:
     """A plan does not tell the order of the spec's recipes, in which their layers lie in a layered image."""
-    source = TestSource()
-    made, wanted = source.plan(story=LAYERED), source.plan(story=FLAT, flat=True)
+    made, wanted = source_plan(story=LAYERED), source_plan(story=FLAT, flat=True)
     assert flattened(made, {TOLD: b"flat"}).to_json() == wanted.to_json()
 
 

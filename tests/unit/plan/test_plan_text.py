@@ -25,7 +25,7 @@ from envbuild.plan.model import (
     layer_key,
 )
 from envbuild.plan.text import load_plan, older_steps
-from tests.unit.plan.test_planner import plan as planned
+from tests.unit.plan.plans import plan as planned
 
 
 def plan_of(step: FilesStep, **changes: Any) -> BuildPlan:

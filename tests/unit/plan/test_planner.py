@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.lock.model import DebPin, PythonPin, RootPin, ToolPin
+from envbuild.lock.model import PythonPin, RootPin, ToolPin
 from envbuild.plan.grouping import HEAVY_BYTES, MAX_OVERLAYS, accelerator_layers, overlay_groups
 from envbuild.plan.model import (
     BaseStep,
@@ -27,141 +26,29 @@ from envbuild.plan.model import (
     UnpackStep,
     VenvStep,
 )
-from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
-from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.model import EnvSpec
-from envbuild.spec.recipe import Recipe, SourceBuild, Variant
-from tests.support import asking
-from tests.support.asking import bare_lock, base_pin, build_deb, recipe_pin
-
-TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
-STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
-
-
-def sha(text: str) -> str:
-    return text.encode().hex().ljust(64, "0")[:64]
-
-
-def deb(name: str, version: str = "1.0") -> DebPin:
-    return asking.deb(name, version, sha256=sha(f"{version}{name}"))
-
-
-# What decides which layers are merged.
-SIZES = {
-    "pandas": 12_000_000,
-    "torch": 200_000_000,
-    "nvidia-cublas": 400_000_000,
-    "numpy": 20_000_000,
-    "mpich": 10_000_000,
-}
-
-
-def wheel(name: str, version: str, layer: str) -> PythonPin:
-    digest = sha(f"{version}{name}")
-    return asking.wheel(name, version, layer=layer, sha256=digest, size_bytes=SIZES.get(name, 1))
-
-
-def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
-    variant = Variant(requirements=(f"{name}=={{version}}",))
-    return ChosenRecipe(
-        recipe=Recipe(
-            name=name,
-            kind=kind,
-            summary=name,
-            versions=(version,),
-            variants={"cpu": variant},
-            owns=(name,),
-            **more,
-        ),
-        version=version,
-        variant_name="cpu",
-        variant=variant,
-        files={},
-        digest="sha256:" + sha(name),
-    )
-
-
-MPICH, OPENMPI = recipe("mpich", "mpi", "5.0.1"), recipe("openmpi", "mpi", "5.0.8")
-PYTORCH = recipe("torch", "framework", "2.13.0")
-BASE = BaseImage(
-    name="debian-12",
-    summary="Debian 12",
-    distribution="debian",
-    suite="bookworm",
-    version="12",
-    glibc="2.36",
-    origins=("debian:bookworm",),
-    architectures=("amd64",),
-    packages=("python3.11", "openssl"),
-    python=BasePython(version="3.11", abi="cp311", packages=("python3.11",)),
+from envbuild.spec.base import BasePython
+from tests.support.asking import build_deb
+from tests.unit.plan.plans import (
+    BASE,
+    LOCK,
+    MPICH,
+    OPENMPI,
+    PYTORCH,
+    STORY,
+    TEXTS,
+    asked,
+    changed,
+    deb,
+    keys,
+    plan,
+    recipe,
+    replaced,
+    sha,
+    source_plan,
+    source_recipe,
+    wheel,
 )
-
-
-def asked(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> Asked:
-    entries = [{"source": source, "target": f"/srv/{source}"} for source in files or {}]
-    spec = EnvSpec.model_validate(
-        {"name": "x", "version": "1", "base": "debian-12", "files": tuple(entries)}, strict=False
-    )
-    return Asked(
-        spec=spec,
-        path=Path("x.yaml"),
-        base=BASE,
-        base_digest="sha256:" + sha("base"),
-        recipes=recipes,
-        site=None,
-        files=dict(files or {}),
-        architecture="amd64",
-    )
-
-
-LOCK = bare_lock(
-    name="x",
-    base=base_pin(BASE, digest="sha256:" + sha("base")),
-    recipes=(recipe_pin("mpich", "5.0.1", kind="mpi"),),
-    base_debs=(deb("openssl"), deb("python3.11")),
-    system_debs=(deb("git"),),
-    python=(
-        wheel("mpich", "5.0.1", "mpi"),
-        wheel("mpi4py", "4.1.0", "python"),
-        wheel("numpy", "2.3.0", "python"),
-        wheel("torch", "2.13.0", "framework:torch"),
-        wheel("triton", "3.5.0", "framework:torch"),
-    ),
-    tools=tuple(
-        ToolPin(name=name, version="1", digest="sha256:" + sha(name))
-        for name in ("apptainer", "mksquashfs", "mmdebstrap", "uv")
-    ),
-)
-ASKED = asked(MPICH, PYTORCH)
-
-
-def plan(
-    what: Asked = ASKED,
-    *,
-    flat: bool = False,
-    texts: Mapping[str, str] = TEXTS,
-    story: Sequence[TextEntry] = STORY,
-    **changes: Any,
-) -> BuildPlan:
-    lock = dataclasses.replace(LOCK, **changes)
-    return make_plan(what, lock, root_texts=texts, metadata=story, flat=flat)
-
-
-def keys(of: BuildPlan) -> dict[str, str]:
-    return {layer.name: layer.key for layer in of.layers}
-
-
-def changed(after: BuildPlan, before: BuildPlan | None = None) -> set[str]:
-    """Names of layers whose key is another, or that are new or gone."""
-    old, new = keys(before or plan()), keys(after)
-    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-
-
-def replaced(pins: Sequence[Any], name: str, **fields: Any) -> tuple[Any, ...]:
-    assert any(pin.name == name for pin in pins)
-    return tuple(dataclasses.replace(pin, **fields) if pin.name == name else pin for pin in pins)
 
 
 class TestLayers:
@@ -376,37 +263,8 @@ class TestWhatAChangeMakesAnew:
 class TestSource:
     """A framework that is built from its source, against the MPI and another framework."""
 
-    SOURCE = SourceBuild(
-        distribution="hvd",
-        python=("setuptools",),
-        system=("g++",),
-        against=("mpi", "torch"),
-        environment={"WITH_MPI": "1"},
-        patches=("fix.patch",),
-    )
-
-    def chosen(self, patch: bytes = b"-a", **changes: Any) -> ChosenRecipe:
-        plain = recipe("hvd", "framework", "0.28.1")
-        source = self.SOURCE.model_copy(update=changes)
-        return dataclasses.replace(
-            plain,
-            recipe=plain.recipe.model_copy(update={"source": source}),
-            files={"patches/fix.patch": patch},
-        )
-
-    def plan(self, chosen: ChosenRecipe | None = None, **changes: Any) -> BuildPlan:
-        archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
-        compiler = build_deb(deb("g++"), "framework:hvd")
-        settings: dict[str, Any] = {
-            "python": (*LOCK.python, archive),
-            "build_debs": (compiler,),
-            "build_python": (wheel("setuptools", "81.0", "framework:hvd"),),
-        }
-        what = asked(MPICH, chosen or self.chosen(), PYTORCH)
-        return plan(what, **(settings | changes))
-
     def test_it_is_made_from_its_toolchain_and_what_it_compiles_against(self) -> None:
-        made = self.plan()
+        made = source_plan()
         layer = made.layer("framework:hvd")
         assert layer.inputs == ("base", "toolchain:hvd", "venv", "mpi", "framework:torch")
         step = layer.step
@@ -421,19 +279,19 @@ class TestSource:
             seen.add(each.name)
 
     def test_the_toolchain_is_in_no_part_of_the_image(self) -> None:
-        for made in (self.plan(), self.plan(flat=True)):
+        for made in (source_plan(), source_plan(flat=True)):
             held = [name for members in made.members.values() for name in members]
             assert "framework:torch" in held
             assert not [name for name in held if name.startswith("toolchain")]
 
     def test_among_the_overlays_it_has_the_place_that_the_spec_gives_it(self) -> None:
-        assert self.plan().overlays == (
+        assert source_plan().overlays == (
             *("system+mpi+framework:hvd+python+venv+metadata", "framework:torch"),
             "python:large",
         )
 
     def built(self, made: BuildPlan) -> set[str]:
-        return {name for name in changed(made, self.plan()) if "+" not in name}
+        return {name for name in changed(made, source_plan()) if "+" not in name}
 
     @pytest.mark.parametrize(
         "chosen",
@@ -444,47 +302,47 @@ class TestSource:
         ],
     )
     def test_what_it_is_built_with_is_in_its_key(self, chosen: dict[str, Any]) -> None:
-        assert self.built(self.plan(self.chosen(**chosen))) == {"framework:hvd"}
+        assert self.built(source_plan(source_recipe(**chosen))) == {"framework:hvd"}
 
     def test_another_compiler_or_mpi_builds_it_anew(self) -> None:
         compiler = build_deb(deb("g++", "2.0"), "framework:hvd")
-        assert self.built(self.plan(build_debs=(compiler,))) == {"toolchain:hvd", "framework:hvd"}
+        assert self.built(source_plan(build_debs=(compiler,))) == {"toolchain:hvd", "framework:hvd"}
         pins = replaced(self.plan_python(), "mpich", sha256=sha("other"))
-        assert self.built(self.plan(python=pins)) == {"mpi", "framework:hvd"}
+        assert self.built(source_plan(python=pins)) == {"mpi", "framework:hvd"}
         tools = (wheel("setuptools", "82.0", "framework:hvd"),)
-        assert self.built(self.plan(build_python=tools)) == {"framework:hvd"}
+        assert self.built(source_plan(build_python=tools)) == {"framework:hvd"}
 
     def test_one_more_package_or_system_package_does_not_build_it_anew(self) -> None:
         pins = (*self.plan_python(), wheel("tabulate", "0.9.0", "python"))
-        assert self.built(self.plan(python=pins)) == {"wheel:tabulate", "python"}
-        assert self.built(self.plan(system_debs=(deb("git"), deb("less")))) == {"system"}
+        assert self.built(source_plan(python=pins)) == {"wheel:tabulate", "python"}
+        assert self.built(source_plan(system_debs=(deb("git"), deb("less")))) == {"system"}
 
     def plan_python(self) -> tuple[PythonPin, ...]:
         archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
         return (*LOCK.python, archive)
 
     def test_why_it_is_built_is_told(self) -> None:
-        before = self.plan().to_json()
+        before = source_plan().to_json()
         for chosen, said in (
-            (self.chosen(b"-b"), "patches changed fix.patch"),
-            (self.chosen(environment={}), "environment changed"),
+            (source_recipe(b"-b"), "patches changed fix.patch"),
+            (source_recipe(environment={}), "environment changed"),
         ):
-            assert reasons(self.plan(chosen), before)["framework:hvd"] == said
+            assert reasons(source_plan(chosen), before)["framework:hvd"] == said
         tools = (wheel("setuptools", "82.0", "framework:hvd"),)
-        said = reasons(self.plan(build_python=tools), before)["framework:hvd"]
+        said = reasons(source_plan(build_python=tools), before)["framework:hvd"]
         assert said == "build tools changed setuptools 81.0 → 82.0"
 
     def test_without_a_toolchain_it_is_made_from_the_base_and_the_environment(self) -> None:
-        made = self.plan(self.chosen(against=()), build_debs=())
+        made = source_plan(source_recipe(against=()), build_debs=())
         assert made.layer("framework:hvd").inputs == ("base", "venv")
 
     def test_a_security_update_of_the_base_builds_it_anew(self) -> None:
         debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
-        assert {"base", "toolchain:hvd", "framework:hvd"} <= self.built(self.plan(base_debs=debs))
+        assert {"base", "toolchain:hvd", "framework:hvd"} <= self.built(source_plan(base_debs=debs))
 
     def test_a_source_archive_without_its_recipe_is_no_plan(self) -> None:
         with pytest.raises(AssertionError, match="no source archive for hvd"):
-            self.plan(python=LOCK.python)
+            source_plan(python=LOCK.python)
 
 
 class TestOverlayGroups:

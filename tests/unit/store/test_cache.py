@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -31,48 +30,18 @@ from envbuild.store.pins import (
 )
 from envbuild.store.plans import last_plan, plan_path
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.store import LayerRecord, Store
-from envbuild.store.tree import Tree
+from envbuild.store.store import Store
 from envbuild.store.verify import put_aside, verify
 from envbuild.system import clock, host
 from envbuild.system.sealing import sealed
+from tests.support.stores import DAY_S, aged, flip, key, layer, locked_file
 
-DAY_S = 86_400.0
 NOBODY = needs_of([])
-
-
-def key(letter: str) -> str:
-    return "sha256:" + letter * 64
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def layer(store: Store, letter: str, content: bytes | None = None, *, days: float = 1) -> LayerRecord:
-    """Publish a layer that was last used so many days ago."""
-    with store.stage() as stage:
-        (stage / "x").write_bytes(content or f"bytes of {letter}".encode())
-        record, _ = store.publish(key=key(letter), name=letter, squashfs=stage / "x", tree=Tree())
-    aged(store.record_path(record.key), days)
-    aged(store.blob_path(record.blob), days)
-    return record
-
-
-def locked_file(store: Store, content: bytes, *, days: float = 1) -> Path:
-    digest = hashlib.sha256(content).hexdigest()
-    path = store.root / "files/sha256" / digest[:2] / digest / "some.whl"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    path.chmod(0o444)
-    aged(path, days)
-    return path
-
-
-def aged(path: Path, days: float) -> None:
-    then = clock.epoch_s() - days * DAY_S
-    os.utime(path, (then, then))
 
 
 def run(store: Store, needs: Needs | Callable[[], Needs] = NOBODY, **options: object) -> Pruned:
@@ -82,14 +51,6 @@ def run(store: Store, needs: Needs | Callable[[], Needs] = NOBODY, **options: ob
 
 def kept(store: Store) -> list[str]:
     return [item.name for item in items(store) if item.kind == "layer"]
-
-
-def flip(path: Path) -> None:
-    """Change one bit of a file, and leave its length."""
-    path.chmod(0o644)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 class TestPins:

@@ -71,12 +71,16 @@ class TestStreams:
 
     def test_a_line_is_told_while_the_process_runs(self, tmp_path: Path) -> None:
         answer = tmp_path / "answer"
+
+        def reply(line: str) -> None:
+            answer.write_text(line)
+
         code = (
             "import os, sys, time\n"
             "print('ready', flush=True)\n"
             "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
         )
-        assert process.run(python(code, str(answer)), env=ENV, on_line=answer.write_text, timeout_s=60).ok
+        assert process.run(python(code, str(answer)), env=ENV, on_line=reply, timeout_s=60).ok
         assert answer.read_text() == "ready"
 
     def test_undecodable_bytes_are_replaced(self) -> None:

@@ -25,7 +25,7 @@ from envbuild.system.threads import meanwhile
 from envbuild.workflows.ahead import copying_ahead, looking_ahead, reading_ahead
 from envbuild.workflows.settings import Settings
 from tests.support.asking import asked
-from tests.support.stores import flip, publish
+from tests.support.stores import damage, publish
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_changed_just_now_is_read_each_time(
 def test_what_changes_afterwards_is_read_again(settings: Settings) -> None:
     (record,) = (record for record in settings.store.records() if record.name == "a")
     assert settings.store.is_intact(record)
-    flip(settings.store, record.key)
+    damage(settings.store, record.key)
     assert not settings.store.is_intact(record)
     settings.store.blob_path(record.blob).unlink()
     assert not settings.store.is_intact(record)

@@ -16,7 +16,7 @@ from envbuild.store.store import Store
 from envbuild.workflows import blame
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.settings import Settings
-from tests.unit.doctor.test_rules import SOUND
+from tests.support.machines import SOUND
 
 FAILED = MmdebstrapError("it could not (exit code 25)\nE: No space left on device", hint="see the log")
 

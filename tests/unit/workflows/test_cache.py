@@ -25,7 +25,7 @@ from envbuild.workflows.cache import list_cache, prune_cache, usage
 from envbuild.workflows.keeping import hold, identify, keep_image, keep_thin, pin_of_lock
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import UNREAD, small_image
-from tests.unit.store.test_cache import aged, flip, key, layer, locked_file
+from tests.support.stores import aged, flip, key, layer, locked_file
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = BuildPlan(

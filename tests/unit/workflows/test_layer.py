@@ -27,8 +27,8 @@ from envbuild.system import host
 from envbuild.system.sealing import sealed
 from envbuild.workflows import layer as workflow
 from envbuild.workflows.settings import Settings
-from tests.unit.store.test_cache import aged, flip
-from tests.unit.store.test_cache import layer as published
+from tests.support.stores import aged, flip
+from tests.support.stores import layer as published
 
 Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[[Callable[[dict[str, Any]], None]], str]

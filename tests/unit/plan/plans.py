@@ -1,0 +1,181 @@
+"""A lock, and plans of it and of variations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envbuild.lock.model import DebPin, PythonPin, ToolPin
+from envbuild.plan.model import (
+    BuildPlan,
+    TextEntry,
+)
+from envbuild.plan.planner import make_plan
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.model import EnvSpec
+from envbuild.spec.recipe import Recipe, SourceBuild, Variant
+from tests.support import asking
+from tests.support.asking import bare_lock, base_pin, build_deb, recipe_pin
+
+TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
+STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
+
+
+def sha(text: str) -> str:
+    return text.encode().hex().ljust(64, "0")[:64]
+
+
+def deb(name: str, version: str = "1.0") -> DebPin:
+    return asking.deb(name, version, sha256=sha(f"{version}{name}"))
+
+
+# What decides which layers are merged.
+SIZES = {
+    "pandas": 12_000_000,
+    "torch": 200_000_000,
+    "nvidia-cublas": 400_000_000,
+    "numpy": 20_000_000,
+    "mpich": 10_000_000,
+}
+
+
+def wheel(name: str, version: str, layer: str) -> PythonPin:
+    digest = sha(f"{version}{name}")
+    return asking.wheel(name, version, layer=layer, sha256=digest, size_bytes=SIZES.get(name, 1))
+
+
+def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
+    variant = Variant(requirements=(f"{name}=={{version}}",))
+    return ChosenRecipe(
+        recipe=Recipe(
+            name=name,
+            kind=kind,
+            summary=name,
+            versions=(version,),
+            variants={"cpu": variant},
+            owns=(name,),
+            **more,
+        ),
+        version=version,
+        variant_name="cpu",
+        variant=variant,
+        files={},
+        digest="sha256:" + sha(name),
+    )
+
+
+MPICH, OPENMPI = recipe("mpich", "mpi", "5.0.1"), recipe("openmpi", "mpi", "5.0.8")
+PYTORCH = recipe("torch", "framework", "2.13.0")
+BASE = BaseImage(
+    name="debian-12",
+    summary="Debian 12",
+    distribution="debian",
+    suite="bookworm",
+    version="12",
+    glibc="2.36",
+    origins=("debian:bookworm",),
+    architectures=("amd64",),
+    packages=("python3.11", "openssl"),
+    python=BasePython(version="3.11", abi="cp311", packages=("python3.11",)),
+)
+
+
+def asked(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> Asked:
+    entries = [{"source": source, "target": f"/srv/{source}"} for source in files or {}]
+    spec = EnvSpec.model_validate(
+        {"name": "x", "version": "1", "base": "debian-12", "files": tuple(entries)}, strict=False
+    )
+    return Asked(
+        spec=spec,
+        path=Path("x.yaml"),
+        base=BASE,
+        base_digest="sha256:" + sha("base"),
+        recipes=recipes,
+        site=None,
+        files=dict(files or {}),
+        architecture="amd64",
+    )
+
+
+LOCK = bare_lock(
+    name="x",
+    base=base_pin(BASE, digest="sha256:" + sha("base")),
+    recipes=(recipe_pin("mpich", "5.0.1", kind="mpi"),),
+    base_debs=(deb("openssl"), deb("python3.11")),
+    system_debs=(deb("git"),),
+    python=(
+        wheel("mpich", "5.0.1", "mpi"),
+        wheel("mpi4py", "4.1.0", "python"),
+        wheel("numpy", "2.3.0", "python"),
+        wheel("torch", "2.13.0", "framework:torch"),
+        wheel("triton", "3.5.0", "framework:torch"),
+    ),
+    tools=tuple(
+        ToolPin(name=name, version="1", digest="sha256:" + sha(name))
+        for name in ("apptainer", "mksquashfs", "mmdebstrap", "uv")
+    ),
+)
+ASKED = asked(MPICH, PYTORCH)
+
+
+def plan(
+    what: Asked = ASKED,
+    *,
+    flat: bool = False,
+    texts: Mapping[str, str] = TEXTS,
+    story: Sequence[TextEntry] = STORY,
+    **changes: Any,
+) -> BuildPlan:
+    lock = dataclasses.replace(LOCK, **changes)
+    return make_plan(what, lock, root_texts=texts, metadata=story, flat=flat)
+
+
+def keys(of: BuildPlan) -> dict[str, str]:
+    return {layer.name: layer.key for layer in of.layers}
+
+
+def changed(after: BuildPlan, before: BuildPlan | None = None) -> set[str]:
+    """Names of layers whose key is another, or that are new or gone."""
+    old, new = keys(before or plan()), keys(after)
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
+def replaced(pins: Sequence[Any], name: str, **fields: Any) -> tuple[Any, ...]:
+    assert any(pin.name == name for pin in pins)
+    return tuple(dataclasses.replace(pin, **fields) if pin.name == name else pin for pin in pins)
+
+
+SOURCE = SourceBuild(
+    distribution="hvd",
+    python=("setuptools",),
+    system=("g++",),
+    against=("mpi", "torch"),
+    environment={"WITH_MPI": "1"},
+    patches=("fix.patch",),
+)
+
+
+def source_recipe(patch: bytes = b"-a", **changes: Any) -> ChosenRecipe:
+    """Return a framework that is built from its source, against the MPI and another framework."""
+    plain = recipe("hvd", "framework", "0.28.1")
+    source = SOURCE.model_copy(update=changes)
+    return dataclasses.replace(
+        plain,
+        recipe=plain.recipe.model_copy(update={"source": source}),
+        files={"patches/fix.patch": patch},
+    )
+
+
+def source_plan(chosen: ChosenRecipe | None = None, **changes: Any) -> BuildPlan:
+    archive = dataclasses.replace(wheel("hvd", "0.28.1", "framework:hvd"), file="hvd-0.28.1.tar.gz")
+    compiler = build_deb(deb("g++"), "framework:hvd")
+    settings: dict[str, Any] = {
+        "python": (*LOCK.python, archive),
+        "build_debs": (compiler,),
+        "build_python": (wheel("setuptools", "81.0", "framework:hvd"),),
+    }
+    what = asked(MPICH, chosen or source_recipe(), PYTORCH)
+    return plan(what, **(settings | changes))
