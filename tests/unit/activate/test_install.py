@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.activate import install as module
 from envbuild.activate.model import VerdictNote
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
@@ -148,17 +147,16 @@ def test_an_interrupted_copy_leaves_no_trace_of_a_module(put, tmp_path):
 
 def test_two_at_once_end_with_one(put, monkeypatch, tmp_path):
     """The other one publishes the release while we stage ours."""
-    filled: list[Path] = []
-    fill = module._fill
+    renamed: list[Path] = []
+    rename = Path.rename
 
-    def slow(directory, content, copied):
-        done = fill(directory, content, copied)
-        if not filled:
-            filled.append(directory)
+    def slow(self, target):
+        if not renamed:
+            renamed.append(self)
             put()
-        return done
+        return rename(self, target)
 
-    monkeypatch.setattr(module, "_fill", slow)
+    monkeypatch.setattr(Path, "rename", slow)
     put()
     names = sorted(path.name for path in (tmp_path / "sw/envs/pytorch-mpi").iterdir())
     assert len(names) == 2

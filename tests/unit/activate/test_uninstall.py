@@ -244,7 +244,7 @@ def test_one_that_was_cut_off_is_ended_by_the_next(put, root, monkeypatch):
     before = tree(root)
     put(default=True)
 
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

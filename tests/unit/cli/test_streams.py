@@ -33,16 +33,14 @@ def envbuild(
     return subprocess.run(["sh", "-c", line, COMMAND], env=env, cwd=cwd, capture_output=True, timeout=60)
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "build --help", "schema spec", "recipes ls"])
+@pytest.mark.parametrize("words", ["--help", "schema spec", "recipes ls"])
 @pytest.mark.parametrize(("redirected", "told"), [(">&-", CLOSED), (">/dev/full", FULL)])
 def test_data_that_cannot_be_written(words: str, redirected: str, told: str, tmp_path: Path) -> None:
     done = envbuild(words, redirected, tmp_path)
     assert (done.returncode, done.stdout, done.stderr.decode()) == (5, b"", told)
 
 
-@pytest.mark.parametrize(
-    "redirected", ["", ">&-", ">/dev/full", "2>&-", "2>/dev/full", "<&-", ">&- 2>&- <&-"]
-)
+@pytest.mark.parametrize("redirected", [">/dev/full", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_what_need_not_be_written_fails_nothing(redirected: str, tmp_path: Path) -> None:
     """A spec is written, and nothing of what is told lands in it."""
     done = envbuild("init spec.yaml --yes", redirected, tmp_path)
@@ -51,11 +49,18 @@ def test_what_need_not_be_written_fails_nothing(redirected: str, tmp_path: Path)
     assert b"written" not in (tmp_path / "spec.yaml").read_bytes()
 
 
-@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", ">&- 2>&- <&-"])
-@pytest.mark.parametrize(("words", "code"), [("plan nosuch.yaml", 2), ("nonsense", 2), ("", 2)])
-def test_the_code_tells_when_nothing_else_can(words: str, code: int, redirected: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "redirected"),
+    [
+        ("plan nosuch.yaml", "2>&-"),
+        ("plan nosuch.yaml", ">&- 2>&- <&-"),
+        ("nonsense", "2>/dev/full"),
+        ("", "2>&-"),
+    ],
+)
+def test_the_code_tells_when_nothing_else_can(words: str, redirected: str, tmp_path: Path) -> None:
     done = envbuild(words, redirected, tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
 
 
 def test_data_is_written_whatever_becomes_of_progress(tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,59 +261,3 @@ def test_directories_of_the_cache() -> None:
     }
     assert cache_directories(files) == ("/a", "/b", "/last")
     assert cache_directories({}) == ()
-
-
-class Host:
-    """This machine's own files."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, ElfObject | None] = {}
-
-    def lookup(self, path: str) -> ElfObject | None:
-        real = os.path.realpath(path)
-        if real not in self._read:
-            try:
-                with Path(real).open("rb") as file:
-                    self._read[real] = read_elf(file)
-            except OSError:
-                self._read[real] = None
-        return self._read[real]
-
-
-def traced(path: str, environment: dict[str, str]) -> dict[str, str]:
-    """What the real loader says: name → real path."""
-    loader = "/lib64/ld-linux-x86-64.so.2"
-    done = subprocess.run([loader, "--list", path], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = {}
-    for line in done.stdout.splitlines():
-        name, arrow, rest = line.strip().partition(" => ")
-        if arrow:
-            found[name] = os.path.realpath(rest.rpartition(" (")[0])
-    return found
-
-
-def test_the_real_loader_agrees(tmp_path: Path) -> None:
-    objects = [os.path.realpath(sys.executable), "/bin/bash", "/usr/bin/git"]
-    objects += sorted(str(path) for path in Path("/usr/lib/x86_64-linux-gnu").glob("lib*ss*.so.*"))[:10]
-    conf = Path("/etc/ld.so.conf.d").glob("*.conf")
-    files = {str(path): path.read_text() for path in (Path("/etc/ld.so.conf"), *conf)}
-    # A directory of links that comes first must win, as it does for an MPI of the host.
-    for name in ("libz.so.1", "libdl.so.2"):
-        (tmp_path / name).symlink_to(f"/usr/lib/x86_64-linux-gnu/{name}")
-    search = Search(
-        library_path=(str(tmp_path),), cache=cache_directories(files), default=default_directories("amd64")
-    )
-    count = 0
-    for path in objects:
-        real = traced(path, {"LD_LIBRARY_PATH": str(tmp_path)})
-        found = closure(path, Host(), search)
-        assert not found.missing, path
-        ours = {name: each.path for each in found.objects for name in each.needs}
-        winners = {
-            name: os.path.realpath(got.path) for each in found.objects for name, got in each.needs.items()
-        }
-        assert ours.keys() - {"ld-linux-x86-64.so.2"} == real.keys() - {"/lib64/ld-linux-x86-64.so.2"}, path
-        assert all(winners[name] == real[name] for name in real if name in winners), path
-        count += len(winners)
-    assert count > 20
