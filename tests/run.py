@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ def main() -> int:
     # Tests of a file share what is built for them, and stay in one process.
     parallel = ["-n", "auto", "--maxprocesses=4", "--dist=loadfile"]
     words = ["-m", "pytest", *parallel, *sys.argv[1:]]
+    # A shell starts background jobs with SIGINT ignored, and tests send it to what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() != 0:
         return subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode
     notice = f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout\n"

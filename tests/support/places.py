@@ -1,12 +1,13 @@
-"""Directories that root and the ordinary user both reach, and what removes them in time."""
+"""Directories that other users reach, and their removal in time."""
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.users import remove
 
 # All that are there, in the order of their making.
 _made: list[Path] = []
@@ -34,8 +35,4 @@ def swept() -> Iterator[None]:
         mine = _made[before:]
         del _made[before:]
         if mine:
-            # What lies in directories that their owner may not write goes, too. Files stay as they are:
-            # they may be hard links to those of another store.
-            opened = ["-type", "d", "-exec", "chmod", "u+rwx", "{}", "+"]
-            subprocess.run(["find", *mine, *opened], check=False, capture_output=True)
-            subprocess.run(["rm", "-rf", "--", *mine], check=True)
+            remove(*mine)

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,29 +72,30 @@ class Cluster:
         return [*enter, "env", f"--chdir={cwd}", *map(str, argv)]
 
     def says(self, *argv: str) -> str:
-        """Return what a program of Slurm writes on the login node."""
+        """Return what a program of Slurm writes on the login node, errors included."""
         done = subprocess.run(
             self.on_login(argv, cwd=Path("/")),
             env={**os.environ, **self.environment},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=60,
         )
-        return done.stdout if done.returncode == 0 else ""
+        return done.stdout
 
     def await_idle(self) -> None:
         """Wait until all nodes are there and nothing runs on them."""
         deadline = time.monotonic() + _UP_WITHIN_S
-        while self.says("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines() != [
+        while (nodes := self.says("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()) != [
             f"{node} idle" for node in NODES
         ]:
-            assert time.monotonic() < deadline, self._logs()
+            assert time.monotonic() < deadline, self._logs(nodes)
             time.sleep(0.1)
 
-    def _logs(self) -> str:
+    def _logs(self, nodes: Sequence[str]) -> str:
         logs = sorted(self.directory.glob("*.out"))
         texts = [f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in logs]
-        return "\n".join(["the cluster of Slurm is not up", *texts])
+        return "\n".join(["the cluster of Slurm is not up; sinfo writes:", *nodes, *texts])
 
 
 @contextmanager
@@ -139,11 +140,15 @@ def running() -> str:
 
 
 def _child_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the one process that `unshare --fork` starts: the first of the new namespaces."""
+    """Return the process that `unshare --fork` starts: the first of the new namespaces."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 10.0
-    while not (found := children.read_text().split()):
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while True:
+        for child in children.read_text().split():
+            # Another child may be there before: it maps the ids of the user namespace.
+            with suppress(FileNotFoundError):
+                if str(_SCRIPT) in Path(f"/proc/{child}/cmdline").read_text():
+                    return int(child)
         assert process.poll() is None, "unshare could not make the namespaces of a cluster"
         assert time.monotonic() < deadline, "unshare started nothing"
         time.sleep(0.02)
-    return int(found[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,4 +64,9 @@ def shared_directory() -> Iterator[Path]:
         path.chmod(0o755)
         yield path
     finally:
-        shutil.rmtree(path)
+        remove(path)
+
+
+def remove(*paths: Path) -> None:
+    """Remove directories with all that is in them, whoever of the namespace's users it belongs to."""
+    subprocess.run(as_root(["rm", "-rf", "--", *paths]), check=True)

@@ -95,7 +95,7 @@ for path in /*; do
         mount --rbind "$path" "$1$path"
     fi
 done
-exec chroot "$@"
+exec /usr/sbin/chroot "$@"
 """
 
 

@@ -39,7 +39,14 @@ def roots(ground: Ground, shared: Path) -> dict[str, tuple[Path, str]]:
     subprocess.run(["tar", "-C", work / "root", "-xf", plain], check=True)
     squashfs.make(work / "root", squashed)
     packed.write_bytes(subprocess.run(["xz", "-1", "-c", plain], check=True, capture_output=True).stdout)
-    storage = ["--root", work / "podman", "--runroot", work / "run", "--storage-driver", "vfs"]
+    storage: list[str | Path] = [
+        "--root",
+        work / "podman",
+        "--runroot",
+        work / "run",
+        "--storage-driver",
+        "vfs",
+    ]
     podman: list[str | Path] = ["podman", *storage]
     subprocess.run([*podman, "import", plain, "localhost/root:1"], check=True, capture_output=True)
     layout = work / "layout"
@@ -109,7 +116,7 @@ def test_a_root_that_may_not_be_read_is_told(
     desk.write("config/envbuild/base-images/finished-closed.yaml", text)
     desk.write("closed.yaml", SPEC.format(kind="closed"))
     mode = place.parent.stat().st_mode
-    place.parent.chmod(0o700)
+    place.parent.chmod(0)
     try:
         said = desk.envbuild("lock", "closed.yaml", env=configured, code=2).stderr
     finally:
