@@ -52,7 +52,7 @@ man: venv ## write the man pages, docs/man/*.1, from what --help says
 reference: venv ## write the reference pages of spec, recipe, controls, base image, site and lock
 	@$(BIN)/python setup/reference.py
 
-toolkits: venv ## build, test and break every toolkit (an hour); ARGS="--only horovod"
+toolkits: venv ## build, test and break every toolkit (two hours); ARGS="--only horovod"
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.toolkits $(ARGS)
 

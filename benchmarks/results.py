@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -54,6 +55,7 @@ def newest(kind: str) -> dict[str, Row]:
     return rows
 
 
+@functools.cache  # the first record makes the checkout dirty
 def _versions() -> dict[str, str]:
     tools = {name: _output(name, "--version") for name in ("apptainer", "buildah") if shutil.which(name)}
     return {

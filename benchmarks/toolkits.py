@@ -1,6 +1,6 @@
 """Builds, tests and breaks every toolkit, and writes docs/benchmarks.md.
 
-    make toolkits                                # about an hour
+    make toolkits                                # about two hours
     make toolkits ARGS="--only horovod spark"
 
 First all examples are locked and their files fetched. Then they are built one after the other, without

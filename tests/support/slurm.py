@@ -145,9 +145,9 @@ def _child_of(process: subprocess.Popen[bytes]) -> int:
     deadline = time.monotonic() + _UP_WITHIN_S
     while True:
         for child in children.read_text().split():
-            # Another child may be there before: it maps the ids of the user namespace.
-            with suppress(FileNotFoundError):
-                if str(_SCRIPT) in Path(f"/proc/{child}/cmdline").read_text():
+            # Before the shell, there may be another child of unshare, which maps ids.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{child}/cmdline").read_text().startswith("sh\0"):
                     return int(child)
         assert process.poll() is None, "unshare could not make the namespaces of a cluster"
         assert time.monotonic() < deadline, "unshare started nothing"
