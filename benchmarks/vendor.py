@@ -183,8 +183,8 @@ def speed(yard: Yard, name: str) -> results.Row:
     # MPICH does not bind ranks by itself: two may run on one core.
     launch = [*{"openmpi": OPENMPI, "mpich": ("-bind-to", "core")}.get(name, ()), "-n", "2"]
     image = yard.place / f"{name}-mpi4py.sif"
-    inside = ["apptainer", "-s", "exec", image, "mpiexec", *launch, "python", "pingpong.py"]
-    outside = [host.prefix / "bin/mpiexec", *launch, "/usr/bin/python3", "pingpong.py"]
+    inside: list[str | Path] = ["apptainer", "-s", "exec", image, "mpiexec", *launch, "python", "pingpong.py"]
+    outside: list[str | Path] = [host.prefix / "bin/mpiexec", *launch, "/usr/bin/python3", "pingpong.py"]
     own = {"PYTHONPATH": f"{yard.place}/outside", "LD_LIBRARY_PATH": f"{host.prefix}/lib"}
     if name == "openmpi":
         own |= {"OPAL_PREFIX": str(host.prefix)}
