@@ -6,7 +6,6 @@ The tools are stood in for: what they make is proven with the real ones elsewher
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import signal
 import tarfile
@@ -287,8 +286,9 @@ class TestBuild:
             submitted.wait(60)
             both.wait(60)
             if sent.acquire(blocking=False):
-                os.kill(os.getpid(), signal.SIGINT)  # the kernel gives it to the main thread
-            if not process.run(["sleep", "600"], env=ENV).ok:
+                # os.kill may choose another thread, and then nothing wakes the main thread.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            if not process.run(["sleep", "60"], env=ENV).ok:
                 raise BuildError("ended", hint="mend it")
 
         wide = [layer(f"l{number}", f"/opt/{number}") for number in range(6)]
