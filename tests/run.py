@@ -64,9 +64,13 @@ def copy_checkout(place: Path) -> None:
         os.chown(path, UID, UID, follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o700 if path.is_dir() else 0o600))
-    # The editable installation names the checkout that it was made in.
-    for link in (checkout / ".venv/lib").glob("python*/site-packages/_editable_impl_envbuild.pth"):
-        link.write_text(str(checkout))
+    # Scripts of the environment, its link to envbuild and the module system name the place they were made in.
+    named = [*checkout.glob(".venv/bin/*"), *checkout.glob(".venv/lib/python*/site-packages/*.pth")]
+    for path in (*named, *(checkout / "build/environment-modules").rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            if os.fsencode(ROOT) in content:
+                path.write_bytes(content.replace(os.fsencode(ROOT), os.fsencode(checkout)))
 
 
 def write_accounts(etc: Path, *, home: Path) -> None:

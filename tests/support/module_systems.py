@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 BUILT = Path(__file__).resolve().parents[2] / "build/environment-modules/current"
@@ -60,24 +55,6 @@ class ModuleSystem:
         return [*OTHERS[shell][0], f"source {source}\n{script}\n"]
 
 
-@cache
-def readable() -> Path:
-    """Return the init/ of a copy of the checkout's Environment Modules, until the end of this process.
-
-    An ordinary user may not reach a checkout of root's; and the files name the place where they lie.
-    """
-    place = Path(tempfile.mkdtemp(prefix="envbuild-modules-", dir="/var/tmp"))  # all users reach it
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    place.chmod(0o755)
-    copy = place / "current"
-    if BUILT.is_dir():  # else the path below is missed, and named
-        shutil.copytree(BUILT, copy, symlinks=True)
-    for path in copy.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.write_bytes(path.read_bytes().replace(os.fsencode(BUILT), os.fsencode(copy)))
-    return copy / "usr/share/modules/init"
-
-
 LMOD = ModuleSystem("lmod", lambda: Path("/usr/share/lmod/lmod/init"))
-ENVIRONMENT_MODULES = ModuleSystem("environment-modules", readable)
+ENVIRONMENT_MODULES = ModuleSystem("environment-modules", lambda: BUILT / "usr/share/modules/init")
 SYSTEMS = (LMOD, ENVIRONMENT_MODULES)

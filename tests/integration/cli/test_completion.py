@@ -99,8 +99,11 @@ def press(shell: str, typed: str, home: Path) -> str:
         os.close(outer)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("typed", WORDS)
+# All words in one shell: the answers come from the command, whatever asks. The others show that they ask.
+PRESSES = [(shell, typed) for shell in SHELLS for typed in (WORDS if shell == "bash" else list(WORDS)[:4])]
+
+
+@pytest.mark.parametrize(("shell", "typed"), PRESSES)
 def test_a_press_of_the_key_completes(shell: str, typed: str, home: Path) -> None:
     assert shutil.which(shell), "make setup installs it"
     assert press(shell, typed, home).rstrip() == WORDS[typed].rstrip()
