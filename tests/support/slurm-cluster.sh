@@ -4,6 +4,9 @@
 # its standard input ends. $1 is a directory that everybody can read, with slurm.conf, hosts and munge.key.
 set -e
 cd "$1"
+# Where the daemons are; an ordinary user's PATH may lack it.
+PATH=$PATH:/usr/sbin:/sbin
+export PATH
 
 own_system() {
     hostname "$1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -131,7 +132,11 @@ def slurm_cluster(directory: Path) -> Iterator[Cluster]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=30)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def running() -> str:
