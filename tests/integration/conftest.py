@@ -234,6 +234,12 @@ def blob_of(desk: Desk, key: str) -> Path:
     return desk.store / "blobs/sha256" / digest[:2] / digest
 
 
+def recipe_versions(desk: Desk, image: Path) -> dict[str, str]:
+    """Return the versions of the recipes in an image, by name."""
+    versions: dict[str, str] = json.loads(desk.envbuild("inspect", image, "--json").stdout)["recipes"]
+    return versions
+
+
 def locked_versions(desk: Desk, spec: str = "pytorch-mpi.yaml") -> dict[str, str]:
     """Return the versions of Python distributions in the lock of a spec, by name."""
     lock = yaml.safe_load((desk.place / spec).with_suffix(".lock.yaml").read_text())

@@ -25,7 +25,7 @@ def other(desk: Desk, small_image: Path, shared: Path, installed: Path) -> Desk:
         other.write(name, (desk.place / name).read_text())
     ignored = shutil.ignore_patterns("stage", "logs", "pins", "resolve")
     shutil.copytree(desk.store, other.store, copy_function=os.link, ignore=ignored)
-    other.envbuild("build", "pytorch-mpi.yaml", "--offline")
+    other.envbuild("build", "on-mpich.yaml", "--offline")
     return other
 
 

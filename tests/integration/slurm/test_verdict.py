@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Desk, make_desk
+from tests.integration.conftest import Desk, make_desk, recipe_versions
 from tests.support.slurm import Cluster, running
 
 Images = Callable[[str], Path]
@@ -125,7 +125,7 @@ def test_a_pmi_that_the_image_s_mpi_lacks_is_refused_before_anything_starts(
 ) -> None:
     # MPICH may have been built with PMIx; the one of images was not.
     site = login.write("pmix.yaml", "name: pmix\nscheduler: {name: slurm, mpi_types: [pmix]}\n")
-    version = json.loads(login.envbuild("inspect", image_on("mpich"), "--json").stdout)["recipes"]["mpich"]
+    version = recipe_versions(login, image_on("mpich"))["mpich"]
     said = login.envbuild("test", image_on("mpich"), "--launcher", "srun", "--site", site, code=2).stderr
     assert f"PMI.intersection: mpich {version} speaks pmi2, and `srun --mpi` offers pmix" in said
 
