@@ -84,8 +84,9 @@ def write_accounts(etc: Path, *, home: Path) -> None:
     }
     etc.mkdir()
     for name, line in added.items():
-        present = Path("/etc", name).read_text()
-        (etc / name).write_text(f"{present.rstrip()}\n{line}\n")
+        lines = Path("/etc", name).read_text().splitlines()
+        others = [other for other in lines if not other.startswith(f"{USER}:")]
+        (etc / name).write_text("\n".join([*others, line, ""]))
 
 
 def as_test_user(place: Path, words: list[str]) -> list[str]:
