@@ -1,6 +1,5 @@
 """Same lock and same locked files, same bytes; and a build needs nothing but them."""
 
-import filecmp
 import shutil
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def test_root_and_another_umask_time_zone_store_and_host_name_give_the_same_byte
     unshare: list[str | Path] = ["unshare", "--uts", "--net"]
     named: list[str | Path] = ["sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
     other.run([*unshare, *named, *words], umask=0o077)
-    assert filecmp.cmp(image, other.place / "pytorch-mpi.sif", shallow=False)
+    other.run(["cmp", image, "pytorch-mpi.sif"])  # only root may read it
     assert list(scratch.iterdir()) == []
 
 
