@@ -1,7 +1,7 @@
 """Root and other users, for tests that run as an ordinary user.
 
-They exist in a user namespace of the tester alone: the tester keeps the own id there, and the tester's
-subordinate ids are those of root and everybody else. Root of such a namespace may do there what root may do
+They exist in a user namespace of the tester alone: the tester keeps their id there, and their
+subordinate ids are those of root and other users. Root of such a namespace may do there what root may do
 with the tester's files, and nothing on the machine.
 """
 
@@ -40,11 +40,6 @@ def in_user_namespace(*options: str) -> list[str]:
 def as_root(argv: Sequence[str | Path]) -> list[str]:
     """Return the command line that runs another as root of a new user namespace."""
     return [*in_user_namespace(), *map(str, argv)]
-
-
-def as_other_user(argv: Sequence[str | Path], *, group: int = OTHER_USER) -> list[str]:
-    """Return the command line that runs another as another user, who has lost all privileges."""
-    return [*in_user_namespace(), *becoming(OTHER_USER, group), *map(str, argv)]
 
 
 def becoming(uid: int, gid: int) -> list[str]:

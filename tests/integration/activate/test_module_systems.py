@@ -48,7 +48,7 @@ def run(
     shell: str = "bash",
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of `module` commands as an ordinary user."""
+    """Run a script of `module` commands."""
     words = system.words(shell, f'module use "$ROOT"\n{script}')
     return place.run(*words, env={"ROOT": str(active.modulefiles), **(env or {})})
 

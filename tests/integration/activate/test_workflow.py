@@ -254,7 +254,7 @@ def test_the_verdict_of_one_on_the_hosts_mpi_is_that_of_this_mpi(images, place, 
 
 @pytest.fixture
 def envbuild(place: Place, installed: Path) -> Envbuild:
-    """Run the installed command as an ordinary user."""
+    """Run the installed command."""
 
     def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
         store = ["--store", str(place.work / "store")] if words[1] != "uninstall" else []

@@ -50,16 +50,16 @@ def run_trial(name: str, ground: Ground, **options: Any) -> Outcome:
     """
     if name not in IN_NAMESPACE:
         return TRIALS[name](ground, **options)
-    told = json.dumps({"place": str(ground.place), "command": str(ground.command), "options": options})
-    words = [*in_user_namespace("--mount"), sys.executable, "-m", __name__, name, told]
+    request = json.dumps({"place": str(ground.place), "command": str(ground.command), "options": options})
+    words = [*in_user_namespace("--mount"), sys.executable, "-m", __name__, name, request]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return Outcome(**json.loads(done.stdout))
 
 
 def main() -> None:
     """Run one trial here, and print its outcome as JSON."""
-    name, told = sys.argv[1:]
-    given = json.loads(told)
+    name, request = sys.argv[1:]
+    given = json.loads(request)
     ground = Ground(place=Path(given["place"]), command=Path(given["command"]))
     ground.reference = (ground.place / "tiny.sif").read_bytes()
     sys.stdout.write(json.dumps(asdict(TRIALS[name](ground, **given["options"]))))
