@@ -327,7 +327,7 @@ def main() -> int:
     date = datetime.now(UTC).date().isoformat()
     result = {"date": date, "commit": commit, "seed": options.seed, "sites": len(sites(ROOT))}
     result |= {"seconds": round(time.monotonic() - begun), "counts": counts, "mutants": rows}
-    path = RESULTS / f"{date}-mutants.json"
+    path = RESULTS / f"{date}-mutants-{options.count}-of-seed-{options.seed}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"\n{path.relative_to(ROOT)}: written")

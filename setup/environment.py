@@ -62,9 +62,12 @@ def digests() -> dict[str, str]:
 
 def pip_install(*arguments: str) -> None:
     """Install into .venv exactly what the arguments name."""
-    common.run(
-        [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", *arguments]
-    )
+    words = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
+    try:
+        common.run([*words, *arguments])
+    except SetupError as error:
+        hint = "see that the network and pip's index can be reached; PIP_INDEX_URL names another index"
+        raise SetupError(str(error), hint) from error
 
 
 def install_list(requirements: Path) -> None:
@@ -97,7 +100,12 @@ def make(*, dev: bool) -> None:
     if not installed or any(wanted[name] != digest for name, digest in installed.items()):
         # Without its stamp, an environment that is half made counts as missing.
         STAMP.unlink(missing_ok=True)
-        common.run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        try:
+            common.run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        except SetupError as error:
+            raise SetupError(
+                str(error), "Debian has Python's venv apart: `apt install python3-venv`"
+            ) from error
         install_list(RUN)
         # The backend is installed by now, so nothing is fetched to build envbuild.
         pip_install("--no-build-isolation", "--editable", str(ROOT))

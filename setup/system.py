@@ -8,6 +8,7 @@ import argparse
 import os
 import pwd
 import re
+import shutil
 import stat
 import sys
 import time
@@ -324,6 +325,11 @@ def main() -> None:
         )
     lack = find_lack(accounts, tests=options.tests)
     if not lack:
+        if options.check and shutil.which("mksquashfs") is None:
+            raise SetupError(
+                "squashfs-tools is installed, and its mksquashfs is not there",
+                "run `apt-get install --reinstall squashfs-tools` as root",
+            )
         print("system: nothing is missing")
         return
     if not options.quiet:

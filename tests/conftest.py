@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,21 @@ settings.load_profile("envbuild")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_surroundings() -> Iterator[None]:
+    """Leave out what the caller has set of envbuild, and the mode of new files; keep package indexes."""
+    os.umask(0o022)
+    for name in [name for name in os.environ if name.startswith("ENVBUILD_")]:
+        del os.environ[name]
+    theirs = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    with tempfile.TemporaryDirectory(prefix="envbuild-test-config-") as ours:
+        Path(ours).chmod(0o755)  # other users of a test look there, too
+        for name in ("pip", "uv"):
+            Path(ours, name).symlink_to(theirs / name)
+        os.environ["XDG_CONFIG_HOME"] = ours
+        yield
 
 
 @pytest.fixture

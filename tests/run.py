@@ -39,10 +39,8 @@ def main() -> int:
     # Tests of a file share what is built for them, and stay in one process.
     parallel = ["-n", "auto", "--maxprocesses=4", "--dist=loadfile"]
     words = ["-m", "pytest", *parallel, *sys.argv[1:]]
-    # A shell starts background jobs with SIGINT ignored, and tests send it to what they start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() != 0:
-        return subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode
+        return run([sys.executable, *words])
     notice = f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout\n"
     sys.stderr.write(notice)
     place = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir="/var/tmp"))
@@ -50,9 +48,19 @@ def main() -> int:
         place.chmod(0o755)
         copy_checkout(place)
         write_accounts(place / "etc", home=place / "home")
-        return subprocess.run(as_test_user(place, words), check=False).returncode
+        return run(as_test_user(place, words))
     finally:
         shutil.rmtree(place)
+
+
+def run(command: list[str]) -> int:
+    """Run a command to its end; if we are asked to end, it is interrupted, and cleans up."""
+    # A shell starts background jobs with SIGINT ignored, and tests send it to what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, cwd=ROOT) as tests:
+        signal.signal(signal.SIGINT, lambda *_: None)  # a terminal interrupts the tests as well
+        signal.signal(signal.SIGTERM, lambda *_: tests.send_signal(signal.SIGINT))
+        return tests.wait()
 
 
 def copy_checkout(place: Path) -> None:
@@ -93,9 +101,10 @@ def as_test_user(place: Path, words: list[str]) -> list[str]:
     """Return the command line that runs the copy's Python as the test user."""
     python = str(place / "checkout/.venv/bin/python")
     who = [f"HOME={place / 'home'}", f"USER={USER}", f"LOGNAME={USER}"]
+    not_theirs = [f"--unset=XDG_{name}" for name in ("CONFIG_HOME", "CACHE_HOME", "DATA_HOME", "RUNTIME_DIR")]
     ids = [f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--inh-caps=-all"]
     enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", _MOUNT, "sh", str(place)]
-    return [*enter, "setpriv", *ids, "env", *who, python, *words]
+    return [*enter, "setpriv", *ids, "env", *not_theirs, *who, python, *words]
 
 
 if __name__ == "__main__":

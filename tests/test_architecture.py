@@ -385,8 +385,11 @@ def test_skips_are_found(tmp_path: Path, text: str, found: int) -> None:
 
 
 def test_every_file_of_tests_is_collected(pytestconfig: pytest.Config) -> None:
+    paths = [TOP / path for path in pytestconfig.getini("testpaths")]
+    files = [*(TOP / "tests").rglob("test_*.py")]
+    assert not [file for file in files if not any(file.is_relative_to(path) for path in paths)]
     passed_over = pytestconfig.getini("norecursedirs")
-    directories = {parent for path in (TOP / "tests").rglob("test_*.py") for parent in path.parents}
+    directories = {parent for path in files for parent in path.parents}
     names = {path.name for path in directories if path.is_relative_to(TOP / "tests")}
     assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in passed_over)]
 
@@ -452,7 +455,9 @@ def errors_without_hint(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
             to_parent = node in passing and ast.unparse(node.func) == "super().__init__"
             name = ast.unparse(node.func).rpartition(".")[2]
             hints = [word.value for word in node.keywords if word.arg == "hint"]
-            is_empty = any(isinstance(hint, ast.Constant) and not hint.value for hint in hints)
+            is_empty = any(
+                isinstance(hint, ast.Constant) and not str(hint.value or "").strip() for hint in hints
+            )
             is_missing = not hints and name not in optional
             if (to_parent or name in errors) and (is_empty or is_missing):
                 yield f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
@@ -468,6 +473,7 @@ def test_every_error_has_a_hint() -> None:
     [
         ("raise EnvbuildError('no file')", True),
         ("raise errors.EnvbuildError('no file', hint='')", True),
+        ("raise EnvbuildError('no file', hint=' ')", True),
         ("raise EnvbuildError('no file', hint=hint)", False),
         ("class Lost(EnvbuildError): ...\nraise Lost('no file')", True),
         ("class Lost(EnvbuildError):\n def __init__(self): super().__init__('lost')\nraise Lost()", True),

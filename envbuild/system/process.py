@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import selectors
 import shlex
 import signal
@@ -129,12 +128,11 @@ def run(
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(log.open("ab")) if log is not None else None
-        process = _start(words, env=env, cwd=cwd, has_stdin=stdin is not None, umask=umask)
+        process = _start(
+            (*_limiting(memory_bytes), *words), env=env, cwd=cwd, has_stdin=stdin is not None, umask=umask
+        )
         stack.callback(_forget, process)
         stack.callback(_end_group, process)
-        if memory_bytes is not None:
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         deadline = None if timeout_s is None else started + timeout_s
         collector = _Collector(sink=sink, on_line=on_line)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
@@ -152,6 +150,11 @@ def run(
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
+
+
+def _limiting(memory_bytes: int | None) -> tuple[str, ...]:
+    """Return what starts a program with less memory: set from outside, a limit could come too late."""
+    return () if memory_bytes is None else ("prlimit", f"--data={memory_bytes}", "--")
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
