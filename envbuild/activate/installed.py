@@ -41,14 +41,14 @@ class InstalledModule:
     problems: tuple[str, ...]
 
     @property
-    def thin(self) -> bool:
-        """Whether it starts from a store's parts instead of a copy."""
-        return self.record is not None and bool(self.record.parts)
+    def linked(self) -> bool:
+        """Whether it refers to an image where that lies, instead of a copy."""
+        return self.record is not None and bool(self.record.image)
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """What it starts from: its image, or the parts of a thin one, the root first."""
-        return _files(self.layout, self.record) if self.record is not None else ()
+    def image(self) -> Path | None:
+        """The image that it starts; None where its release cannot be read."""
+        return _image(self.layout, self.record) if self.record is not None else None
 
 
 def parse_module(text: str) -> tuple[str, str | None]:
@@ -116,8 +116,8 @@ def _look_at(layout: Layout, *, default: bool) -> InstalledModule:
     problems = [f"{path} is missing" for path in layout.modulefiles if not path.is_file()]
     if record is None:
         problems.append(f"{layout.home} holds no installation")
-    else:
-        problems += [f"{path} is missing" for path in _files(layout, record) if not path.is_file()]
+    elif not _image(layout, record).is_file():
+        problems.append(f"{_image(layout, record)} is missing")
     releases = [layout.shelf / name for name in list_directory(layout.shelf) if layout.is_release(name)]
     return InstalledModule(
         layout=layout,
@@ -128,5 +128,5 @@ def _look_at(layout: Layout, *, default: bool) -> InstalledModule:
     )
 
 
-def _files(layout: Layout, record: Record) -> tuple[Path, ...]:
-    return tuple(map(Path, record.parts)) or (layout.home / IMAGE,)
+def _image(layout: Layout, record: Record) -> Path:
+    return Path(record.image) if record.image else layout.home / IMAGE

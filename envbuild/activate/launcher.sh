@@ -123,8 +123,9 @@ fi
 
 # --- in an image already?
 if [ -d /.singularity.d ]; then
-    if [ "${APPTAINER_CONTAINER:-}" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_alone}" != "$_eb_digest" ]; then
-        _eb_fail 122 "$_eb_name of $_eb_label was called inside another image: ${APPTAINER_CONTAINER:-unknown}"
+    # Apptainer sets this one, too.
+    if [ "${SINGULARITY_CONTAINER:-}" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_digest}" != "$_eb_digest" ]; then
+        _eb_fail 122 "$_eb_name of $_eb_label was called inside another image: ${SINGULARITY_CONTAINER:-unknown}"
     fi
     if [ "$_eb_action" = shell ]; then set -- /bin/sh; fi
     case $1 in
@@ -142,18 +143,15 @@ fi
 # --- from here the positional parameters are Apptainer's, filled from the right
 if [ -n "$_eb_argv0" ]; then
     # The image has a VIRTUAL_ENV of its own, and a PATH that leaves out what was activated.
-    export APPTAINERENV_VIRTUAL_ENV="$_eb_venv"
+    export APPTAINERENV_VIRTUAL_ENV="$_eb_venv" SINGULARITYENV_VIRTUAL_ENV="$_eb_venv"
     if [ "${VIRTUAL_ENV:-}" = "$_eb_venv" ]; then
         export APPTAINERENV_PREPEND_PATH="$_eb_venv/bin${APPTAINERENV_PREPEND_PATH:+:$APPTAINERENV_PREPEND_PATH}"
+        export SINGULARITYENV_PREPEND_PATH="$APPTAINERENV_PREPEND_PATH"
     fi
 fi
 set -- "$_eb_image" "$@"
 IFS='
 '
-for _eb_i in $_eb_overlays; do
-    [ -f "$_eb_i" ] || _eb_fail 121 "a part of $_eb_label is missing: $_eb_i" "install the module again"
-    set -- --overlay "$_eb_i:ro" "$@"
-done
 for _eb_i in $_eb_lent; do
     # A library that is gone would leave the image's own in its place, without a word.
     [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "what the host lends to $_eb_label lacks ${_eb_i%%"$_eb_tab"*}" \
@@ -166,6 +164,9 @@ for _eb_i in $_eb_binds; do
 done
 unset IFS
 [ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "install the module again"
+if [ -n "$_eb_stamp" ] && [ "$(stat -L -c '%s %Y' "$_eb_image")" != "$_eb_stamp" ]; then
+    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" "install the module again"
+fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
 # Apptainer brings home, /tmp and the working directory by itself.
 for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "$_eb_venv" "$_eb_self"; do
@@ -192,7 +193,8 @@ fi
 
 _eb_apptainer=${ENVBUILD_APPTAINER:-$_eb_apptainer}
 if ! [ -x "$_eb_apptainer" ]; then
-    _eb_apptainer=$(command -v apptainer) || _eb_fail 123 "there is no apptainer on this machine"
+    _eb_apptainer=$(command -v apptainer || command -v singularity) ||
+        _eb_fail 123 "there is no apptainer or singularity on this machine"
 fi
 export ENVBUILD_INSIDE="$_eb_digest"
 exec "$_eb_apptainer" --silent "$_eb_action" "$@"

@@ -62,23 +62,23 @@ class Layout:
         directory = self.root / "modulefiles" / self.name
         return tuple(directory / f"{self.version}{dialect.suffix}" for dialect in DIALECTS)
 
-    def release(self, digest: str, *, thin: bool, hosted: bool) -> Path:
+    def release(self, digest: str, *, linked: bool, hosted: bool) -> Path:
         """Return where the release of an image lies.
 
         Parameters
         ----------
         digest : str
             The image's ``sha256:…``.
-        thin, hosted : bool
-            Whether it starts from the store's parts; whether the host lends it libraries.
+        linked, hosted : bool
+            Whether it refers to an image elsewhere; whether the host lends it libraries.
         """
         name = f".{self.version}-{digest.removeprefix('sha256:')[:16]}"
         # They differ in their commands: one must not find what another left.
-        return self.shelf / f"{name}{'-thin' if thin else ''}{'-host' if hosted else ''}"
+        return self.shelf / f"{name}{'-link' if linked else ''}{'-host' if hosted else ''}"
 
     def is_release(self, name: str) -> bool:
         """Return whether a name on the shelf is that of a release of this version."""
-        return re.fullmatch(rf"\.{re.escape(self.version)}-[0-9a-f]{{16}}(-thin)?(-host)?", name) is not None
+        return re.fullmatch(rf"\.{re.escape(self.version)}-[0-9a-f]{{16}}(-link)?(-host)?", name) is not None
 
     @property
     def in_use(self) -> Path | None:

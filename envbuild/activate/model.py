@@ -22,7 +22,7 @@ HOST_CONFLICTS = ("cuda", "python")
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
 
 # A wrapper of this name would hide what the launcher itself needs from the host.
-_HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh"})
+_HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh", "singularity", "stat"})
 
 # A link named `default` chooses a version, and `1.0.lua` is the file of version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
@@ -89,6 +89,9 @@ class Module:
         Goes in front of PATH; absolute.
     variables : tuple of (str, str)
         Set while the module is loaded.
+    image : str
+        Path of an image that is not a copy; empty for a copy. Loading compares its size and time with `size`
+        and `time`.
     """
 
     name: str
@@ -100,6 +103,9 @@ class Module:
     extensions: tuple[str, ...]
     commands_directory: Path
     variables: tuple[tuple[str, str], ...]
+    image: str = ""
+    size: str = ""
+    time: str = ""
 
 
 def visible(text: str) -> str:
@@ -161,7 +167,7 @@ def command_names(manifest: Manifest) -> tuple[str, ...]:
 
 
 def describe(
-    manifest: Manifest, *, commands_directory: Path, image: Path | None, verdict: VerdictNote
+    manifest: Manifest, *, commands_directory: Path, image: Path, stamp: str, verdict: VerdictNote
 ) -> Module:
     """Return the module of an image.
 
@@ -171,8 +177,10 @@ def describe(
         What the image says of itself.
     commands_directory : Path
         Where its wrappers lie; absolute.
-    image : Path, optional
-        The image file, where the installation has one (a thin one has none).
+    image : Path
+        The image file.
+    stamp : str
+        As `wrapper.Launch` has it.
     verdict : VerdictNote
         What is known of it on this host.
 
@@ -201,7 +209,10 @@ def describe(
         conflicts=tuple(conflicts),
         extensions=extensions,
         commands_directory=commands_directory,
-        variables=(("ENVBUILD_IMAGE", str(image)),) if image is not None else (),
+        variables=(("ENVBUILD_IMAGE", str(image)),),
+        image=str(image) if stamp else "",
+        size=stamp.partition(" ")[0],
+        time=stamp.partition(" ")[2],
     )
 
 

@@ -13,7 +13,7 @@ from envbuild.system.files import read_input
 
 RECORD = "installed.json"
 
-_FORMAT = 1
+_FORMAT = 2
 _LIMIT_BYTES = 1 << 20
 
 
@@ -27,8 +27,8 @@ class Record:
         Of the module.
     digest : str
         The image's identity (``sha256:…``).
-    parts : tuple of str
-        Files of a store that a thin installation starts from, the root first; empty for a copy.
+    image : str
+        The image that it refers to where that lies; empty for a copy.
     lent : mapping of str to str
         What of the host it uses, as verdicts know it; empty for nothing.
     """
@@ -36,7 +36,7 @@ class Record:
     name: str
     version: str
     digest: str
-    parts: tuple[str, ...] = ()
+    image: str = ""
     lent: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -50,9 +50,9 @@ def read_record(release: Path) -> Record | None:
         data = json.loads(read_input(release / RECORD, limit_bytes=_LIMIT_BYTES))
         if data.pop("format") != _FORMAT or not re.fullmatch(r"sha256:[0-9a-f]{64}", data["digest"]):
             return None
-        texts = [data["name"], data["version"], *data["parts"], *data["lent"], *data["lent"].values()]
+        texts = [data["name"], data["version"], data["image"], *data["lent"], *data["lent"].values()]
         if not all(isinstance(text, str) for text in texts):
             return None
-        return Record(**{**data, "parts": tuple(data["parts"])})
+        return Record(**data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from envbuild.errors import RequestError
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Bind
 
@@ -32,9 +31,9 @@ class Launch:
     home : Path
         The installation as users reach it; absolute. Its ``bin`` holds the commands.
     image : Path
-        The SIF, or the root's squashfs of a thin installation; absolute.
-    overlays : tuple of Path
-        Squashfs files that a thin installation mounts, bottom first.
+        The SIF; absolute.
+    stamp : str
+        Size and time of an image that is not a copy, as `stamp_of` has them; empty for a copy.
     digest : str
         The image's identity (``sha256:…``).
     commands : tuple of str
@@ -56,7 +55,7 @@ class Launch:
     label: str
     home: Path
     image: Path
-    overlays: tuple[Path, ...]
+    stamp: str
     digest: str
     commands: tuple[str, ...]
     mpi: str
@@ -68,31 +67,16 @@ class Launch:
 
 
 def launcher_text(launch: Launch) -> str:
-    """Return the launcher's text.
-
-    Raises
-    ------
-    RequestError
-        A part's path holds ``,`` or ``:``, which ``apptainer --overlay`` cannot take.
-    """
-    for path in launch.overlays:
-        if any(char in str(path) for char in ",:\n"):
-            raise RequestError(
-                f"a thin module cannot use the store at `{path.parent}`: its path holds `,` or `:`",
-                hint="use another store (--store DIR), or install without --thin",
-            )
+    """Return the launcher's text."""
     settings = {
         "label": launch.label,
         "home": str(launch.home),
         "image": str(launch.image),
-        # A thin installation shares its root with others: the root alone does not tell which it is.
-        "alone": "" if launch.overlays else launch.digest,
+        "stamp": launch.stamp,
         "digest": launch.digest,
         "commands": f" {' '.join(launch.commands)} ",
         "mpi": launch.mpi,
         "apptainer": str(launch.apptainer),
-        # The script puts options in front of those it has: the topmost overlay comes first here.
-        "overlays": "\n".join(str(path) for path in reversed(launch.overlays)),
         "tab": _TAB,
         "binds": "\n".join(f"{bind.source}{_TAB}{mount_text(bind)}" for bind in reversed(launch.binds)),
         "lent": "\n".join(f"{bind.source}{_TAB}{bind}" for bind in reversed(launch.lent)),
@@ -101,7 +85,12 @@ def launcher_text(launch: Launch) -> str:
         "#!/bin/sh",
         f"# The launcher of {launch.label}, made by envbuild: `envbuild module install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
-        *(f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in launch.variables),
+        *(
+            # The second is for SingularityCE.
+            f"export {prefix}ENV_{name}={shlex.quote(value)}"
+            for name, value in launch.variables
+            for prefix in ("APPTAINER", "SINGULARITY")
+        ),
         "_eb_apart() {",
         *(
             f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
@@ -111,6 +100,12 @@ def launcher_text(launch: Launch) -> str:
         "}",
     ]
     return "\n".join(lines) + "\n" + _data("launcher.sh")
+
+
+def stamp_of(image: Path) -> str:
+    """Return size and time of change of a file, as ``stat -L -c '%s %Y'`` prints them."""
+    status = image.stat()
+    return f"{status.st_size} {status.st_mtime_ns // 10**9}"
 
 
 def venv_maker_text() -> str:

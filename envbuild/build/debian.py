@@ -6,10 +6,12 @@ Source: mmdebstrap(1), deb-control(5), PEP 552 (hash-based .pyc files).
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -92,6 +94,27 @@ TOUCHED = (
 """What is written or emptied in a root, relative to it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A finished base that packages are added to.
+
+    Attributes
+    ----------
+    squashfs : Path
+        The file of its layer.
+    is_older : bool
+        Whether its suite is older than bookworm.
+    """
+
+    squashfs: Path
+    is_older: bool
+
+    @staticmethod
+    def of(squashfs: Path, tree: Tree) -> Base:
+        """Return the base whose layer holds a tree."""
+        return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree.entries)
+
+
 class MmdebstrapError(BuildError):
     """mmdebstrap failed: for the sake of a package, or of what it needs of the machine."""
 
@@ -104,8 +127,9 @@ def make_root(
     texts: Mapping[str, str],
     tree: Path,
     log: Path,
+    base: Base | None = None,
 ) -> None:
-    """Install packages into an empty root, with mmdebstrap, rootless and without network.
+    """Install packages into a root, with mmdebstrap, rootless and without network.
 
     Parameters
     ----------
@@ -117,6 +141,8 @@ def make_root(
         Receives the root; must not exist.
     log : Path
         Receives what the tools say.
+    base : Base, optional
+        The root that they are added to; an empty one if absent.
 
     Raises
     ------
@@ -131,11 +157,18 @@ def make_root(
         repository.chmod(0o755)
         names = _write_repository(debs, repository)
         tar = work / "root.tar"
-        is_older = not any(name.startswith("usr-is-merged=") for name in names)
+        if base is not None:
+            hooks = [_unpack_hook(base.squashfs, work)]
+            is_older = base.is_older
+        else:
+            is_older = not any(name.startswith("usr-is-merged=") for name in names)
+            hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
+        if is_older:
+            hooks.append(settled.hook(work))
         # The mode is unshare for root too: the same way, the same bytes.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
-            *((*_MERGED_USR_HOOKS_BEFORE_BOOKWORM, settled.hook(work)) if is_older else _MERGED_USR_HOOKS),
+            *hooks,
             f"--architectures={architecture}",
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',
@@ -153,6 +186,17 @@ def make_root(
         ]
         _run(argv, env=host.environment(), cwd=work, log=log, what="the root could not be unpacked")
     settle(tree, texts)
+
+
+def _unpack_hook(base: Path, work: Path) -> str:
+    """Return mmdebstrap's argument for a hook that begins with the files of a base."""
+    # The user id that unpacks it may not pass through the directories of a store.
+    copied = work / "base.squashfs"
+    shutil.copyfile(base, copied)
+    copied.chmod(0o644)
+    # mmdebstrap hands its hooks to a shell.
+    options = '-quiet -no-progress -no-xattrs -force -dest "$1"'
+    return f"--setup-hook=unsquashfs {options} {shlex.quote(str(copied))}"
 
 
 def settle(tree: Path, texts: Mapping[str, str]) -> None:

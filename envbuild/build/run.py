@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build import debian, python, python2, roots, source
+from envbuild.build import debian, roots, source
 from envbuild.build.files import write_files
-from envbuild.build.merge import Unpacked, merge, unpacking
 from envbuild.build.sandbox import Sandbox
-from envbuild.errors import BuildError, EnvbuildError
+from envbuild.build.wheels import compile_modules, unpack_wheel
+from envbuild.errors import BuildError, EnvbuildError, counted
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
-    PIECE,
     BaseStep,
     BuildPlan,
     FilesStep,
     InputFile,
     Layer,
-    MergeStep,
-    PrefixStep,
     RootStep,
     SourceStep,
     SystemStep,
-    UnpackStep,
-    VenvStep,
+    WheelStep,
 )
+from envbuild.plan.planner import ENV_PREFIX
 from envbuild.store.store import LayerRecord, Store
-from envbuild.store.tree import Tree, collisions, scan, stack
+from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import clock, host, spans, squashfs
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.leftovers import remove
 from envbuild.system.threads import threads
 
-# Times the size of layers, which must be free where they are unpacked ahead.
-_ROOM = 20
+_PYTHON = f"{ENV_PREFIX}/bin/python"
+_WHEEL = "wheel:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +60,7 @@ class Workshop:
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
     """Return the layers that have to be built, in the plan's order.
 
-    A layer that nothing missing is made from is left out even if the store
-    lacks it: a merge that exists needs no members.
+    The inputs of a layer that is in the store are not built.
     """
     wanted: set[str] = set()
 
@@ -76,14 +72,9 @@ def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> t
         for below in (*layer.inputs, *layer.needs):
             want(below)
 
-    for part in plan.parts():
-        want(part.name)
+    for name in plan.image:
+        want(name)
     return tuple(layer for layer in plan.layers if layer.name in wanted)
-
-
-def made_from(layers: Collection[Layer]) -> set[str]:
-    """Return the names of the layers that layers are made from."""
-    return {name for layer in layers for name in (*layer.inputs, *layer.needs)}
 
 
 def finished(layer: Layer, store: Store) -> LayerRecord:
@@ -102,146 +93,180 @@ def finished(layer: Layer, store: Store) -> LayerRecord:
     return record
 
 
-def build_layers(
-    plan: BuildPlan, workshop: Workshop, missing: Collection[Layer] | None = None
-) -> dict[str, LayerRecord]:
-    """Make every layer of the image exist; a failed one leaves nothing behind but its log.
+def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] | None = None) -> None:
+    """Build every layer of the image that is missing; a failed one leaves nothing behind but its log.
 
     Parameters
     ----------
-    missing : collection of Layer, optional
+    missing : sequence of Layer, optional
         What `missing_layers` returned of late; looked up if absent.
-
-    Returns
-    -------
-    dict of str to LayerRecord
-        Name → record, of the layers that became parts and all that were built.
 
     Raises
     ------
     BuildError
-        A step failed, or two layers hold the same path differently.
+        A step failed.
     EnvbuildError
         A layer vanished that another is made from.
     """
-    workshop.store.sweep()
-    records: dict[str, LayerRecord] = {}
+    store = workshop.store
+    store.sweep()
     if missing is None:
-        missing = missing_layers(plan, workshop.store, rebuild=workshop.rebuild)
-    made = {layer.name for layer in missing}
-    for name in sorted(made_from(missing) - made):
-        records[name] = finished(plan.layer(name), workshop.store)
-    for layer in plan.layers:
-        record = workshop.store.get(layer.key)
-        if record is not None and layer not in missing:
-            records[layer.name] = record
-    for part in plan.parts():
-        if part not in missing:
-            workshop.emit(LayerReused(layer=part.name, key=part.key))
+        missing = missing_layers(plan, store, rebuild=workshop.rebuild)
+    built: dict[str, Future[LayerRecord]] = {}
 
-    def settle() -> None:
-        with spans.span("ownership of paths"):
-            _settle_ownership(plan, workshop.store)
-            _tell_covered(plan, workshop)
+    def record_of(name: str) -> LayerRecord:
+        return built[name].result() if name in built else finished(plan.layer(name), store)
 
-    _build_in_order(missing, records, workshop, settle)
-    return records
-
-
-def _build_in_order(
-    missing: Collection[Layer],
-    records: dict[str, LayerRecord],
-    workshop: Workshop,
-    settle: Callable[[], None],
-) -> None:
-    """Build layers; `settle` is called once nothing but merges is left, which bring no paths of their own."""
-    waiting = list(missing)
-    running: dict[Future[LayerRecord], Layer] = {}
-    settling: Future[None] | None = None
-    with _unpacking(missing, records, workshop) as unpacked, threads(max(2, host.cores())) as pool:
-        while waiting or running:
-            ready = [layer for layer in waiting if records.keys() >= {*layer.inputs, *layer.needs}]
-            for layer in ready:
-                waiting.remove(layer)
-                below = {name: records[name] for name in (*layer.inputs, *layer.needs)}
-                running[pool.submit(_build_layer, layer, below, workshop, unpacked)] = layer
-            if settling is None and all(
-                isinstance(layer.step, MergeStep) for layer in (*waiting, *running.values())
-            ):
-                settling = pool.submit(settle)
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                layer = running.pop(future)
-                records[layer.name] = future.result()
-        (settling or pool.submit(settle)).result()
+    # Threads take tasks in the order of the plan, and each waits for earlier ones alone: none waits for ever.
+    with (
+        _claimed_wheels(missing, workshop) as wheels,
+        store.stage() as stage,
+        threads(max(2, host.cores())) as pool,
+    ):
+        missing = [layer for layer in missing if layer in wheels or not isinstance(layer.step, WheelStep)]
+        for layer in plan.image_layers:
+            if layer not in missing:
+                workshop.emit(LayerReused(layer=layer.name, key=layer.key))
+        trees = _WheelTrees(stage / "wheels", wheels, workshop)
+        unpacked: list[Future[None]] = []
+        compiled: Future[None] | None = None
+        for layer in missing:
+            if not isinstance(layer.step, WheelStep):
+                built[layer.name] = pool.submit(_build_layer, layer, record_of, workshop)
+                continue
+            if compiled is None:
+                unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
+                compiled = pool.submit(trees.compile, unpacked, record_of)
+            built[layer.name] = pool.submit(trees.publish, layer, compiled)
+        for unpacking in unpacked:
+            unpacking.result()
+        for publishing in built.values():
+            publishing.result()
 
 
-@contextlib.contextmanager
-def _unpacking(
-    missing: Collection[Layer], records: Mapping[str, LayerRecord], workshop: Workshop
-) -> Iterator[Unpacked]:
-    """Unpack what merges need and is there, while the rest of it is built."""
-    merges = [layer for layer in missing if isinstance(layer.step, MergeStep)]
-    names = [name for layer in merges for name in layer.inputs if name in records]
-    there = [records[name] for name in dict.fromkeys(names)]
-    # What is built needs room, too, and comes first.
-    wanted_bytes = _ROOM * sum(record.size_bytes for record in there)
-    if not there or len(merges) == len(missing) or shutil.disk_usage(workshop.store.root).free < wanted_bytes:
-        yield {}
-        return
-    blobs = [workshop.store.blob_path(record.blob) for record in there]
-    with workshop.store.stage() as stage, unpacking(blobs, stage) as unpacked:
-        yield unpacked
+@contextmanager
+def _claimed_wheels(missing: Sequence[Layer], workshop: Workshop) -> Iterator[list[Layer]]:
+    """Give the wheels that are still missing once no other process builds any of them."""
+    store, wheels = workshop.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
+    with ExitStack() as claims:
+        # All processes take them in one order, so that none waits for another that waits for it.
+        for layer in sorted(wheels, key=lambda layer: layer.key):
+            claims.enter_context(store.claim(layer.key))
+        yield [layer for layer in wheels if workshop.rebuild or store.get(layer.key) is None]
 
 
-def _build_layer(
-    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, unpacked: Unpacked
-) -> LayerRecord:
+def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop: Workshop) -> LayerRecord:
     """Build a layer, or take the one that another process built while we waited for it."""
+    below = {name: record_of(name) for name in (*layer.inputs, *layer.needs)}
     with workshop.store.claim(layer.key):
         record = None if workshop.rebuild else workshop.store.get(layer.key)
         if record is not None:
             workshop.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
-        return _make_layer(layer, below, workshop, unpacked)
+        with _layer_task(layer, workshop) as task, workshop.store.stage() as stage:
+            with spans.span(f"layer {layer.name}: make"):
+                tree, entries = _carry_out(layer, below, workshop, stage, _log_of(layer, workshop.store))
+            return task.publish(tree, entries, stage)
 
 
-def _make_layer(
-    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, unpacked: Unpacked
-) -> LayerRecord:
-    task = f"layer:{layer.name}"
-    started = clock.seconds()
-    store = workshop.store
+class _WheelTrees:
+    """The trees of wheels that become layers: unpacked side by side, and compiled in one sandbox."""
+
+    def __init__(self, directory: Path, wheels: Sequence[Layer], workshop: Workshop) -> None:
+        self._directory, self._wheels, self._workshop = directory, wheels, workshop
+        # Kept apart from the trees, all of which the sandbox sees.
+        self._packed = directory.with_name("packed")
+
+    def unpack(self, layer: Layer) -> None:
+        step = _wheel_step(layer)
+        root = self._root(layer)
+        root.mkdir(parents=True)
+        path = self._workshop.locate(step.wheel)
+        unpack_wheel(path, root, prefix=step.prefix, interpreter=step.interpreter, python=_PYTHON)
+
+    def compile(self, unpacked: Sequence[Future[None]], record_of: Callable[[str], LayerRecord]) -> None:
+        for future in unpacked:
+            future.result()
+        steps = [_wheel_step(layer) for layer in self._wheels]
+        with spans.span("compile modules"):
+            compile_modules(
+                self._directory,
+                prefixes={step.prefix for step in steps},
+                interpreter=steps[0].interpreter,
+                sandbox=_sandbox(self._workshop, record_of("base")),
+                log=_log_of(self._wheels[0], self._workshop.store),
+            )
+
+    def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
+        compiled.result()
+        root = self._root(layer)
+        packed = self._packed / root.name
+        packed.mkdir(parents=True)
+        with _layer_task(layer, self._workshop) as task:
+            record = task.publish(root, scan(root), packed)
+        remove(root)
+        return record
+
+    def _root(self, layer: Layer) -> Path:
+        return self._directory / str(self._wheels.index(layer))
+
+
+def _wheel_step(layer: Layer) -> WheelStep:
+    if not isinstance(layer.step, WheelStep):
+        raise AssertionError(f"{layer.name} is not made of a wheel")
+    return layer.step
+
+
+@dataclass(slots=True)
+class _LayerTask:
+    """A layer that is being built, as progress shows it."""
+
+    layer: Layer
+    workshop: Workshop
+    detail: str = ""
+
+    def publish(self, tree: Path, entries: Tree, work: Path) -> LayerRecord:
+        """Pack a tree and move it into the store.
+
+        Parameters
+        ----------
+        work : Path
+            A directory for the packed file, on the store's file system.
+        """
+        layer, store, image = self.layer, self.workshop.store, work / "layer.squashfs"
+        with spans.span(f"layer {layer.name}: compress"):
+            whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
+            squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
+        with spans.span(f"layer {layer.name}: publish"):
+            record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+        if other is not None:
+            self.workshop.emit(
+                Warned(
+                    text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
+                    hint="the same key must give the same bytes: please report what differs",
+                )
+            )
+        self.detail = f"{record.size_bytes / 1e6:.0f} MB"
+        return record
+
+
+@contextmanager
+def _layer_task(layer: Layer, workshop: Workshop) -> Iterator[_LayerTask]:
+    task, started = f"layer:{layer.name}", clock.seconds()
     workshop.emit(TaskStarted(task=task, title=f"build layer {layer.name}"))
-    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.kind}.log"
-    log.unlink(missing_ok=True)
+    work = _LayerTask(layer, workshop)
     try:
-        with store.stage() as stage:
-            image = stage / "layer.squashfs"
-            if isinstance(layer.step, MergeStep):
-                with spans.span(f"layer {layer.name}: merge"):
-                    entries = _merge(layer, below, workshop, image, unpacked)
-            else:
-                with spans.span(f"layer {layer.name}: make"):
-                    tree, entries = _carry_out(layer, below, workshop, stage, log)
-                with spans.span(f"layer {layer.name}: compress"):
-                    squashfs.make(tree, image, pseudo=[squashfs.whiteout(path) for path in entries.whiteouts])
-            with spans.span(f"layer {layer.name}: publish"):
-                record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+        yield work
     except BaseException:
         workshop.emit(TaskFailed(task=task))
         raise
-    if other is not None:
-        workshop.emit(
-            Warned(
-                text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
-                hint="the same key must give the same bytes: please report what differs",
-            )
-        )
-    workshop.emit(
-        TaskDone(task=task, detail=f"{record.size_bytes / 1e6:.0f} MB", seconds=clock.seconds() - started)
-    )
-    return record
+    workshop.emit(TaskDone(task=task, detail=work.detail, seconds=clock.seconds() - started))
+
+
+def _log_of(layer: Layer, store: Store) -> Path:
+    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.kind}.log"
+    log.unlink(missing_ok=True)
+    return log
 
 
 def _carry_out(
@@ -251,7 +276,7 @@ def _carry_out(
     step = layer.step
     tree = stage / "root"
     if isinstance(step, BaseStep):
-        _debian_root(step, step.debs, workshop, tree, log)
+        _debian_root(step, workshop, tree, log)
         return tree, scan(tree)
     if isinstance(step, RootStep):
         roots.make_imported_root(
@@ -263,40 +288,27 @@ def _carry_out(
         )
         return tree, scan(tree)
     if isinstance(step, SystemStep):
-        _debian_root(step, (*step.base_debs, *step.debs), workshop, tree, log)
-        return tree, debian.subtract(tree, scan(tree), below["base"].tree)
+        base = below["base"]
+        blob = workshop.store.blob_path(base.blob)
+        _debian_root(step, workshop, tree, log, debian.Base.of(blob, base.tree))
+        return tree, debian.subtract(tree, scan(tree), base.tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
         write_files(step.files, step.links, tree)
         return tree, scan(tree)
+    if not isinstance(step, SourceStep):
+        raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
     plain = _sandbox(workshop, below["base"])
-    if isinstance(step, VenvStep):
-        python.make_venv(
-            step.prefix,
-            stage=stage,
-            sandbox=plain,
-            uv=workshop.uv,
-            log=log,
-            debian_python=step.debian_python,
-        )
-    elif isinstance(step, PrefixStep):
-        wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
-        tree = python.install_wheels(wheels, step.prefix, stage=stage, sandbox=plain, uv=workshop.uv, log=log)
-    elif isinstance(step, UnpackStep):
-        wheels = [(wheel, workshop.locate(wheel)) for wheel in step.wheels]
-        python2.unpack_wheels(wheels, step.prefix, stage=stage, sandbox=plain, log=log)
-    elif isinstance(step, SourceStep):
-        equipped = _sandbox(workshop, *(below[name] for name in layer.inputs))
-        tree = source.build_from_source(
-            step,
-            archive=workshop.locate(step.archive),
-            wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
-            stage=stage,
-            plain=plain,
-            equipped=equipped,
-            uv=workshop.uv,
-            log=log,
-        )
+    tree = source.build_from_source(
+        step,
+        archive=workshop.locate(step.archive),
+        wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
+        stage=stage,
+        plain=plain,
+        equipped=_sandbox(workshop, *(below[name] for name in layer.inputs)),
+        uv=workshop.uv,
+        log=log,
+    )
     return tree, scan(tree)
 
 
@@ -306,68 +318,46 @@ def _sandbox(workshop: Workshop, root: LayerRecord, *overlays: LayerRecord) -> S
 
 
 def _debian_root(
-    step: BaseStep | SystemStep, debs: tuple[InputFile, ...], workshop: Workshop, tree: Path, log: Path
+    step: BaseStep | SystemStep,
+    workshop: Workshop,
+    tree: Path,
+    log: Path,
+    base: debian.Base | None = None,
 ) -> None:
     debian.make_root(
-        {workshop.locate(deb): deb.sha256 for deb in debs},
+        {workshop.locate(deb): deb.sha256 for deb in step.debs},
         suite=step.suite,
         architecture=step.architecture,
         texts=step.texts,
         tree=tree,
         log=log,
+        base=base,
     )
 
 
-def _merge(
-    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, image: Path, unpacked: Unpacked
-) -> Tree:
-    inputs = [below[name] for name in layer.inputs]
-    with_root = layer.inputs[0] == "base"
-    blobs = [workshop.store.blob_path(record.blob) for record in inputs]
-    merge(blobs, image, with_root=with_root, unpacked=unpacked)
-    return stack([record.tree for record in inputs], with_root=with_root)
+def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
+    """See that each path has one owner.
 
+    `system` may differ from `base`. Of two wheels the later in the order of names wins, as with pip, and that
+    is a warning.
 
-def _tree_of(layer: Layer, plan: BuildPlan, store: Store) -> Tree | None:
-    """Return what a layer holds, where the store knows it or all that it would be merged from."""
-    record = store.get(layer.key)
-    if record is not None:
-        return record.tree
-    pieces = [store.get(plan.layer(name).key) for name in layer.inputs]
-    known = [piece.tree for piece in pieces if piece is not None]
-    if not isinstance(layer.step, MergeStep) or len(known) < len(pieces):
-        return None
-    return stack(known, with_root=False)
-
-
-def _tell_covered(plan: BuildPlan, workshop: Workshop) -> None:
-    """Warn where two small wheels hold a path differently: installers let one of them win without a word."""
-    records = {layer.name: workshop.store.get(layer.key) for layer in plan.layers if layer.is_piece}
-    trees = {name: record.tree for name, record in records.items() if record is not None}
-    for path, first, second in collisions(trees):
-        earlier, later = sorted((first.removeprefix(PIECE), second.removeprefix(PIECE)))
-        workshop.emit(Warned(text=f"{earlier} and {later} both bring `/{path}`: that of {later} is taken"))
-
-
-def _settle_ownership(plan: BuildPlan, store: Store) -> None:
-    """Refuse layers that hold the same path differently. Only `system` is stacked on `base`."""
-    trees: dict[str, Tree] = {}
-    for part in plan.parts():
-        members = {name: _tree_of(plan.layer(name), plan, store) for name in plan.members[part.name]}
-        found_whole = {name: tree for name, tree in members.items() if tree is not None}
-        if len(found_whole) < len(members):
-            whole = store.get(part.key)
-            found_whole = {} if whole is None else {part.name: whole.tree}
-        trees.update({name: tree.without_whiteouts() for name, tree in found_whole.items()})
-    stacked = {name for name in trees if "system" in plan.members.get(name, (name,))}
-    found = [
-        (path, first, second)
-        for path, first, second in collisions(trees)
-        if not (first == "base" and second in stacked)
-    ]
-    if found:
-        shown = "\n".join(f"  /{path}: {first} and {second}" for path, first, second in found[:10])
+    Raises
+    ------
+    BuildError
+        Other layers hold a path differently.
+    """
+    trees = {layer.name: finished(layer, store).tree.without_whiteouts() for layer in plan.image_layers}
+    conflicts = []
+    for path, lower, upper in collisions(trees):
+        if lower.startswith(_WHEEL) and upper.startswith(_WHEEL):
+            names = lower.removeprefix(_WHEEL), upper.removeprefix(_WHEEL)
+            text = f"{names[0]} and {names[1]} both bring `/{path}`: that of {names[1]} is taken"
+            emit(Warned(text=text))
+        elif (lower, upper) != ("base", "system"):
+            conflicts.append(f"  /{path}: {lower} and {upper}")
+    if conflicts:
+        shown = "\n".join(conflicts[:10])
         raise BuildError(
-            f"two layers hold the same paths, and differently ({len(found)} in all)\n{shown}",
-            hint="each path has one owner: drop one of the two, or mend the recipe's `owns`",
+            f"layers conflict in {counted(len(conflicts), 'file')}\n{shown}",
+            hint="each path has one owner: drop one of the two, or correct `owns` in the recipe",
         )

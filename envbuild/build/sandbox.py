@@ -10,9 +10,6 @@ from envbuild.errors import BuildError
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
 
-# The base's guard refuses to start it without its upper layers. A step wants the base alone.
-_NO_GUARD = Bind(source=Path("/dev/null"), target="/.singularity.d/env/00-guard.sh")
-
 FIXED_ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
@@ -70,7 +67,7 @@ class Sandbox:
         words = self.apptainer.command(
             self.root,
             argv,
-            binds=[_NO_GUARD, *binds],
+            binds=binds,
             env={**FIXED_ENVIRONMENT, **env},
             overlays=self.overlays,
             cwd="/",

@@ -18,18 +18,18 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion
 
-from envbuild.build.python import UV, install_wheels, installation, touch_place
 from envbuild.build.sandbox import Sandbox
+from envbuild.build.wheels import compile_modules, unpack_to, unpack_wheel
 from envbuild.errors import BuildError
 from envbuild.plan.model import InputFile, SourceStep
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
-from envbuild.system.files import sha256
 
 # Compilers write the place of the source into what they make: it is the same everywhere.
 _WORK = "/mnt/work"
 _SOURCE = f"{_WORK}/src"
 _IMPORTS = f"{_WORK}/site"
+_UV = "/mnt/uv"
 _TIMEOUT_S = 7200.0
 
 
@@ -72,7 +72,7 @@ def build_from_source(
     built = stage / "build"
     work = built / "work"
     for directory in (built, built / "archive", built / "patches", work, work / "src", work / "scratch"):
-        touch_place(directory)
+        _make_passable(directory)
     (built / "uv").touch()
     for patch in step.patches:
         (built / "patches" / patch.path).write_bytes(base64.b64decode(patch.content))
@@ -81,10 +81,11 @@ def build_from_source(
     shop.install(wheels)
     shop.patch()
     wheel = shop.build()
-    made = InputFile(name=wheel.name, sha256=sha256(wheel))
-    install = stage / "install"
-    touch_place(install)
-    return install_wheels([(made, wheel)], step.prefix, stage=install, sandbox=plain, uv=uv, log=log)
+    root = stage / "roots" / "0"
+    python = f"{step.prefix}/bin/python"
+    unpack_wheel(wheel, root, prefix=step.prefix, interpreter=step.interpreter, python=python)
+    compile_modules(root.parent, prefixes=[step.prefix], interpreter=step.interpreter, sandbox=plain, log=log)
+    return root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +122,11 @@ class _Shop:
         )
 
     def install(self, wheels: Sequence[tuple[InputFile, Path]]) -> None:
-        """Install what the build imports, beside the virtual environment."""
-        arguments, binds = installation(wheels, self.inputs)
-        self._run(
-            [UV, *arguments, "--python", f"{self.step.prefix}/bin/python", "--target", _IMPORTS],
-            binds=binds,
-            what="what the build imports could not be installed",
-        )
+        """Unpack what the build imports, beside the virtual environment."""
+        scheme = dict.fromkeys(("purelib", "platlib"), "/work/site")
+        scheme |= {"scripts": "/work/site/bin", "data": "/work/site", "headers": "/work/site/include"}
+        for _, path in wheels:
+            unpack_to(path, scheme, self.inputs, python=f"{self.step.prefix}/bin/python")
 
     def patch(self) -> None:
         """Apply the patches, which must fit exactly."""
@@ -144,7 +143,7 @@ class _Shop:
         """Call the source's own build; return the wheel that it made."""
         self._run(
             [
-                *(UV, "build", "--wheel", "--no-config", "--offline", "--no-index", "--no-build-isolation"),
+                *(_UV, "build", "--wheel", "--no-config", "--offline", "--no-index", "--no-build-isolation"),
                 *("--python", f"{self.step.prefix}/bin/python", "--out-dir", f"{_WORK}/wheel", _SOURCE),
             ],
             what=f"`{self.step.archive.name}` could not be built",
@@ -171,7 +170,7 @@ class _Shop:
             binds=[
                 Bind(source=self.inputs.absolute(), target="/mnt"),
                 Bind(source=(self.inputs / "work").absolute(), target=_WORK, writable=True),
-                Bind(source=self.uv.absolute(), target=UV),
+                Bind(source=self.uv.absolute(), target=_UV),
                 *binds,
             ],
             env=self._environment(),
@@ -204,3 +203,9 @@ def _is_of(wheel: str, archive: str) -> bool:
         return parse_wheel_filename(wheel)[:2] == parse_sdist_filename(archive)
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
         return False
+
+
+def _make_passable(directory: Path) -> None:
+    """Make a directory, if it is not there, that every user sees."""
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)

@@ -95,7 +95,7 @@ def prune(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take away what no image, thin installation, pin or build in progress needs."""
+    """Take away what no image, pin or build in progress needs."""
     from envbuild.workflows.cache import prune_cache, removed_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def prune(
 def pin(thing: ThingArgument, store: StoreOption = None) -> None:
     """Keep all that an image, a lock or a layer needs, until `unpin`.
 
-    What `build` makes and `module install --thin` uses is kept without, as long as it is there.
+    What `build` makes is kept without, as long as it is there.
     """
     from envbuild.workflows.cache_pin import pin_thing  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -13,20 +14,11 @@ from envbuild.cli.streams import put, say
 
 
 class Format(enum.Enum):
-    """Forms of an image beside the SIF in layers."""
+    """Forms of an image beside the SIF."""
 
     SQUASHFS = "squashfs"
     SHIFTER = "shifter"
-    SIF_FLAT = "sif-flat"
     OCI = "oci"
-    DEF = "def"
-
-
-class Compression(enum.Enum):
-    """What a squashfs is compressed by."""
-
-    GZIP = "gzip"
-    ZSTD = "zstd"
 
 
 def command(
@@ -38,24 +30,17 @@ def command(
             "-o", "--output", metavar="PATH", help="The file; for shifter a directory.", show_default=False
         ),
     ],
-    compression: Annotated[
-        Optional[Compression],  # noqa: UP045  # typer reads it at run time
-        typer.Option(
-            "--compression", help="Of the squashfs [gzip for shifter, else zstd].", show_default=False
-        ),
-    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write an image in another form: for Charliecloud, Shifter, sites without overlay, or to audit."""
+    """Write an image in another form: for Charliecloud and enroot, for Shifter, or for registries."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.export import export_one, to_json  # noqa: PLC0415
+    from envbuild.workflows.export import export_image  # noqa: PLC0415
     from envbuild.workflows.places import file_named  # noqa: PLC0415
 
     place = Path(output) if form is Format.SHIFTER else file_named(output)
     with listening(json=json) as emit:
-        written = export_one(
-            image, form.value, place, emit, compression=compression.value if compression else None
-        )
+        written = export_image(image, form.value, place, emit)
     if json:
-        put(to_json([written]))
-    say(written.to_text())
+        put(dumps(written.to_data(), indent=2))
+    files = ", ".join(str(path) for path in written.files)
+    say(f"{files}: written ({written.format}, {written.size_bytes / 1e6:.1f} MB, {written.identity[:19]})")

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import JsonOption, RecipesOption, SiteOption, SpecArgument, StoreOption
+from envbuild.cli.options import (
+    Compression,
+    CompressionOption,
+    JsonOption,
+    RecipesOption,
+    SiteOption,
+    SpecArgument,
+    StoreOption,
+)
 from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError, raise_all
 
@@ -26,9 +34,7 @@ def export(
         str,  # a path that is empty would become the working directory
         typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False),
     ],
-    flat: Annotated[
-        bool, typer.Option("--flat", help="The one layer of the flat image instead of the layered one's.")
-    ] = False,
+    compression: CompressionOption = Compression.ZSTD,
     store: StoreOption = None,
     recipes: RecipesOption = None,
     site: SiteOption = None,
@@ -47,7 +53,7 @@ def export(
         raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        moved = export_layers(spec, settings, to=Path(to), flat=flat)
+        moved = export_layers(spec, settings, to=Path(to), compression=compression.value)
     if json:
         put(json_text.dumps(moved.to_data()))
     say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")

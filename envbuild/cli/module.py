@@ -42,8 +42,8 @@ def _root(text: str) -> Path:
 def install(
     image: ImageArgument,
     root: RootOption,
-    thin: Annotated[
-        bool, typer.Option("--thin", help="Start from the store's layers instead of a copy.")
+    link: Annotated[
+        bool, typer.Option("--link", help="Refer to the image where it lies instead of copying it.")
     ] = False,
     default: Annotated[
         bool, typer.Option("--default", help="Make it the version that `module load NAME` takes.")
@@ -67,7 +67,7 @@ def install(
         installed = install_module(
             image,
             root=where,
-            thin=thin,
+            link=link,
             default=default,
             settings=settings,
             lend=lending(mpi, fabric),

@@ -23,6 +23,17 @@ class Mpi(enum.Enum):
     HOST = "host"
 
 
+class Compression(enum.Enum):
+    """What the file system of an image is compressed by."""
+
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+CompressionOption = Annotated[
+    Compression,
+    typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd."),
+]
 MpiOption = Annotated[
     Mpi, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
 ]

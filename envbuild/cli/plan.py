@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json as json_text
-from typing import Annotated
-
-import typer
 
 from envbuild.cli.options import (
+    Compression,
+    CompressionOption,
     JsonOption,
     OfflineOption,
     RecipesOption,
@@ -20,7 +19,7 @@ from envbuild.cli.streams import put, say
 
 def command(
     spec: SpecArgument,
-    flat: Annotated[bool, typer.Option("--flat", help="Plan one partition instead of layers.")] = False,
+    compression: CompressionOption = Compression.ZSTD,
     offline: OfflineOption = False,
     store: StoreOption = None,
     recipes: RecipesOption = None,
@@ -34,7 +33,7 @@ def command(
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        shown = show_plan(spec, settings, flat=flat, offline=offline)
+        shown = show_plan(spec, settings, compression=compression.value, offline=offline)
     if json:
         put(json_text.dumps(shown.to_data(), indent=2))
         return
@@ -43,4 +42,4 @@ def command(
     width = max(len(row.name) for row in shown.rows)
     for row in shown.rows:
         put(f"{row.state:<8} {row.name:<{width}}  {row.key[7:19]}  {row.reason}".rstrip())
-    say(f"root: {shown.root}; overlays: {', '.join(shown.overlays) or 'none'}")
+    say(f"image: {len(shown.image)} layers, {shown.image[0]} at the bottom")

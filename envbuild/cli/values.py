@@ -50,13 +50,6 @@ def modules(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, module_names(Path(root))) if root else []
 
 
-def outputs(incomplete: str) -> list[str]:
-    """Return formats that begin so; where there are none, the shell completes files."""
-    from envbuild.cli.export import Format  # noqa: PLC0415  # it imports the options, and they this
-
-    return _beginning(incomplete, [*(f"{form.value}:" for form in Format), "sif:"])
-
-
 def _recipes(ctx: typer.Context, kind: str = "") -> list[str]:
     from envbuild.workflows.names import recipe_names  # noqa: PLC0415  # start-up time
 

@@ -69,9 +69,7 @@ class ReadFacts:
     gpu_code: Mapping[str, FrameworkCode] = field(default_factory=dict)
 
 
-def facts_of_image(
-    lock: Locked, read: ReadFacts, *, layered: bool, variables: Mapping[str, str] | None = None
-) -> Facts:
+def facts_of_image(lock: Locked, read: ReadFacts, *, variables: Mapping[str, str] | None = None) -> Facts:
     """Return what is known of an image whose programs run on its own MPI.
 
     Parameters
@@ -80,8 +78,6 @@ def facts_of_image(
         The one that it carries.
     read : ReadFacts
         What its files tell; it comes before the lock.
-    layered : bool
-        Whether it needs overlays to start.
     variables : mapping of str to str, optional
         Its environment.
     """
@@ -96,7 +92,6 @@ def facts_of_image(
         "glibc.needed": read.glibc_needed,
         "libstdcxx.needed": read.libstdcxx_needed,
         "libstdcxx.image": read.libstdcxx_image,
-        "runtime.layered": layered,
     }
     locked = facts_of_lock(lock)
     origins = dict.fromkeys(values, IMAGE)

@@ -41,7 +41,6 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "fabric.ucx_takes_tcp": ("fabric", "environment"),
     "runtime.name": ("runtimes",),
     "runtime.version": ("runtimes",),
-    "runtime.overlay": ("runtimes",),
     "runtime.user_namespaces": ("runtimes",),
     "runtime.setuid": ("runtimes",),
 }
@@ -205,7 +204,6 @@ def _of_runtime(runtimes: tuple[SiteRuntime, ...]) -> dict[str, Any]:
     return {
         "runtime.name": used.name,
         "runtime.version": used.version,
-        "runtime.overlay": used.overlay,
         "runtime.user_namespaces": used.user_namespaces,
         "runtime.setuid": used.setuid,
     }

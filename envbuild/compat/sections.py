@@ -294,20 +294,16 @@ class RuntimeFacts(Model):
 
     Attributes
     ----------
-    overlay, user_namespaces : bool or None
-        Whether it allows them.
+    user_namespaces : bool or None
+        Whether users may make user namespaces.
     setuid : bool or None
         Whether it is installed set-user-id, so that it starts images without user namespaces.
-    layered : bool or None
-        Whether the image is layered, and so needs an overlay.
     library_path : str or None
         ``LD_LIBRARY_PATH`` that a user sets in the container; empty where it is not set.
     """
 
     name: str | None = None
     version: str | None = None
-    overlay: bool | None = None
     user_namespaces: bool | None = None
     setuid: bool | None = None
-    layered: bool | None = None
     library_path: str | None = None

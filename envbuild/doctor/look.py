@@ -16,7 +16,7 @@ from pathlib import Path
 
 from envbuild.doctor.model import Directory, Machine, Runtime
 from envbuild.errors import EnvbuildError, MachineError
-from envbuild.system import apptainer, clock, host, process, tools
+from envbuild.system import apptainer, clock, host, process, squashfs, tools
 from envbuild.system.apptainer_conf import configuration
 from envbuild.system.exposure import is_open_to_all
 from envbuild.system.files import is_shared
@@ -68,6 +68,7 @@ def look(*, store: Path, named: Path | None, survey: Survey | None = None) -> Ma
         kernel=_kernel(machine.text("/proc/sys/kernel/osrelease")),
         programs=programs,
         broken=broken,
+        mksquashfs=squashfs.release(machine.says(programs["mksquashfs"] or None, "-version")),
         runtime=runtime,
         store=directory(store, machine),
         temporary=directory(_temporary(machine.variables), machine),
@@ -121,11 +122,17 @@ def directory(path: Path, machine: Survey) -> Directory:
 
 
 def _runtime(named: Path | None, machine: Survey) -> Runtime:
-    path = str(named or machine.variables.get("ENVBUILD_APPTAINER") or machine.program("apptainer") or "")
+    path = str(
+        named
+        or machine.variables.get("ENVBUILD_APPTAINER")
+        or machine.program("apptainer")
+        or machine.program("singularity")
+        or ""
+    )
     try:
         found = apptainer.find(named)
     except apptainer.OldApptainerError as error:
-        return Runtime(path=path, version=error.version, too_old=True)
+        return Runtime(path=path, version=error.version, oldest=error.oldest)
     except MachineError:
         return Runtime(path=path)
     except EnvbuildError:

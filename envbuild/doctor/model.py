@@ -67,8 +67,8 @@ class Runtime:
         The command; empty where there is none.
     version : str
         What it says of itself; empty where it is no Apptainer.
-    too_old : bool
-        Whether that is older than what images need.
+    oldest : str
+        The release that is needed, if it is older.
     setuid : bool
         Whether it has a starter that root's powers stand behind.
     overlay : str
@@ -77,7 +77,7 @@ class Runtime:
 
     path: str = ""
     version: str = ""
-    too_old: bool = False
+    oldest: str = ""
     setuid: bool = False
     overlay: str = ""
 
@@ -100,6 +100,8 @@ class Machine:
         Program → its path; empty where it is not here, or cannot be started.
     broken : mapping of str to str
         Program that is here and cannot be started → its path.
+    mksquashfs : tuple of int
+        Release of mksquashfs; empty if it is not known.
     user_namespaces : bool
         Whether this user may make one.
     subordinate_ids : int
@@ -145,6 +147,7 @@ class Machine:
     kernel: tuple[int, ...] = (6, 1)
     programs: Mapping[str, str]
     broken: Mapping[str, str] = field(default_factory=dict)
+    mksquashfs: tuple[int, ...] = ()
     runtime: Runtime
     store: Directory
     temporary: Directory

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from envbuild.doctor import places
 from envbuild.doctor.model import Finding, Machine, Weight, yours
+from envbuild.system.squashfs import corrupts
 
 SUBORDINATE_IDS = 65_536
 # Unprivileged overlayfs came with it (kernel 5.11); before, fuse-overlayfs does the work.
@@ -32,7 +33,7 @@ _PROGRAMS: dict[str, tuple[str, tuple[str, ...], str]] = {
         (*_LOCK, "export"),
         "every layer is a squashfs, and a lock names the tool",
     ),
-    "unsquashfs": ("squashfs-tools", (*MAKE, "export"), "layers are merged and exported with it"),
+    "unsquashfs": ("squashfs-tools", (*MAKE, "export"), "bases are unpacked and images exported with it"),
     "mmdebstrap": (
         "mmdebstrap",
         _LOCK,
@@ -75,24 +76,24 @@ def _runtime(machine: Machine) -> Iterator[Finding]:
     runtime = machine.runtime
     why = "images are built in it, tested in it and started by it"
     verbs = (*MAKE, *RUN)
-    mend = f"install Apptainer 1.3 or newer{_setup(machine)}, or name one with --apptainer PATH"
+    mend = f"install Apptainer 1.1 or newer{_setup(machine)}, or name one with --apptainer PATH"
     if not runtime.path:
         yield _finding("apptainer.missing", "blocks", verbs, "there is no Apptainer", why, mend, machine)
     elif not runtime.version:
-        problem = f"`{runtime.path}` is no Apptainer that starts"
+        problem = f"`{runtime.path}` is not an Apptainer or SingularityCE that starts"
         yield _finding("apptainer.broken", "blocks", verbs, problem, why, mend, machine)
-    elif runtime.too_old:
-        problem = f"Apptainer {runtime.version} at `{runtime.path}` is older than 1.3"
+    elif runtime.oldest:
+        problem = f"`{runtime.path}` is version {runtime.version}: {runtime.oldest} or newer is needed"
         yield _finding("apptainer.too-old", "blocks", verbs, problem, why, mend, machine)
     if runtime.overlay == "no":
         yield Finding(
             id="apptainer.no-overlay",
             weight="hampers",
-            verbs=RUN,
+            verbs=MAKE,
             problem="`enable overlay = no` in the settings of Apptainer",
-            why="a layered image ends at its start; a flat one works",
-            mend="`envbuild build SPEC --flat -o IMAGE.sif`; or an administrator sets `enable overlay = try`",
-            by="you",
+            why="what is built from source, such as Horovod, needs its toolchain over the base; images start",
+            mend="`enable overlay = try` in apptainer.conf",
+            by=_ADMINISTRATOR,
         )
 
 
@@ -100,6 +101,12 @@ def _programs(machine: Machine) -> Iterator[Finding]:
     for name, (package, verbs, why) in _PROGRAMS.items():
         if not machine.programs.get(name):
             yield _program(name, verbs, why, f"install {package}", machine)
+    if corrupts(machine.mksquashfs):
+        release = ".".join(map(str, machine.mksquashfs))
+        problem = f"squashfs-tools {release} corrupts sparse files"
+        mend = "install squashfs-tools 4.7.6 or newer, or 4.6"
+        why = "every layer is packed by mksquashfs"
+        yield _finding("program.mksquashfs-corrupts", "blocks", MAKE, problem, why, mend, machine)
     if not machine.programs.get("uv"):
         path = machine.broken.get("uv")
         again = " --force-reinstall" if path else ""
@@ -181,9 +188,9 @@ def _fuse(machine: Machine) -> Iterator[Finding]:
     if machine.kernel < _OVERLAY_KERNEL and not machine.programs.get("fuse-overlayfs"):
         told = ".".join(map(str, machine.kernel))
         problem = f"there is no fuse-overlayfs, and kernel {told} has no overlay for users"
-        mend = f"install fuse-overlayfs{_setup(machine)}; flat images (`build --flat`) do without"
-        why = "layers lie over one another by it"
-        yield _finding("program.fuse-overlayfs", "blocks", verbs, problem, why, mend, machine)
+        mend = f"install fuse-overlayfs{_setup(machine)}"
+        why = "what is built from source, such as Horovod, has its toolchain over the base"
+        yield _finding("program.fuse-overlayfs", "hampers", MAKE, problem, why, mend, machine)
 
 
 def _surroundings(machine: Machine) -> Iterator[Finding]:

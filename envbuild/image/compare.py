@@ -1,4 +1,4 @@
-"""In what two images differ: objects of the SIF, and paths of its file systems.
+"""In what two images differ: objects of the SIF, and paths of its file system.
 
 Nothing is unpacked or mounted; both images are read as a stranger's are.
 """
@@ -39,8 +39,8 @@ class Difference:
 
     Attributes
     ----------
-    part : int
-        Index of the file system, the root's is 0; -1 for the SIF around them.
+    inside : bool
+        Whether it is in the file system; else it is in the SIF around it.
     path : str
         In the image; for the SIF the name of an object, or ``header``, ``table`` or ``padding``.
     kind : str
@@ -51,7 +51,7 @@ class Difference:
         The two values, or where they part.
     """
 
-    part: int
+    inside: bool
     path: str
     kind: str
     detail: str = ""
@@ -77,7 +77,7 @@ class Comparison:
 
 
 # All that the descriptors name is the same, and so are they.
-_BETWEEN = Difference(part=-1, path="padding", kind="content", detail="between or behind the objects")
+_BETWEEN = Difference(inside=False, path="padding", kind="content", detail="between or behind the objects")
 
 
 def compare_images(first: Path, second: Path) -> Comparison:
@@ -99,11 +99,9 @@ def compare_images(first: Path, second: Path) -> Comparison:
             found = list(_frames(left, one, two, signed=bool(added)))
         else:
             found = list(_objects(left, right, one, two))
-            others = {other.number: other for other in right.partitions}
-            for index, mine in enumerate(left.partitions):
-                other = others.get(mine.number)
-                if other and _same(one, two, mine.offset, other.offset, mine.size, other.size) >= 0:
-                    found += _file_systems(index, one, two, mine, other, first)
+            mine, other = left.root, right.root
+            if mine and other and _same(one, two, mine.offset, other.offset, mine.size, other.size) >= 0:
+                found += _file_systems(one, two, mine, other, first)
             if not found:
                 found = list(_frames(left, one, two, signed=bool(added))) or [_BETWEEN]
     return Comparison(identical=False, added=added, differences=tuple(found))
@@ -160,25 +158,25 @@ def _first_difference(first: Squashfs, second: Squashfs, mine: Entry, other: Ent
 
 
 def _file_systems(
-    index: int, one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
+    one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
 ) -> list[Difference]:
     try:
         found = [
-            Difference(part=index, path=place, kind=kind, detail=detail)
+            Difference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(
                 Squashfs(one, mine.offset, mine.size), Squashfs(two, other.offset, other.size)
             )
         ]
     except ValueError as error:
         raise RequestError(
-            f"a file system of `{path.name}` differs, and cannot be read: {error}",
+            f"the file system of `{path.name}` differs, and cannot be read: {error}",
             at=Location(path=path),
             hint="it is damaged: copy it again from where it came",
         ) from error
     if found:
         return found
     detail = _packing(one, two, mine.offset, other.offset)
-    return [Difference(part=index, path="/", kind="packing", detail=detail)]
+    return [Difference(inside=True, path="/", kind="packing", detail=detail)]
 
 
 def _packing(one: BinaryIO, two: BinaryIO, at: int, other_at: int) -> str:
@@ -202,14 +200,14 @@ def _objects(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Ite
         if mine is not None and mine.kind in _ADDED:
             continue
         if mine is None or other is None:
-            yield Difference(part=-1, path=title, kind="missing" if other is None else "extra")
+            yield Difference(inside=False, path=title, kind="missing" if other is None else "extra")
             continue
         if mine.kind == Kind.PARTITION:
             continue
         at = _same(one, two, mine.offset, other.offset, mine.size, other.size)
         if at >= 0:
             detail = f"from byte {at} of {mine.size}, {other.size}"
-            yield Difference(part=-1, path=title, kind="content", detail=detail)
+            yield Difference(inside=False, path=title, kind="content", detail=detail)
 
 
 def _title(thing: Descriptor) -> str:
@@ -240,7 +238,7 @@ def _frames(left: SifFile, one: BinaryIO, two: BinaryIO, *, signed: bool) -> Ite
             at = begin + _parting(mine[begin:end], other[begin:end])
             number = (begin - DESCRIPTORS_OFFSET) // DESCRIPTOR_BYTES + 1
             of = f", in the descriptor of {titles.get(number, 'nothing')}" if name == "table" else ""
-            yield Difference(part=-1, path=name, kind="content", detail=f"byte {at}{of}")
+            yield Difference(inside=False, path=name, kind="content", detail=f"byte {at}{of}")
 
 
 def _same(one: BinaryIO, two: BinaryIO, at: int, other_at: int, size: int, other_size: int) -> int:

@@ -1,106 +1,129 @@
-"""Compose: finished layers put side by side become an image."""
+"""Compose: finished layers become an image."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.image.contents import file_systems, unreadable_layer
-from envbuild.image.half import Half
-from envbuild.image.model import Manifest, Part
+from envbuild.errors import Location, RequestError
+from envbuild.image.contents import AGAIN, layer_file_systems
+from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import looks_like_sif, read_data, read_manifest, read_sif
-from envbuild.image.sifwriter import LOCK, PLAN, SBOM, DataObject, write_sif
+from envbuild.image.sif import looks_like_sif, read_data
+from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.splice import Splice, digest_of_tables, splice
 from envbuild.image.squashfs import Squashfs
 from envbuild.lock.model import Lock
-from envbuild.lock.text import load
+from envbuild.lock.text import dump
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedLayer:
+    """A layer that an image is composed of.
+
+    Attributes
+    ----------
+    blob : Path
+        Its squashfs.
+    digest, data, tables : str
+        ``sha256:…`` of the squashfs, of its data, and of its superblock and tables.
+    """
+
+    name: str
+    blob: Path
+    digest: str
+    data: str
+    tables: str
 
 
 def compose(
     path: Path,
-    manifest: Manifest,
-    parts: Sequence[tuple[Part, Path]],
+    layers: Sequence[FinishedLayer],
     *,
-    lock: str,
+    manifest_of: Callable[[FileSystem], Manifest],
+    lock: Lock,
     plan: str,
-    bill: bytes,
     advanced: Callable[[int], None],
-    half: Half | None = None,
-) -> None:
-    """Write an image: whole, or not at all.
+) -> Manifest:
+    """Write an image: whole, or not at all; return its manifest.
 
     Parameters
     ----------
-    parts : sequence of (Part, Path)
-        Each partition and the squashfs that it is copied from, the root first.
-    lock, plan : str
-        Canonical texts that travel in the image.
-    bill : bytes
-        What `bill_of` returned of them.
+    layers : sequence of FinishedLayer
+        From bottom to top.
+    manifest_of : callable
+        Returns the manifest for a file system.
+    plan : str
+        Canonical text that travels in the image.
     advanced : callable
         Called with the number of bytes each time that so many were copied.
-    half : Half, optional
-        As in `write_sif`.
-    """
-    data = (
-        DataObject(name=LOCK, content=lock.encode()),
-        DataObject(name=PLAN, content=plan.encode(), kind="json"),
-        DataObject(name=SBOM, content=bill, kind="sbom"),
-    )
-    write_sif(
-        path,
-        architecture=manifest.architecture,
-        manifest=manifest,
-        parts=parts,
-        data=data,
-        advanced=advanced,
-        half=half,
-    )
-
-
-def bill_of(lock: Lock, blobs: Sequence[Path]) -> bytes:
-    """Return the bill of materials of an image that is put together from squashfs files, the root first.
 
     Raises
     ------
+    RequestError
+        The image cannot be written at its place.
     MachineError
-        One cannot be read, or is damaged.
+        A layer cannot be read or is damaged, or the disk is full or fails.
     """
-    try:
-        with contextlib.ExitStack() as stack:
-            files = [(stack.enter_context(blob.open("rb")), blob.stat().st_size) for blob in blobs]
-            return sbom(lock, read_packages([Squashfs(file, 0, size) for file, size in files]))
-    except (OSError, ValueError) as error:
-        raise unreadable_layer(error) from error
+    with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
+        _check_tables(layers, inputs)
+        spliced = splice(inputs)
+        bill = sbom(lock, read_packages(list(inputs.values())))
+        manifest = manifest_of(_described(spliced, layers))
+        data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
+        write_sif(path, manifest, spliced, data, advanced=advanced)
+    return manifest
+
+
+def _check_tables(layers: Sequence[FinishedLayer], inputs: Mapping[str, Squashfs]) -> None:
+    """See that layers have the tables that they were published with.
+
+    Wrong data of a layer shows in the image, under the layer's name. Wrong tables would give a wrong tree.
+    """
+    for layer in layers:
+        superblock, tables = inputs[layer.name].raw_tables()
+        if digest_of_tables(superblock, tables) != layer.tables:
+            raise ValueError(f"{layer.name} has other tables than it was published with")
+
+
+def _described(spliced: Splice, layers: Sequence[FinishedLayer]) -> FileSystem:
+    return FileSystem(
+        size_bytes=spliced.size_bytes,
+        layers=tuple(
+            ImageLayer(
+                name=layer.name,
+                digest=layer.digest,
+                offset=area.offset,
+                size_bytes=area.size,
+                data=layer.data,
+            )
+            for layer, area in zip(layers, spliced.areas, strict=True)
+        ),
+        tables_offset=spliced.tables_offset,
+        tables=spliced.tables_digest,
+    )
 
 
 def bill_of_image(image: Path) -> bytes:
-    """Return the bill of materials of an image: the one that it carries, or the same one made anew.
+    """Return the bill of materials that an image carries.
 
     Raises
     ------
     RequestError
         It is no image of ours, or damaged.
     """
-    if read_sif(image).find(SBOM) is not None:
-        bill = read_data(image, SBOM)
-        try:
-            json.loads(bill)
-        except (ValueError, RecursionError) as error:
-            raise RequestError(
-                f"the bill of materials in `{image.name}` is damaged",
-                at=Location(path=image),
-                hint="build the image anew from its spec, or take it from where it is whole",
-            ) from error
-        return bill
-    lock = load(read_data(image, LOCK), image)
-    with file_systems(image) as layers:
-        return sbom(lock, read_packages(layers))
+    bill = read_data(image, SBOM)
+    try:
+        json.loads(bill)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"the bill of materials in `{image.name}` is damaged", at=Location(path=image), hint=AGAIN
+        ) from error
+    return bill
 
 
 def check_target(
@@ -146,11 +169,3 @@ def check_target(
         replaced = any(other.exists() and path.samefile(other) for other in keep)
         if replaced or not path.is_file() or not is_one(path):
             raise RequestError(f"`{path}` is there already and is no {what}: it is left alone", hint=hint)
-
-
-def is_image(path: Path, manifest: Manifest) -> bool:
-    """Return whether a file is already this image, as far as its own story tells."""
-    try:
-        return path.is_file() and read_manifest(path) == manifest and read_sif(path).find(SBOM) is not None
-    except EnvbuildError:
-        return False

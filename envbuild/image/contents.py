@@ -1,58 +1,81 @@
-"""What processes of an image see, read from its file systems without mounting them."""
+"""The file system of an image, read without mounting it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.image.sif import read_sif
 from envbuild.image.squashfs import Entry, Squashfs
 
-AGAIN = "build the image again, or copy it again from where it came"
+AGAIN = "build it again, or copy it again from where it came"
 """What to do with an image that was changed or damaged."""
 
 
 @contextlib.contextmanager
-def file_systems(image: Path) -> Iterator[list[Squashfs]]:
-    """Give the file systems of an image, the root first, as long as the block lasts.
+def file_system(image: Path) -> Iterator[Squashfs]:
+    """Open the file system of an image for the block.
 
     Raises
     ------
     RequestError
-        It is no image, cannot be read, or a file system of it turns out to be damaged in the block.
+        It is not an image, cannot be read, or its file system turns out to be damaged in the block.
     """
-    partitions = read_sif(image).partitions
+    root = read_sif(image).root
+    if root is None:
+        raise RequestError(f"`{image.name}` holds no file system", at=Location(path=image), hint=AGAIN)
     try:
-        file = image.open("rb")
-    except OSError as error:
+        with image.open("rb") as file:
+            yield Squashfs(file, root.offset, root.size)
+    except (OSError, ValueError) as error:
         raise unreadable(image, error) from error
-    with file:
-        try:
-            yield [Squashfs(file, part.offset, part.size) for part in partitions]
-        except ValueError as error:
-            raise unreadable(image, error) from error
+
+
+@contextlib.contextmanager
+def layer_file_systems(blobs: Mapping[str, Path]) -> Iterator[dict[str, Squashfs]]:
+    """Open the squashfs files of layers for the block.
+
+    Parameters
+    ----------
+    blobs : mapping of str to Path
+        Name of the layer → its squashfs.
+
+    Raises
+    ------
+    MachineError
+        One cannot be read, or turns out to be damaged in the block.
+    """
+    try:
+        with contextlib.ExitStack() as files:
+            yield {
+                name: Squashfs(files.enter_context(blob.open("rb")), 0, blob.stat().st_size)
+                for name, blob in blobs.items()
+            }
+    except (OSError, ValueError) as error:
+        raise unreadable_layer(error) from error
 
 
 def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
-    """Return what to tell of an image that cannot be read, or a file system of which is damaged."""
+    """Return the error for an image that cannot be read, or whose file system is damaged."""
     if isinstance(error, OSError):
         return RequestError(
             f"`{image}` cannot be read: {error.strerror}",
             hint="see that the file is there, and may be read by you",
         )
     return RequestError(
-        f"a file system of `{image.name}` cannot be read: {error}",
+        f"the file system of `{image.name}` cannot be read: {error}",
         at=Location(path=image),
         hint=AGAIN,
     )
 
 
 def unreadable_layer(error: OSError | ValueError) -> MachineError:
-    """Return what to tell where a layer of the store cannot be read, or is damaged."""
+    """Return the error for a layer of the store that cannot be read, or is damaged."""
     return MachineError(
-        f"a layer cannot be read: {error}", hint="`envbuild cache verify` finds what is damaged"
+        f"a layer cannot be read: {error}",
+        hint="`envbuild cache verify --repair` removes what is damaged; then build it again",
     )
 
 
@@ -62,31 +85,7 @@ def image_entries(image: Path) -> dict[str, Entry]:
     Raises
     ------
     RequestError
-        As `file_systems`.
+        As `file_system`.
     """
-    with file_systems(image) as layers:
-        return stacked([layer.walk() for layer in layers])
-
-
-def stacked(layers: Sequence[Iterable[Entry]]) -> dict[str, Entry]:
-    """Return what layers show over one another, as overlayfs has it. Pure.
-
-    Parameters
-    ----------
-    layers : sequence of iterable of Entry
-        From bottom to top; in each a directory before what it holds.
-    """
-    shown: dict[str, Entry] = {}
-    for layer in layers:
-        for entry in layer:
-            lower = shown.get(entry.path)
-            merges = entry.kind == "directory" and not entry.opaque
-            if lower is not None and lower.kind == "directory" and not merges:
-                below = f"{entry.path.rstrip('/')}/"
-                for path in [path for path in shown if path.startswith(below) and path != entry.path]:
-                    del shown[path]
-            if entry.kind == "whiteout":
-                shown.pop(entry.path, None)
-            else:
-                shown[entry.path] = entry
-    return shown
+    with file_system(image) as squashfs:
+        return {entry.path: entry for entry in squashfs.walk()}

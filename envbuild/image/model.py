@@ -8,36 +8,58 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 # Raised whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT = 4
+MANIFEST_FORMAT = 5
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
 JUDGE = f"{STORY}/judge.py"
 JOBS = f"{STORY}/jobs"
-MARKER = f"{STORY}/complete"
 MANIFEST_PATH = f"{STORY}/manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One file system of an image.
+class ImageLayer:
+    """The data of a layer in an image.
 
     Attributes
     ----------
-    role : str
-        ``root`` or ``overlay``; overlays are mounted in order, the last on top.
-    layers : tuple of str
-        Names of the layers that it holds.
+    name : str
+        Of the layer.
     digest : str
-        ``sha256:…`` of the squashfs.
-    size_bytes : int
-        Length of the squashfs.
+        ``sha256:…`` of the layer's own squashfs, by which the store knows it.
+    offset, size_bytes : int
+        Where its data begin in the file system of the image, and their length.
+    data : str
+        ``sha256:…`` of its data.
     """
 
-    role: Literal["root", "overlay"]
-    layers: tuple[str, ...]
+    name: str
     digest: str
+    offset: int
     size_bytes: int
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """The file system of an image.
+
+    Attributes
+    ----------
+    size_bytes : int
+        Its length.
+    layers : tuple of ImageLayer
+        From bottom to top, in which order their data lie.
+    tables_offset : int
+        Where its tables begin, in bytes; they end with the file system.
+    tables : str
+        ``sha256:…`` of its superblock and its tables.
+    """
+
+    size_bytes: int
+    layers: tuple[ImageLayer, ...]
+    tables_offset: int
+    tables: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +113,8 @@ class Manifest:
     ----------
     architecture : str
         In Debian's words (``amd64``).
-    form : str
-        ``layered`` or ``flat``.
-    parts : tuple of Part
-        The root first, then overlays from bottom to top. Empty in the copy
-        that lies inside the top layer, which cannot know its own digest.
+    file_system : FileSystem or None
+        None in the copy that lies inside the image, which cannot know its own digest.
     recipes : dict of str to str
         Recipe name → version.
     mpi : str
@@ -118,8 +137,7 @@ class Manifest:
     version: str
     summary: str
     architecture: str
-    form: Literal["layered", "flat"]
-    parts: tuple[Part, ...]
+    file_system: FileSystem | None
     environment: tuple[Variable, ...]
     base: str
     glibc: str
@@ -158,11 +176,15 @@ class Manifest:
         """
         data = json.loads(text)
         found = data.get("format") if isinstance(data, dict) else None
+        if isinstance(found, int) and found < MANIFEST_FORMAT:
+            raise ValueError("an earlier version of envbuild made the image")
         if found != MANIFEST_FORMAT:
-            told = f"format {found}" if isinstance(found, int) else "no format"
-            raise ValueError(f"its manifest has {told}, this version of envbuild reads {MANIFEST_FORMAT}")
+            what = f"format {found}" if isinstance(found, int) else "no format"
+            raise ValueError(f"its manifest has {what}, this version of envbuild reads {MANIFEST_FORMAT}")
         try:
-            data["parts"] = tuple(Part(**{**part, "layers": tuple(part["layers"])}) for part in data["parts"])
+            if (system := data["file_system"]) is not None:
+                layers = tuple(ImageLayer(**layer) for layer in system["layers"])
+                data["file_system"] = FileSystem(**{**system, "layers": layers})
             data["environment"] = tuple(Variable(**variable) for variable in data["environment"])
             data["jobs"] = tuple(_job(job) for job in data["jobs"])
             for name in ("imports", "lacks", "commands", "conflicts"):

@@ -1,4 +1,6 @@
-"""An image as an OCI archive: one gzip layer for each of its file systems, the same bytes for the same image.
+"""An image as an OCI archive: a gzip layer for the base and for each large package, and one for the rest.
+
+The same image gives the same bytes; images that share a base or a package share its OCI layer in a registry.
 
 Source: OCI image specification 1.1 (layer.md, config.md, image-layout.md). gzip, because Shifter's
 gateway and older registries read no other compression.
@@ -11,8 +13,9 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.errors import BuildError
@@ -28,10 +31,27 @@ _EPOCH = "1970-01-01T00:00:00Z"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-_WHITEOUT = ".wh."
-_OPAQUE = ".wh..wh..opq"
 # Higher levels take several times as long for a few per cent.
 _LEVEL = 6
+# Packages of this size have an OCI layer to themselves, as far as runtimes mount so many (Docker: 127).
+_LARGE_BYTES = 20_000_000
+_MOST_LAYERS = 60
+_BELOW = ("base", "system")
+
+
+@dataclass(slots=True)
+class _Group:
+    """Entries that make an OCI layer, by path, each after the directories that it lies in."""
+
+    name: str
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def add(self, entry: Entry, directories: Mapping[str, Entry]) -> None:
+        parts = entry.path.split("/")
+        for count in range(2, len(parts)):
+            above = "/".join(parts[:count])
+            self.entries.setdefault(above, directories[above])
+        self.entries[entry.path] = entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +74,7 @@ class _Layer:
 def write_archive(
     out: Path,
     manifest: Manifest,
-    layers: Sequence[Squashfs],
+    content: Squashfs,
     *,
     work: Path,
     advanced: Callable[[int], None] = lambda _: None,
@@ -63,8 +83,8 @@ def write_archive(
 
     Parameters
     ----------
-    layers : sequence of Squashfs
-        From bottom to top.
+    content : Squashfs
+        The file system of the image.
     work : Path
         An empty directory with space for the compressed layers.
     advanced : callable
@@ -73,13 +93,17 @@ def write_archive(
     Raises
     ------
     BuildError
-        A layer holds a device, a socket or a named pipe.
+        It holds a device, a socket or a named pipe.
     ValueError
-        A layer is damaged.
+        It is damaged.
     """
-    made = [_write_layer(layer, work / f"{at}.tar.gz", advanced) for at, layer in enumerate(layers)]
+    groups = _groups(content, manifest)
+    made = [
+        _write_layer(content, group.entries, work / f"{at}.tar.gz", advanced)
+        for at, group in enumerate(groups)
+    ]
     blobs: dict[str, bytes] = {}
-    config = _blob(blobs, _CONFIG, _config(manifest, made))
+    config = _blob(blobs, _CONFIG, _config(manifest, groups, made))
     document = {
         "schemaVersion": 2,
         "mediaType": _MANIFEST,
@@ -103,8 +127,8 @@ def write_archive(
             member = _member(directory, 0, mode=0o755)
             member.type = tarfile.DIRTYPE
             archive.addfile(member)
-        for digest, content in sorted(blobs.items()):
-            _add(archive, _place(digest), content)
+        for digest, blob in sorted(blobs.items()):
+            _add(archive, _place(digest), blob)
         for layer in {layer.digest: layer for layer in made}.values():
             with layer.file.open("rb") as file:
                 member = _member(_place(layer.digest), layer.file.stat().st_size)
@@ -112,7 +136,36 @@ def write_archive(
     return str(found["digest"])
 
 
-def _config(manifest: Manifest, layers: Sequence[_Layer]) -> dict[str, object]:
+def _groups(content: Squashfs, manifest: Manifest) -> list[_Group]:
+    """Divide the entries of an image among OCI layers, by where their data lie.
+
+    What has no data (links, directories, empty files) is small, and goes with the rest; each layer has the
+    directories of its files.
+    """
+    system = manifest.file_system
+    layers = system.layers if system is not None else ()
+    large = sorted(
+        (layer for layer in layers if layer.size_bytes >= _LARGE_BYTES), key=lambda layer: -layer.size_bytes
+    )
+    own = {layer.name for layer in large[:_MOST_LAYERS]} - set(_BELOW)
+    groups = {"base": _Group(name="base")}
+    groups |= {layer.name: _Group(name=layer.name) for layer in layers if layer.name in own}
+    groups["rest"] = _Group(name="rest")
+    ends = [layer.offset + layer.size_bytes for layer in layers]
+    directories: dict[str, Entry] = {}
+    for entry in content.walk():
+        if entry.kind == "directory":
+            directories[entry.path] = entry
+            groups["rest"].add(entry, directories)
+            continue
+        offset = content.data_offset(entry)
+        name = "rest" if offset is None else layers[bisect_right(ends, offset)].name
+        group = groups["base" if name in _BELOW else name if name in own else "rest"]
+        group.add(entry, directories)
+    return [group for group in groups.values() if group.entries]
+
+
+def _config(manifest: Manifest, groups: Sequence[_Group], layers: Sequence[_Layer]) -> dict[str, object]:
     values = apply(manifest.environment, {"PATH": DEFAULT_PATH})
     return {
         "created": _EPOCH,
@@ -124,21 +177,21 @@ def _config(manifest: Manifest, layers: Sequence[_Layer]) -> dict[str, object]:
             "Labels": labels(manifest),
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.content for layer in layers]},
-        "history": [
-            {"created": _EPOCH, "created_by": "envbuild: " + " ".join(part.layers)} for part in manifest.parts
-        ],
+        "history": [{"created": _EPOCH, "created_by": f"envbuild: {group.name}"} for group in groups],
     }
 
 
-def _write_layer(layer: Squashfs, out: Path, advanced: Callable[[int], None]) -> _Layer:
+def _write_layer(
+    content: Squashfs, entries: Mapping[str, Entry], out: Path, advanced: Callable[[int], None]
+) -> _Layer:
     with (
         out.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed,
     ):
         sink = _Hashing(packed)
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for entry in layer.walk():
-                _add_entry(tar, layer, entry)
+            for entry in entries.values():
+                _add_entry(tar, content, entry)
                 advanced(entry.size)
     return _Layer(file=out, digest=f"sha256:{sha256(out)}", content=f"sha256:{sink.digest.hexdigest()}")
 
@@ -161,11 +214,7 @@ class _Hashing(io.RawIOBase):
 
 def _add_entry(tar: tarfile.TarFile, layer: Squashfs, entry: Entry) -> None:
     name = entry.path.strip("/")
-    if entry.kind == "whiteout":
-        above, _, last = name.rpartition("/")
-        tar.addfile(_member(f"{above}/{_WHITEOUT}{last}".lstrip("/"), 0))
-        return
-    if entry.kind == "other":
+    if entry.kind in ("whiteout", "other"):
         raise BuildError(
             f"`{entry.path}` is a device, a socket or a named pipe: OCI layers here hold none",
             hint="take it out of the package or base that brings it, and build again",
@@ -181,8 +230,6 @@ def _add_entry(tar: tarfile.TarFile, layer: Squashfs, entry: Entry) -> None:
     member.type = tarfile.DIRTYPE if entry.kind == "directory" else tarfile.SYMTYPE
     member.linkname = entry.target
     tar.addfile(member)
-    if entry.opaque:
-        tar.addfile(_member(f"{name}/{_OPAQUE}", 0))
 
 
 def _member(name: str, size: int, *, mode: int = 0o644) -> tarfile.TarInfo:

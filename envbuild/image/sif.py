@@ -7,17 +7,15 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
-from envbuild.image.half import Advanced
-from envbuild.image.model import Manifest, Part
+from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM, DataObject, write_sif
+from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM
 from envbuild.image.untrusted import parse_manifest
 
 __all__ = [
@@ -25,16 +23,12 @@ __all__ = [
     "MANIFEST",
     "PLAN",
     "SBOM",
-    "DataObject",
-    "PartVerdict",
     "SifFile",
     "digest_of",
     "looks_like_sif",
     "read_data",
     "read_manifest",
     "read_sif",
-    "verify_parts",
-    "write_sif",
 ]
 
 _READ_BYTES = 1024 * 1024
@@ -72,38 +66,10 @@ class SifFile:
         return next((thing for thing in self.objects if thing.name == name), None)
 
     @property
-    def partitions(self) -> tuple[Descriptor, ...]:
-        """What is mounted: the primary partition, then the overlays of its group from bottom to top."""
-        parts = [thing for thing in self.objects if thing.kind == Kind.PARTITION]
-        primary = [part for part in parts if part.partition_type == PartitionType.PRIMARY][:1]
-        groups = {part.group for part in primary}
-        overlays = (part for part in parts if part.partition_type == PartitionType.OVERLAY)
-        return (*primary, *(part for part in overlays if part.group in groups))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartVerdict:
-    """Whether a file system of an image is the one that its manifest names.
-
-    Attributes
-    ----------
-    role : str
-        ``root`` or ``overlay``.
-    layers : tuple of str
-        What it should hold; empty for one that the manifest does not name.
-    expected, observed : str
-        ``sha256:…``, or ``absent``.
-    """
-
-    role: Literal["root", "overlay"]
-    layers: tuple[str, ...]
-    expected: str
-    observed: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bytes are the ones that were built."""
-        return self.expected == self.observed
+    def root(self) -> Descriptor | None:
+        """The partition that runtimes mount; None if there is none."""
+        parts = (thing for thing in self.objects if thing.kind == Kind.PARTITION)
+        return next((part for part in parts if part.partition_type == PartitionType.PRIMARY), None)
 
 
 def read_sif(path: Path) -> SifFile:
@@ -172,56 +138,6 @@ def read_data(path: Path, name: str) -> bytes:
         return os.pread(file, found.size, found.offset)
 
 
-def verify_parts(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[PartVerdict, ...]:
-    """Compare every file system of an image with its manifest, byte by byte.
-
-    Parameters
-    ----------
-    advanced : callable
-        Called with the number of bytes each time that so many were read.
-
-    Returns
-    -------
-    tuple of PartVerdict
-        One for each part of the manifest, and one for each that it does not name.
-
-    Raises
-    ------
-    RequestError
-        As `read_manifest`.
-    """
-    manifest = read_manifest(path)
-    verdicts = []
-    with _opened(path) as file:
-        partitions = list(_read_tables(file, path).partitions)
-        for index in range(max(len(partitions), len(manifest.parts))):
-            part = manifest.parts[index] if index < len(manifest.parts) else None
-            there = partitions[index] if index < len(partitions) else None
-            verdicts.append(
-                PartVerdict(
-                    role=_role(part, there),
-                    layers=part.layers if part else (),
-                    expected=part.digest if part else "absent",
-                    observed=_observed(file, part, there, advanced),
-                )
-            )
-    return tuple(verdicts)
-
-
-def _role(part: Part | None, there: Descriptor | None) -> Literal["root", "overlay"]:
-    if part is not None:
-        return part.role
-    return "root" if there is not None and there.partition_type == PartitionType.PRIMARY else "overlay"
-
-
-def _observed(file: int, part: Part | None, there: Descriptor | None, advanced: Advanced) -> str:
-    if there is None:
-        return "absent"
-    if part is not None and (part.role == "root") != (there.partition_type == PartitionType.PRIMARY):
-        return "absent"
-    return digest_of(file, there, advanced)
-
-
 def _read_tables(file: int, path: Path) -> SifFile:
     size = os.fstat(file).st_size
     start = os.pread(file, form.HEADER_BYTES, 0)
@@ -266,24 +182,25 @@ def _read_tables(file: int, path: Path) -> SifFile:
     )
 
 
-def digest_of(file: int, thing: Descriptor, advanced: Advanced = lambda _: None) -> str:
-    """Return the digest of what a descriptor names: ``sha256:…``.
+def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None] = lambda _: None) -> str:
+    """Return the digest of a part of a file: ``sha256:…``.
 
     Parameters
     ----------
     file : int
-        The image, open for reading.
+        Open for reading.
+    offset, size : int
+        Where the part begins, and its length, in bytes.
     advanced : callable
         Called with the number of bytes each time that so many were read.
     """
-    digest = hashlib.sha256()
-    at = thing.offset
-    while at < thing.end:
-        chunk = os.pread(file, min(_READ_BYTES, thing.end - at), at)
+    digest, end = hashlib.sha256(), offset + size
+    while offset < end:
+        chunk = os.pread(file, min(_READ_BYTES, end - offset), offset)
         if not chunk:
             break  # cut while we read: the digest will differ
         digest.update(chunk)
-        at += len(chunk)
+        offset += len(chunk)
         advanced(len(chunk))
     return "sha256:" + digest.hexdigest()
 

@@ -1,7 +1,8 @@
-"""Read squashfs 4.0 without mounting or unpacking it: names, and of a file the blocks that are asked for.
+"""Read squashfs 4.0 without mounting or unpacking it.
 
-Files are hostile until checked: every size is bounded, every place is compared
-with the length of the file system, and directories that go in circles end.
+A file system may come from anyone. Every offset, count and size is compared with the length of what it
+refers to before it is used, and no part of a table is used twice, so that the memory needed is bounded by
+the real length of the tables.
 """
 
 from __future__ import annotations
@@ -9,44 +10,46 @@ from __future__ import annotations
 import io
 import os
 import struct
-import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import BinaryIO, Literal
 
-import zstandard
-
-from envbuild.image.squashcontent import Content
+from envbuild.image.squashfs_format import (
+    ABSENT,
+    EXTENDED,
+    METADATA_BYTES,
+    NONE,
+    SUPERBLOCK_BYTES,
+    UNCOMPRESSED_BLOCK,
+    UNCOMPRESSED_METADATA,
+    Codec,
+    Flag,
+    Superblock,
+    Type,
+)
 
 Kind = Literal["directory", "file", "link", "whiteout", "other"]
 
-_MAGIC = 0x73717368
-_SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
-_METADATA_BYTES = 8192
-_NO_FRAGMENT = 0xFFFFFFFF
-_UNCOMPRESSED_METADATA = 0x8000
-_UNCOMPRESSED_BLOCK = 1 << 24
-_GZIP, _ZSTD = 1, 6
-_KINDS: dict[int, Kind] = {1: "directory", 2: "file", 3: "link", 8: "directory", 9: "file", 10: "link"}
-_CHARACTER_DEVICES = (5, 12)
-_NO_TABLE = 0xFFFFFFFFFFFFFFFF
-_NO_ATTRIBUTES = 0xFFFFFFFF
+_KINDS: dict[Type, Kind] = {Type.DIRECTORY: "directory", Type.FILE: "file", Type.LINK: "link"}
 _PREFIXES = {0: "user.", 1: "trusted.", 2: "security."}
 _OUT_OF_LINE = 0x100
 # What overlayfs writes, as root and in a user namespace (overlayfs.rst, "userxattr").
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 # Far above what an image has, far below what would fill a machine.
-_MAX_ENTRIES = 4_000_000
+_MAX_TABLE_BYTES = 1 << 30
 _MAX_DEPTH = 256
 _MAX_LINK_BYTES = 4096
-_MAX_BLOCK_BYTES = 1 << 20
-_MAX_ATTRIBUTE_BYTES = 1 << 17
-# The table of a file of half a terabyte in blocks of 128 KiB.
+# The blocks of a file of half a terabyte, if it is all holes.
 _MAX_HOLES_BYTES = 16 << 20
-_KEPT_METADATA = 512
-_KEPT_BLOCKS = 16
+_MAX_ATTRIBUTES = 1000
+_MAX_ATTRIBUTE_BYTES = 64 << 20
+_CACHED_BLOCKS = 16
+
+FRAGMENT = struct.Struct("<QII")
+_ATTRIBUTE_ID = struct.Struct("<QII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +61,21 @@ class Entry:
     path : str
         Absolute.
     kind : str
-        A ``whiteout`` is a character device 0/0: it hides what lies below it in an overlay.
+        A ``whiteout`` is a character device 0/0: it hides a path of the layers below.
     mode : int
         Permission bits.
     size : int
         Of a file, in bytes.
     target : str
         Of a link, as written.
-    blocks, sizes, fragment
-        Of a file: where its first block lies, the length of each as stored,
-        and the index and offset of the piece behind them.
     attributes : tuple of (str, bytes)
-        Extended attributes of directories and files, with their prefix (``security.capability``).
+        Extended attributes, with their prefix (``security.capability``).
     owner : tuple of int
         User and group id.
     mtime_s : int
         Seconds since the epoch.
+    place : int
+        Where the inode begins in the inode table. Hard links share it.
     """
 
     path: str
@@ -81,17 +83,100 @@ class Entry:
     mode: int
     size: int = 0
     target: str = ""
-    blocks: int = 0
-    sizes: tuple[int, ...] = ()
-    fragment: tuple[int, int] | None = None
     attributes: tuple[tuple[str, bytes], ...] = ()
     owner: tuple[int, int] = (0, 0)
     mtime_s: int = 0
+    place: int = -1
 
     @property
     def opaque(self) -> bool:
         """Whether it is a directory that hides the lower ones of its name in an overlay."""
         return any(name in _OPAQUE and value == b"y" for name, value in self.attributes)
+
+
+@dataclass(slots=True)
+class Inode:
+    """An inode as it is stored; a plain one is a device, a FIFO or a socket.
+
+    Attributes
+    ----------
+    user, group : int
+        Ids, not their places in the table.
+    attributes : int
+        Place in the table of extended attributes, or `NONE`.
+    device : int
+        Of a device: its number.
+    """
+
+    type: Type
+    mode: int
+    user: int
+    group: int
+    mtime_s: int
+    attributes: int = NONE
+    device: int = 0
+
+
+@dataclass(slots=True)
+class DirectoryInode(Inode):
+    """`length` bytes of the directory table, from `listing` on, hold its names."""
+
+    listing: int = 0
+    length: int = 0
+
+
+@dataclass(slots=True)
+class LinkInode(Inode):
+    """A symbolic link."""
+
+    target: bytes = b""
+
+
+@dataclass(slots=True)
+class FileInode(Inode):
+    """A file.
+
+    Attributes
+    ----------
+    size : int
+        Length in bytes.
+    start : int
+        Offset of its first block.
+    blocks : memoryview
+        The stored length of each block, 4 bytes each, as they stand in the table.
+    fragment, fragment_offset : int
+        The fragment that holds what lies behind the blocks (`NONE`: nothing does), and where in it.
+    sparse : int
+        Bytes of the file that are holes, as far as they are counted.
+    """
+
+    size: int = 0
+    start: int = 0
+    blocks: bytes | memoryview = b""
+    fragment: int = NONE
+    fragment_offset: int = 0
+    sparse: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of metadata, decompressed.
+
+    Attributes
+    ----------
+    blocks : mapping of int to int
+        Where a block begins, from the start of the table → where its content begins in `data`.
+    """
+
+    data: bytearray
+    blocks: Mapping[int, int]
+
+    def place(self, block: int, offset: int) -> int:
+        """Return where in `data` a reference leads."""
+        begin = self.blocks.get(block)
+        if begin is None or offset >= METADATA_BYTES or begin + offset >= len(self.data):
+            raise ValueError("a reference leads outside of its table")
+        return begin + offset
 
 
 class Squashfs:
@@ -107,294 +192,519 @@ class Squashfs:
     Raises
     ------
     ValueError
-        It is no squashfs 4.0, contradicts itself, or is compressed otherwise than by gzip or zstd.
+        It is no squashfs 4.0, contradicts itself, or is compressed otherwise than by gzip, xz or zstd.
         So do all methods.
     """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._source, self._offset, self._size = file, offset, size
-        fields = _SUPERBLOCK.unpack(self._raw(0, _SUPERBLOCK.size))
-        magic, self._fragments, self._compressor = fields[0], *fields[4:6]
-        self._block_bytes: int = fields[3]
-        if magic != _MAGIC or fields[9:11] != (4, 0):
-            raise ValueError("it is no squashfs 4.0")
-        if self._compressor not in (_GZIP, _ZSTD):
-            raise ValueError(f"its compression (number {self._compressor}) is neither gzip nor zstd")
-        if not 4096 <= self._block_bytes <= _MAX_BLOCK_BYTES or self._block_bytes & (self._block_bytes - 1):
-            raise ValueError(f"blocks of {self._block_bytes} bytes")
-        self._root, used = fields[11:13]
-        if used > size:
+        self._room = size
+        self.superblock = Superblock.parse(self._raw(0, SUPERBLOCK_BYTES))
+        if self.superblock.bytes_used > size:
             raise ValueError("it is cut short")
-        self._id_count, self._id_table = fields[8], fields[13]
-        self._ids: tuple[int, ...] = ()
-        self._attributes: int = fields[14]
-        self._inodes, self._directories, self._fragment_table = fields[15:18]
-        self._metadata: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._fragment_places: list[tuple[int, int]] | None = None
-        self._zstd = zstandard.ZstdDecompressor()
+        self._size = self.superblock.bytes_used
+        self._codec = Codec(self.superblock.compressor)
+        self._inodes: dict[int, Inode] = {}
+        self._inode_bytes = 0
+        self._attributes: dict[int, tuple[tuple[str, bytes], ...]] = {}
+        self._attribute_bytes = 0
+        self._data_blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    @property
+    def file(self) -> BinaryIO:
+        """The file that holds it."""
+        return self._source
+
+    @property
+    def offset(self) -> int:
+        """Where in the file it begins, in bytes."""
+        return self._offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length, with the padding that its place in the file gives it."""
+        return self._room
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether there is a table of extended attributes."""
+        return self.superblock.attribute_table != ABSENT
+
+    @property
+    def data_end(self) -> int:
+        """Where blocks of data end and tables begin."""
+        return self.superblock.inode_table
 
     def walk(self, *, enter: Callable[[str], bool] = lambda _: True) -> Iterator[Entry]:
         """Yield every name, a directory before what it holds, sorted by name within it.
 
         `enter` says by its path whether to look into a directory.
         """
-        count = 0
-        root, listing = self._inode(self._root, "/")
-        waiting: list[tuple[Entry, tuple[int, int, int]]] = [(root, listing)]
+        block, offset = self.superblock.root >> 16, self.superblock.root & 0xFFFF
+        waiting = [("/", self._inode_table.place(block, offset))]
+        directories: set[int] = set()
+        listed_bytes = 0
         while waiting:
-            entry, listing = waiting.pop()
-            yield entry
-            if entry.kind != "directory" or not enter(entry.path):
+            path, place = waiting.pop()
+            inode = self.inode(place)
+            if path == "/" and not isinstance(inode, DirectoryInode):
+                raise ValueError("its root is not a directory")
+            yield self._entry(path, place, inode)
+            if not isinstance(inode, DirectoryInode):
                 continue
-            if entry.path.count("/") > _MAX_DEPTH:
-                raise ValueError(f"directories more than {_MAX_DEPTH} deep")
-            below = []
-            for name, reference in self._listing(*listing):
-                count += 1
-                if count > _MAX_ENTRIES:
-                    raise ValueError(f"more than {_MAX_ENTRIES} names")
-                below.append(self._inode(reference, f"{entry.path.rstrip('/')}/{name}"))
-            waiting += reversed(below)
+            if place in directories:
+                raise ValueError(f"the directory {path} has another name, too")
+            directories.add(place)
+            if not enter(path):
+                continue
+            if path.count("/") > _MAX_DEPTH:
+                raise ValueError(f"it has directories more than {_MAX_DEPTH} deep")
+            # No two directories share bytes of the table.
+            listed_bytes += inode.length
+            if listed_bytes > len(self._directory_table.data):
+                raise ValueError("its directories overlap")
+            prefix = path.rstrip("/")
+            waiting += [(f"{prefix}/{name}", place) for name, place in reversed(self._listing(inode))]
 
     def open(self, entry: Entry) -> BinaryIO:
-        """Return a file's content, of which only the blocks are unpacked that are read."""
-        return io.BufferedReader(Content(self, entry), 4096)
+        """Return a file's content, of which only the blocks are decompressed that are read."""
+        inode = self.inode(entry.place)
+        if not isinstance(inode, FileInode):
+            raise ValueError(f"{entry.path} is not a file")
+        return io.BufferedReader(_Content(self, inode), 4096)
 
-    def block(self, entry: Entry, index: int) -> bytes:
-        """Return one block of a file's content, counted from 0."""
-        length = min(self._block_bytes, entry.size - index * self._block_bytes)
-        if index >= len(entry.sizes):
-            if entry.fragment is None:
-                raise ValueError(f"{entry.path} is cut short")
-            number, start = entry.fragment
-            data = self._data(*self._fragment(number))[start : start + length]
-        else:
-            stored = entry.sizes[index]
+    def data_offset(self, entry: Entry) -> int | None:
+        """Return where the data of a file begin, in bytes from the start; None where it has none."""
+        inode = self.inode(entry.place)
+        if not isinstance(inode, FileInode):
+            return None
+        if any(inode.blocks):
+            return inode.start
+        if inode.fragment == NONE:
+            return None
+        return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * inode.fragment)[0])
+
+    def inode(self, place: int) -> Inode:
+        """Return the inode at a place of the table."""
+        known = self._inodes.get(place)
+        if known is None:
+            known, end = self._read_inode(place)
+            # No two inodes share bytes, so that many small ones cannot claim one large list of blocks.
+            self._inode_bytes += end - place
+            if self._inode_bytes > len(self._inode_table.data):
+                raise ValueError("its inodes overlap")
+            self._inodes[place] = known
+        return known
+
+    @cached_property
+    def fragments(self) -> bytearray:
+        """The table of fragments: of each its offset and its length as stored, in `FRAGMENT.size` bytes."""
+        table = self._indexed_table(self.superblock.fragment_table, FRAGMENT.size * self.superblock.fragments)
+        total = 0
+        for start, stored, _ in FRAGMENT.iter_unpack(table):
+            length = stored & (UNCOMPRESSED_BLOCK - 1)
+            if not length:
+                raise ValueError("it has a fragment without content")
+            self._check_data(start, struct.pack("<I", length))
+            total += length
+        if total > self.data_end:
+            raise ValueError("its fragments overlap")
+        return table
+
+    @cached_property
+    def attribute_ids(self) -> bytearray:
+        """The table of sets of extended attributes: of each its reference, count and length, in 16 bytes."""
+        if not self.has_attributes:
+            return bytearray()
+        _, count = struct.unpack("<QI", self._raw(self.superblock.attribute_table, 12))
+        return self._indexed_table(self.superblock.attribute_table + 16, _ATTRIBUTE_ID.size * count)
+
+    def compressor_options(self) -> bytes:
+        """Return the options of the compressor, empty if the file system has the usual ones."""
+        if not self.superblock.flags & Flag.COMPRESSOR_OPTIONS:
+            return b""
+        return self._metadata_block(SUPERBLOCK_BYTES)[0]
+
+    def raw_tables(self) -> tuple[bytes, bytes]:
+        """Return the superblock, and all that lies behind the data, as stored."""
+        end = self._room - self.data_end
+        tables = os.pread(self._source.fileno(), end, self._offset + self.data_end)
+        return self._raw(0, SUPERBLOCK_BYTES), tables
+
+    def raw_attributes(self) -> bytes:
+        """Return the blocks that hold the names and values of extended attributes, as stored."""
+        begin, end = self._attribute_bounds
+        return self._raw(begin, end - begin)
+
+    def content_block(self, inode: FileInode, index: int, offset: int) -> bytes:
+        """Return one block of a file's content.
+
+        Parameters
+        ----------
+        index : int
+            Its number, from 0.
+        offset : int
+            Where it is stored, if it is no fragment.
+        """
+        length = min(self.superblock.block_bytes, inode.size - index * self.superblock.block_bytes)
+        if 4 * index < len(inode.blocks):
+            (stored,) = struct.unpack_from("<I", inode.blocks, 4 * index)
             if stored == 0:
                 return bytes(length)
-            place = entry.blocks + sum(size & (_UNCOMPRESSED_BLOCK - 1) for size in entry.sizes[:index])
-            data = self._data(place, stored)
+            data = self._data(offset, stored)
+        else:
+            start, stored, _ = FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * inode.fragment)
+            data = self._data(start, stored)
+            data = data[inode.fragment_offset : inode.fragment_offset + length]
         if len(data) != length:
-            raise ValueError(f"a block of {entry.path} has another length")
+            raise ValueError("a block has another length than its file claims")
         return data
 
-    @property
-    def has_attributes(self) -> bool:
-        """Whether there is a table of extended attributes."""
-        return self._attributes != _NO_TABLE
+    # Tables
 
-    @property
-    def block_bytes(self) -> int:
-        """Length of a block, in bytes."""
-        return self._block_bytes
+    @cached_property
+    def _inode_table(self) -> Table:
+        return self._table(self.superblock.inode_table, self.superblock.directory_table)
 
-    def _inode(self, reference: int, path: str) -> tuple[Entry, tuple[int, int, int]]:
-        """Return an entry, and of a directory where its listing lies: block, offset, length."""
-        block, offset = self._inodes + (reference >> 16), reference & 0xFFFF
-        head = self._read_metadata(block, offset, 16 + 40)
-        number, mode, user, group, mtime = _unpacked_at("<HHHHI", head)
-        kind = _KINDS.get(number, "other")
-        owner = self._id(user), self._id(group)
-        if kind == "directory":
-            held = _NO_ATTRIBUTES
-            if number == 1:
-                start, _, length, at, _ = _unpacked_at("<IIHHI", head, 16)
-            else:
-                _, length, start, _, _, at, held = _unpacked_at("<IIIIHHI", head, 16)
-            entry = Entry(path, kind, mode, attributes=self._attributes_of(held), owner=owner, mtime_s=mtime)
-            return entry, (self._directories + start, at, max(length - 3, 0))
-        nothing = (0, 0, 0)
-        if kind == "file":
-            return self._file(
-                number, block, offset, head, Entry(path, kind, mode, owner=owner, mtime_s=mtime)
-            ), nothing
-        if kind == "link":
-            _, length = _unpacked_at("<II", head, 16)
-            if length > _MAX_LINK_BYTES:
-                raise ValueError(f"the link {path} has {length} bytes")
-            text = self._read_metadata(block, offset, 24 + length)[24:]
-            if len(text) != length:
-                raise ValueError(f"the link {path} is cut short")
-            target = text.decode(errors="surrogateescape")
-            return Entry(path, kind, mode, target=target, owner=owner, mtime_s=mtime), nothing
-        if number in _CHARACTER_DEVICES and _unpacked_at("<I", head, 20) == (0,):
-            kind = "whiteout"
-        return Entry(path, kind, mode, owner=owner, mtime_s=mtime), nothing
+    @cached_property
+    def _directory_table(self) -> Table:
+        # It ends where the first block of a table with an index begins.
+        ends = [self._first_block(self.superblock.id_table)]
+        if self.superblock.fragments:
+            ends.append(self._first_block(self.superblock.fragment_table))
+        if self.superblock.export_table != ABSENT:
+            ends.append(self._first_block(self.superblock.export_table))
+        return self._table(self.superblock.directory_table, min(ends))
 
-    def _id(self, index: int) -> int:
-        """Return a user or group id by its place in the table of all that occur."""
-        if not self._ids:
-            blocks = -(-4 * self._id_count // _METADATA_BYTES)
-            places = struct.unpack(f"<{blocks}Q", self._raw(self._id_table, 8 * blocks))
-            table = b"".join(self._metadata_block(place)[0] for place in places)
-            self._ids = tuple(number for (number,) in struct.iter_unpack("<I", table[: len(table) & ~3]))
-        if index >= min(len(self._ids), self._id_count):
-            raise ValueError("an owner that is not there")
-        return self._ids[index]
-
-    def _file(self, number: int, block: int, offset: int, head: bytes, entry: Entry) -> Entry:
-        attributes = _NO_ATTRIBUTES
-        if number == 2:
-            start, fragment, at, size = _unpacked_at("<IIII", head, 16)
-            fixed = 32
-        else:
-            start, size, _, _, fragment, at, attributes = _unpacked_at("<QQQIIII", head, 16)
-            fixed = 56
-        held = fragment != _NO_FRAGMENT
-        count = size // self._block_bytes if held else -(-size // self._block_bytes)
-        # Each block has four bytes in the inode, which those of a hole share once they are compressed: a size
-        # that no file system of this length holds ends here.
-        if count * 4 > max(self._size, _MAX_HOLES_BYTES):
-            raise ValueError(f"{entry.path} says that it has {size} bytes")
-        table = self._read_metadata(block, offset, fixed + 4 * count)[fixed:]
-        if len(table) != 4 * count:
-            raise ValueError(f"the blocks of {entry.path} are cut short")
-        return Entry(
-            entry.path,
-            "file",
-            entry.mode,
-            size=size,
-            blocks=start,
-            sizes=struct.unpack(f"<{count}I", table),
-            fragment=(fragment, at) if held else None,
-            attributes=self._attributes_of(attributes),
-            owner=entry.owner,
-            mtime_s=entry.mtime_s,
+    @cached_property
+    def _ids(self) -> tuple[int, ...]:
+        return struct.unpack(
+            f"<{self.superblock.ids}I",
+            self._indexed_table(self.superblock.id_table, 4 * self.superblock.ids),
         )
 
-    def _attributes_of(self, index: int) -> tuple[tuple[str, bytes], ...]:
-        if index == _NO_ATTRIBUTES or self._attributes == _NO_TABLE:
-            return ()
-        base, count = struct.unpack("<QI", self._raw(self._attributes, 12))
-        if index >= count:
-            raise ValueError("extended attributes that are not there")
-        (block,) = struct.unpack("<Q", self._raw(self._attributes + 16 + 8 * (index // 512), 8))
-        place, number, _ = _unpacked_at("<QII", self._read_metadata(block, 16 * (index % 512), 16))
-        return tuple(self._attribute_list(base, place, number))
+    @cached_property
+    def _attribute_bounds(self) -> tuple[int, int]:
+        table = self.superblock.attribute_table
+        (begin,) = struct.unpack("<Q", self._raw(table, 8))
+        end = self._first_block(table + 16) if self.attribute_ids else begin
+        if not SUPERBLOCK_BYTES <= begin <= end <= table:
+            raise ValueError("its extended attributes lie outside of their table")
+        return begin, end
 
-    def _attribute_list(self, base: int, place: int, number: int) -> Iterator[tuple[str, bytes]]:
-        data = self._read_metadata(base + (place >> 16), place & 0xFFFF, _MAX_ATTRIBUTE_BYTES)
-        at = 0
-        for _ in range(number):
-            kind, length = _unpacked_at("<HH", data, at)
-            name = data[at + 4 : at + 4 + length].decode(errors="replace")
-            at += 4 + length
-            (size,) = _unpacked_at("<I", data, at)
-            value = data[at + 4 : at + 4 + size]
-            at += 4 + size
-            if kind & _OUT_OF_LINE:
-                (elsewhere,) = _unpacked_at("<Q", value)
-                stored = self._read_metadata(
-                    base + (elsewhere >> 16), elsewhere & 0xFFFF, _MAX_ATTRIBUTE_BYTES
-                )
-                (size,) = _unpacked_at("<I", stored)
-                value = stored[4 : 4 + size]
-            if len(value) != size:
-                raise ValueError("an extended attribute is cut short")
-            yield _PREFIXES.get(kind & ~_OUT_OF_LINE, "other.") + name, value
+    @cached_property
+    def _attribute_table(self) -> Table:
+        return self._table(*self._attribute_bounds)
 
-    def _listing(self, block: int, offset: int, length: int) -> Iterator[tuple[str, int]]:
-        data = self._read_metadata(block, offset, length)
+    def _first_block(self, index: int) -> int:
+        (first,) = struct.unpack("<Q", self._raw(index, 8))
+        return int(first)
+
+    def _indexed_table(self, index: int, length: int) -> bytearray:
+        """Read a table whose blocks are found by an index of their offsets."""
+        count = -(-length // METADATA_BYTES)
+        data, following = bytearray(), SUPERBLOCK_BYTES
+        for (offset,) in struct.iter_unpack("<Q", self._raw(index, 8 * count)):
+            if offset < following:
+                raise ValueError("the blocks of a table are not in order")
+            content, following = self._metadata_block(offset)
+            data += content
         if len(data) != length:
-            raise ValueError("a directory is cut short")
-        at = 0
-        while at < length:
-            count, start, _ = _unpacked_at("<III", data, at)
+            raise ValueError("a table has another length than it claims")
+        return data
+
+    def _table(self, begin: int, end: int) -> Table:
+        if not SUPERBLOCK_BYTES <= begin <= end <= self._size:
+            raise ValueError("its tables overlap, or lie outside of the file system")
+        data, blocks, offset = bytearray(), {}, begin
+        while offset < end:
+            blocks[offset - begin] = len(data)
+            content, offset = self._metadata_block(offset)
+            data += content
+            if len(content) != METADATA_BYTES and offset != end:
+                raise ValueError("a block of metadata has another length than it must have")
+            if len(data) > _MAX_TABLE_BYTES:
+                raise ValueError(f"a table holds more than {_MAX_TABLE_BYTES} bytes")
+        if offset != end:
+            raise ValueError("a block of metadata reaches into the next table")
+        return Table(data, blocks)
+
+    def _metadata_block(self, offset: int) -> tuple[bytes, int]:
+        """Return the content of a block, and where the next one begins."""
+        (header,) = struct.unpack("<H", self._raw(offset, 2))
+        length = header & (UNCOMPRESSED_METADATA - 1)
+        if not 0 < length <= METADATA_BYTES:
+            raise ValueError(f"it claims a block of metadata of {length} bytes")
+        data = self._raw(offset + 2, length)
+        if not header & UNCOMPRESSED_METADATA:
+            data = self._codec.decompress(data, METADATA_BYTES)
+        return data, offset + 2 + length
+
+    # Inodes and names
+
+    def _read_inode(self, place: int) -> tuple[Inode, int]:
+        """Return an inode and where its bytes end."""
+        data = self._inode_table.data
+        number, mode, user, group, mtime, _ = _unpack("<HHHHII", data, place)
+        extended = number > EXTENDED
+        if not 1 <= number <= Type.SOCKET + EXTENDED:
+            raise ValueError(f"it has an inode of an unknown type {number}")
+        kind = Type(number - EXTENDED if extended else number)
+        common = (kind, mode & 0o7777, self._id(user), self._id(group), mtime)
+        if kind is Type.DIRECTORY:
+            return self._read_directory(common, place + 16, extended=extended)
+        if kind is Type.FILE:
+            return self._read_file(common, place + 16, extended=extended)
+        end = place + 20
+        if kind is Type.LINK:
+            (length,) = _unpack("<I", data, end)
+            if not 0 < length <= _MAX_LINK_BYTES:
+                raise ValueError(f"it has a link whose target has {length} bytes")
+            end += 4 + length
+            target = bytes(data[end - length : end])
+            if len(target) != length or b"\0" in target:
+                raise ValueError("the target of a link is damaged")
+            inode: Inode = LinkInode(*common, target=target)
+        elif kind in (Type.BLOCK_DEVICE, Type.CHARACTER_DEVICE):
+            (device,) = _unpack("<I", data, end)
+            inode, end = Inode(*common, device=device), end + 4
+        else:
+            inode = Inode(*common)
+        if extended:
+            (inode.attributes,) = _unpack("<I", data, end)
+            end += 4
+        if end > len(data):
+            raise ValueError("an inode is cut short")
+        self._check_attributes(inode)
+        return inode, end
+
+    def _read_directory(
+        self, common: tuple[Type, int, int, int, int], place: int, *, extended: bool
+    ) -> tuple[Inode, int]:
+        data = self._inode_table.data
+        if extended:
+            _, size, block, _, indexes, offset, attributes = _unpack("<IIIIHHI", data, place)
+            end = place + 24
+            for _ in range(indexes):
+                _, _, length = _unpack("<III", data, end)
+                end += 12 + length + 1
+        else:
+            block, _, size, offset, _ = _unpack("<IIHHI", data, place)
+            attributes, end = NONE, place + 16
+        if end > len(data):
+            raise ValueError("an inode is cut short")
+        # The size counts 3 bytes more, for `.` and `..`, which are not stored.
+        inode = DirectoryInode(*common, attributes=attributes, length=max(size - 3, 0))
+        if inode.length:
+            inode.listing = self._directory_table.place(block, offset)
+            if inode.listing + inode.length > len(self._directory_table.data):
+                raise ValueError("a directory is cut short")
+        self._check_attributes(inode)
+        return inode, end
+
+    def _read_file(
+        self, common: tuple[Type, int, int, int, int], place: int, *, extended: bool
+    ) -> tuple[Inode, int]:
+        data = self._inode_table.data
+        sparse, attributes = 0, NONE
+        if extended:
+            start, size, sparse, _, fragment, offset, attributes = _unpack("<QQQIIII", data, place)
+            begin = place + 40
+        else:
+            start, fragment, offset, size = _unpack("<IIII", data, place)
+            begin = place + 16
+        block_bytes = self.superblock.block_bytes
+        count = size // block_bytes if fragment != NONE else -(-size // block_bytes)
+        end = begin + 4 * count
+        if end > len(data) or 4 * count > max(self._size, _MAX_HOLES_BYTES):
+            raise ValueError(f"it has a file that claims {size} bytes")
+        blocks = memoryview(data)[begin:end]
+        inode = FileInode(
+            *common,
+            attributes=attributes,
+            size=size,
+            start=start,
+            blocks=blocks,
+            fragment=fragment,
+            fragment_offset=offset,
+            sparse=sparse,
+        )
+        self._check_data(start, blocks)
+        if fragment != NONE and (
+            FRAGMENT.size * fragment >= len(self.fragments) or offset + size % block_bytes > block_bytes
+        ):
+            raise ValueError("the end of a file lies in a fragment that is not there")
+        self._check_attributes(inode)
+        return inode, end
+
+    def _check_attributes(self, inode: Inode) -> None:
+        if inode.attributes != NONE and _ATTRIBUTE_ID.size * inode.attributes >= len(self.attribute_ids):
+            raise ValueError("an inode has extended attributes that are not there")
+
+    def _check_data(self, start: int, blocks: bytes | memoryview) -> None:
+        """See that blocks of these stored lengths, 4 bytes each, lie in the data area from `start` on."""
+        total = longest = 0
+        for (length,) in struct.iter_unpack("<I", blocks):
+            length &= UNCOMPRESSED_BLOCK - 1  # noqa: PLW2901  # the flag is no part of it
+            total, longest = total + length, max(longest, length)
+        if longest > self.superblock.block_bytes:
+            raise ValueError("a block of data is longer than it may be")
+        if total and not SUPERBLOCK_BYTES <= start <= start + total <= self.data_end:
+            raise ValueError("a block of data lies outside of the data")
+
+    def _id(self, index: int) -> int:
+        if index >= len(self._ids):
+            raise ValueError("it has an owner that is not in its table")
+        return self._ids[index]
+
+    def _listing(self, directory: DirectoryInode) -> list[tuple[str, int]]:
+        """Return the names of a directory, sorted, and where the inode of each lies."""
+        data, at, end = self._directory_table.data, directory.listing, directory.listing + directory.length
+        names: list[tuple[str, int]] = []
+        last = b""
+        while at < end:
+            count, block, _ = _unpack("<III", data, at)
             at += 12
             if count >= 256:
-                raise ValueError("a directory's header is odd")
+                raise ValueError("a directory claims too many names at once")
             for _ in range(count + 1):
-                inode, _, _, size = _unpacked_at("<HhHH", data, at)
-                name = data[at + 8 : at + 9 + size]
-                at += 9 + size
-                if at > length or name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
-                    raise ValueError("a name in a directory is odd")
-                yield name.decode(errors="surrogateescape"), start << 16 | inode
+                offset, _, _, length = _unpack("<HhHH", data, at)
+                name = bytes(data[at + 8 : at + 9 + length])
+                at += 9 + length
+                if at > end:
+                    raise ValueError("a directory is cut short")
+                if name in (b".", b"..") or b"/" in name or b"\0" in name or length > 255:
+                    raise ValueError(f"a directory has the name {name!r}")
+                if name <= last:
+                    raise ValueError(f"the names of a directory are not in order: {last!r}, {name!r}")
+                last = name
+                place = self._inode_table.place(block, offset)
+                names.append((name.decode(errors="surrogateescape"), place))
+        return names
 
-    def _fragment(self, number: int) -> tuple[int, int]:
-        if self._fragment_places is None:
-            places = []
-            for index in range(-(-self._fragments // 512)):
-                (block,) = struct.unpack("<Q", self._raw(self._fragment_table + 8 * index, 8))
-                length = 16 * min(512, self._fragments - 512 * index)
-                table = self._read_metadata(block, 0, length)
-                if len(table) != length:
-                    raise ValueError("the table of fragments is cut short")
-                places += [(start, size) for start, size, _ in struct.iter_unpack("<QII", table)]
-            self._fragment_places = places
-        if number >= len(self._fragment_places):
-            raise ValueError("a fragment that is not there")
-        return self._fragment_places[number]
+    def _entry(self, path: str, place: int, inode: Inode) -> Entry:
+        kind = _KINDS.get(inode.type, "other")
+        if inode.type is Type.CHARACTER_DEVICE and inode.device == 0:
+            kind = "whiteout"
+        return Entry(
+            path,
+            kind,
+            inode.mode,
+            size=inode.size if isinstance(inode, FileInode) else 0,
+            target=inode.target.decode(errors="surrogateescape") if isinstance(inode, LinkInode) else "",
+            attributes=self._attributes_of(inode.attributes) if inode.attributes != NONE else (),
+            owner=(inode.user, inode.group),
+            mtime_s=inode.mtime_s,
+            place=place,
+        )
 
-    def _read_metadata(self, block: int, offset: int, length: int) -> bytes:
-        """Return at most so many bytes of a metadata table, across its blocks."""
-        data, following = self._metadata_block(block)
-        if offset > len(data):
-            raise ValueError("a place outside of its block")
-        pieces, held = [data[offset : offset + length]], len(data) - offset
-        while held < length and len(data) == _METADATA_BYTES and following < self._inodes_end(block):
-            data, following = self._metadata_block(following)
-            pieces.append(data[: length - held])
-            held += len(data)
-        return b"".join(pieces)
+    def _attributes_of(self, number: int) -> tuple[tuple[str, bytes], ...]:
+        known = self._attributes.get(number)
+        if known is None:
+            known = self._attributes[number] = self._read_attributes(number)
+            # Many sets may refer to one long value.
+            self._attribute_bytes += sum(len(name) + len(value) for name, value in known)
+            if self._attribute_bytes > _MAX_ATTRIBUTE_BYTES:
+                raise ValueError("its extended attributes are too large")
+        return known
 
-    def _inodes_end(self, block: int) -> int:
-        return self._directories if block < self._directories else self._size
+    def _read_attributes(self, number: int) -> tuple[tuple[str, bytes], ...]:
+        reference, count, _ = _ATTRIBUTE_ID.unpack_from(self.attribute_ids, _ATTRIBUTE_ID.size * number)
+        if count > _MAX_ATTRIBUTES:
+            raise ValueError(f"an inode claims {count} extended attributes")
+        table = self._attribute_table
+        at = table.place(reference >> 16, reference & 0xFFFF)
+        attributes = []
+        for _ in range(count):
+            kind, length = _unpack("<HH", table.data, at)
+            name = bytes(table.data[at + 4 : at + 4 + length]).decode(errors="replace")
+            at += 4 + length
+            value = _value(table.data, at)
+            at += 4 + len(value)
+            if kind & _OUT_OF_LINE:
+                (elsewhere,) = _unpack("<Q", value)
+                value = _value(table.data, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
+            attributes.append((_PREFIXES.get(kind & ~_OUT_OF_LINE, "other.") + name, value))
+        return tuple(attributes)
 
-    def _metadata_block(self, at: int) -> tuple[bytes, int]:
-        kept = self._metadata.get(at)
-        if kept is None:
-            (header,) = struct.unpack("<H", self._raw(at, 2))
-            length = header & (_UNCOMPRESSED_METADATA - 1)
-            if not 0 < length <= _METADATA_BYTES:
-                raise ValueError("a block of metadata has an odd length")
-            data = self._raw(at + 2, length)
-            if not header & _UNCOMPRESSED_METADATA:
-                data = self._unpacked(data, _METADATA_BYTES)
-            kept = data, at + 2 + length
-            self._metadata[at] = kept
-            if len(self._metadata) > _KEPT_METADATA:
-                self._metadata.popitem(last=False)
-        return kept
+    # Data
 
-    def _data(self, at: int, stored: int) -> bytes:
-        kept = self._blocks.get(at)
-        if kept is None:
-            length = stored & (_UNCOMPRESSED_BLOCK - 1)
-            if length > self._block_bytes:
-                raise ValueError("a block of data has an odd length")
-            kept = self._raw(at, length)
-            if not stored & _UNCOMPRESSED_BLOCK:
-                kept = self._unpacked(kept, self._block_bytes)
-            self._blocks[at] = kept
-            if len(self._blocks) > _KEPT_BLOCKS:
-                self._blocks.popitem(last=False)
+    def _data(self, offset: int, stored: int) -> bytes:
+        data = self._data_blocks.get(offset)
+        if data is None:
+            data = self._raw(offset, stored & (UNCOMPRESSED_BLOCK - 1))
+            if not stored & UNCOMPRESSED_BLOCK:
+                data = self._codec.decompress(data, self.superblock.block_bytes)
+            self._data_blocks[offset] = data
+            if len(self._data_blocks) > _CACHED_BLOCKS:
+                self._data_blocks.popitem(last=False)
         else:
-            self._blocks.move_to_end(at)
-        return kept
-
-    def _unpacked(self, data: bytes, most: int) -> bytes:
-        try:
-            if self._compressor == _ZSTD:
-                # It would make room for whatever the frame says.
-                if zstandard.frame_content_size(data) > most:
-                    raise ValueError("a block is larger than it may be")
-                return self._zstd.decompress(data, max_output_size=most)
-            return zlib.decompressobj().decompress(data, most)
-        except (zstandard.ZstdError, zlib.error) as error:
-            raise ValueError(f"a block is damaged: {error}") from error
+            self._data_blocks.move_to_end(offset)
+        return data
 
     def _raw(self, at: int, length: int) -> bytes:
         if at + length > self._size:
-            raise ValueError("a place outside of the file system")
+            raise ValueError("a part of it lies outside of the file system")
         data = os.pread(self._source.fileno(), length, self._offset + at)
         if len(data) != length:
             raise ValueError("it is cut short")
         return data
 
 
-def _unpacked_at(form: str, data: bytes, at: int = 0) -> tuple[int, ...]:
-    if at + struct.calcsize(form) > len(data):
-        raise ValueError("a table is cut short")
-    return struct.unpack_from(form, data, at)
+class _Content(io.RawIOBase):
+    """A file of a squashfs as a stream."""
+
+    def __init__(self, image: Squashfs, inode: FileInode) -> None:
+        self._image, self._inode, self._at = image, inode, 0
+        # A block, and where it is stored: those behind it are found from there.
+        self._block, self._offset = 0, inode.start
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, at: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._inode.size}[whence]
+        if base + at < 0:
+            raise ValueError("a place before the beginning")
+        self._at = base + at
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's buffer protocol
+        if self._at >= self._inode.size:
+            return 0
+        index, start = divmod(self._at, self._image.superblock.block_bytes)
+        self._find(index)
+        data = self._image.content_block(self._inode, index, self._offset)[start : start + len(buffer)]
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _find(self, index: int) -> None:
+        if index < self._block:
+            self._block, self._offset = 0, self._inode.start
+        passed = self._inode.blocks[4 * self._block : 4 * index]
+        self._offset += sum(
+            length & (UNCOMPRESSED_BLOCK - 1) for (length,) in struct.iter_unpack("<I", passed)
+        )
+        self._block = index
+
+
+def _value(data: bytearray, at: int) -> bytes:
+    (size,) = _unpack("<I", data, at)
+    value = bytes(data[at + 4 : at + 4 + size])
+    if len(value) != size:
+        raise ValueError("an extended attribute is cut short")
+    return value
+
+
+def _unpack(form: str, data: bytes | bytearray, at: int = 0) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(form, data, at)
+    except struct.error:
+        raise ValueError("a table is cut short") from None

@@ -1,8 +1,7 @@
 """The files under ``/.singularity.d`` through which Apptainer starts an image, and Charliecloud's table.
 
-Pure: path in the image → text and mode. The base carries what does not depend
-on the image, with a guard; the top layer carries the rest, and must carry
-`MARKER`, which the guard looks for, and `ENVIRONMENT`, the table as a script.
+Pure: path in the image → text and mode. The base carries what does not depend on the image; the top layer
+carries the rest, and must carry `ENVIRONMENT`, the table as a script.
 """
 
 from __future__ import annotations
@@ -11,33 +10,18 @@ import json
 import shlex
 
 from envbuild.image.environment import render_script, render_table
-from envbuild.image.model import JUDGE, MARKER, Manifest
+from envbuild.image.model import JUDGE, Manifest
 
 DIRECTORY = "/.singularity.d"
 ENVIRONMENT = f"{DIRECTORY}/env/90-environment.sh"
 # Where `ch-run --set-env` looks: Charliecloud sources no scripts.
 CHARLIECLOUD = "/ch/environment"
-# A build step that runs on the base alone binds an empty file over it.
-GUARD = f"{DIRECTORY}/env/00-guard.sh"
-GUARD_EXIT_CODE = 78  # EX_CONFIG of sysexits.h
 EMPTY_DIRECTORIES = (f"{DIRECTORY}/libs",)
 
 _SCRIPT = 0o755
 _TEXT = 0o644
 
 Files = dict[str, tuple[str, int]]
-
-_GUARD = f"""\
-#!/bin/sh
-# Apptainer starts the lowest file system alone, silently, where overlay is not available to it.
-if ! [ -f {MARKER} ]; then
-    echo "error: ${{APPTAINER_NAME:-this image}} was started without its upper layers" >&2
-    echo "" >&2
-    echo "hint: overlay is disabled here (\\`enable overlay = no\\` in apptainer.conf, or --underlay)." >&2
-    echo "hint: use the flat form (\\`envbuild build --flat SPEC\\`), or ask the site to enable overlay." >&2
-    exit {GUARD_EXIT_CODE}
-fi
-"""
 
 _BASE = f"""\
 #!/bin/sh
@@ -84,14 +68,13 @@ exec /usr/bin/python3 -I {JUDGE} test "$@"
 def base_files() -> Files:
     """Return the files that every base carries; it also needs `EMPTY_DIRECTORIES`."""
     return {
-        GUARD: (_GUARD, _SCRIPT),
         f"{DIRECTORY}/env/99-base.sh": (_BASE, _SCRIPT),
         f"{DIRECTORY}/env/99-runtimevars.sh": (_RUNTIME_VARIABLES, _SCRIPT),
     }
 
 
 def top_files(manifest: Manifest) -> Files:
-    """Return the files of the top layer beside `MARKER` and `ENVIRONMENT`."""
+    """Return the files of the top layer beside `ENVIRONMENT`."""
     return {
         f"{DIRECTORY}/Singularity": (definition_text(manifest), _TEXT),
         f"{DIRECTORY}/labels.json": (json.dumps(labels(manifest), indent=1) + "\n", _TEXT),

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping
 
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import JOBS, MANIFEST_PATH, MARKER, STORY, Job, Manifest, Part
+from envbuild.image.model import JOBS, MANIFEST_PATH, STORY, FileSystem, Job, Manifest
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import TextEntry
 from envbuild.spec.asked import Asked
 
 
-def manifest_of(
-    asked: Asked, lock: Lock, *, form: Literal["layered", "flat"], parts: Sequence[Part] = ()
-) -> Manifest:
+def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
     """Return the manifest of an image.
 
     Parameters
     ----------
-    parts : sequence of Part
-        Its partitions; none for the copy inside the top layer, which cannot
-        know its own digest.
+    file_system : FileSystem, optional
+        None for the copy inside the image, which cannot know its own digest.
     """
     spec = asked.spec
     commands = {command for chosen in asked.recipes for command in chosen.recipe.commands}
@@ -35,8 +31,7 @@ def manifest_of(
         version=spec.version,
         summary=spec.summary,
         architecture=lock.base.architecture,
-        form=form,
-        parts=tuple(parts),
+        file_system=file_system,
         environment=default_environment(
             *(chosen.recipe.environment for chosen in asked.recipes), spec.environment
         ),
@@ -68,7 +63,6 @@ def top_layer(asked: Asked, lock: Lock, manifest: Manifest, *, proof: Mapping[st
         import to report (standard library only).
     """
     entries = [
-        _entry(MARKER, b""),
         _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
         _entry(MANIFEST_PATH, manifest.to_json().encode()),
         _entry(f"{STORY}/lock.yaml", dump(lock).encode()),

@@ -15,7 +15,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from envbuild.image.model import Job, Manifest, Part
+from envbuild.image.model import FileSystem, Job, Manifest
 from envbuild.spec.model import NAME, VARIABLE, VERSION
 from envbuild.spec.recipe import LauncherName
 
@@ -79,24 +79,26 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     yield from _unmatched("recipes", NAME, *manifest.recipes)
     yield from _unmatched("recipes", VERSION, *manifest.recipes.values())
     yield from _control_characters(manifest)
-    for part in manifest.parts:
-        yield from _part_problems(part)
+    if manifest.file_system is not None:
+        yield from _file_system_problems(manifest.file_system)
     for job in manifest.jobs:
         yield from _job_problems(job)
-    if [part.role for part in manifest.parts].count("root") > 1 or (
-        manifest.parts and manifest.parts[0].role != "root"
-    ):
-        yield "parts: the first, and no other, must be the root"
     if not 2 <= manifest.ranks <= 4096:
         yield f"ranks: {manifest.ranks} is not between 2 and 4096"
     yield from _time_problems("timeout_s", manifest.timeout_s)
 
 
-def _part_problems(part: Part) -> Iterator[str]:
-    yield from _unmatched("parts.digest", _DIGEST, part.digest)
-    yield from _unmatched("parts.layers", _LAYER, *part.layers)
-    if part.size_bytes <= 0:
-        yield f"parts.size_bytes: {part.size_bytes} is not positive"
+def _file_system_problems(system: FileSystem) -> Iterator[str]:
+    yield from _unmatched("file_system.tables", _DIGEST, system.tables)
+    end = 0
+    for layer in system.layers:
+        yield from _unmatched("file_system.layers.name", _LAYER, layer.name)
+        yield from _unmatched("file_system.layers.digest", _DIGEST, layer.digest, layer.data)
+        if layer.offset <= end or layer.size_bytes < 0:
+            yield f"file_system.layers: {layer.name[:80]!r} overlaps what lies before it"
+        end = layer.offset + layer.size_bytes
+    if not end <= system.tables_offset < system.size_bytes:
+        yield "file_system: its tables do not lie behind its layers"
 
 
 def _job_problems(job: Job) -> Iterator[str]:

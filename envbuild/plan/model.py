@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
-KEY_FORMAT = 1
+KEY_FORMAT = 2
 
-# Layers that are never in an image by themselves: one small wheel each.
-PIECE = "wheel:"
+Compression = Literal["zstd", "gzip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -91,17 +92,16 @@ class SystemStep:
 
     Attributes
     ----------
-    base_debs, debs : tuple of InputFile
-        The packages of the base, and those that are added.
+    debs : tuple of InputFile
+        The packages that are added.
     """
 
     suite: str
     architecture: str
-    base_debs: tuple[InputFile, ...]
     debs: tuple[InputFile, ...]
     texts: dict[str, str]
     tools: tuple[Tool, ...]
-    revision: int = 3
+    revision: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,42 +123,22 @@ class Interpreter:
     architecture: str
     debs: tuple[InputFile, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VenvStep:
-    """Make the empty virtual environment that the Python layers fill.
-
-    Attributes
-    ----------
-    debian_python : bool
-        Whether it sees the Python packages of the base's system, too.
-    """
-
-    prefix: str
-    interpreter: Interpreter
-    tools: tuple[Tool, ...]
-    debian_python: bool = False
-    revision: int = 1
+    @property
+    def version(self) -> str:
+        """Its version without the patch level (``3.11``)."""
+        match = re.match(r"cp([23])(\d+)", self.abi)
+        if match is None:
+            raise ValueError(f"`{self.abi}` is not the ABI of a Python that is supported")
+        return f"{match[1]}.{match[2]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixStep:
-    """Install wheels below a prefix; the layer holds all but the virtual environment's skeleton."""
+class WheelStep:
+    """Unpack one wheel below a prefix, and compile its modules."""
 
     prefix: str
     interpreter: Interpreter
-    wheels: tuple[InputFile, ...]
-    tools: tuple[Tool, ...]
-    revision: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackStep:
-    """Unpack wheels below a prefix for Python 2.7, which uv does not know, and compile them with it."""
-
-    prefix: str
-    interpreter: Interpreter
-    wheels: tuple[InputFile, ...]
+    wheel: InputFile
     tools: tuple[Tool, ...]
     revision: int = 1
 
@@ -204,7 +184,7 @@ class SourceStep:
     patches: tuple[TextEntry, ...]
     environment: dict[str, str]
     tools: tuple[Tool, ...]
-    revision: int = 1
+    revision: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,29 +203,17 @@ class FilesStep:
     revision: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeStep:
-    """Put finished layers into one, in order."""
-
-    tools: tuple[Tool, ...]
-    revision: int = 1
-
-
-Step = (
-    BaseStep | RootStep | SystemStep | VenvStep | PrefixStep | UnpackStep | SourceStep | FilesStep | MergeStep
-)
+Step = BaseStep | RootStep | SystemStep | WheelStep | SourceStep | FilesStep
 
 
 def input_files(step: Step) -> tuple[InputFile, ...]:
     """Return the locked files that a step uses."""
-    if isinstance(step, BaseStep):
-        return step.debs
     if isinstance(step, RootStep):
         return step.archives
-    if isinstance(step, SystemStep):
-        return (*step.base_debs, *step.debs)
-    if isinstance(step, PrefixStep | UnpackStep):
-        return step.wheels
+    if isinstance(step, BaseStep | SystemStep):
+        return step.debs
+    if isinstance(step, WheelStep):
+        return (step.wheel,)
     if isinstance(step, SourceStep):
         return (step.archive, *step.build_wheels)
     return ()
@@ -258,10 +226,9 @@ class Layer:
     Attributes
     ----------
     name : str
-        ``base``, ``system``, ``accelerator:pytorch``, ``mpi``, ``framework:pytorch``, ``python:large``,
-        ``python`` and the ``wheel:tabulate`` and others that it is merged from,
-        ``venv``, ``links:cntk``, ``files``, ``metadata``, ``a+b`` for a merge, or
-        ``toolchain:horovod`` for what a build needs and no image holds.
+        ``base``, ``system``, ``wheel:torch``, ``framework:horovod`` for what is built from source,
+        ``links:cntk``, ``venv``, ``files``, ``metadata``; or ``toolchain:horovod`` for what a build needs
+        and no image holds.
     key : str
         ``sha256:…``: the promise.
     step : Step
@@ -271,6 +238,8 @@ class Layer:
     needs : tuple of str
         Names of further layers that must exist to build it (the sandbox's
         root), without a part in its key.
+    compression : str
+        What its squashfs is compressed by.
     """
 
     name: str
@@ -278,46 +247,41 @@ class Layer:
     step: Step
     inputs: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-
-    @property
-    def is_piece(self) -> bool:
-        """Whether it holds one small wheel, and is merged before it is in an image."""
-        return self.name.startswith(PIECE)
+    compression: Compression = "zstd"
 
     @property
     def kind(self) -> str:
-        """The kind of its step (``base``, ``prefix``, …)."""
+        """The kind of its step (``base``, ``wheel``, …)."""
         return type(self.step).__name__.removesuffix("Step").lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """All layers in an order in which they can be built, and the parts of the image.
+    """All layers in an order in which they can be built, and those that the image holds.
 
     Attributes
     ----------
     layers : tuple of Layer
         Every layer after those that it is made from.
-    root : str
-        Name of the layer that becomes the image's root partition.
-    overlays : tuple of str
-        Names of the layers that become overlays, from bottom to top.
-    members : dict of str to tuple of str
-        Part's layer → names of the layers that it holds, for people.
+    image : tuple of str
+        Names of the layers of the image, from bottom to top.
+    tools : tuple of Tool
+        What writes the tables of the image's file system.
     """
 
     layers: tuple[Layer, ...]
-    root: str
-    overlays: tuple[str, ...]
-    members: dict[str, tuple[str, ...]]
+    image: tuple[str, ...]
+    tools: tuple[Tool, ...]
 
     def layer(self, name: str) -> Layer:
         """Return a layer by its name."""
         return next(layer for layer in self.layers if layer.name == name)
 
-    def parts(self) -> tuple[Layer, ...]:
-        """Return the layers that the image's partitions are made of, the root first."""
-        return tuple(self.layer(name) for name in (self.root, *self.overlays))
+    @property
+    def image_layers(self) -> tuple[Layer, ...]:
+        """The layers of the image, from bottom to top."""
+        by_name = {layer.name: layer for layer in self.layers}
+        return tuple(by_name[name] for name in self.image)
 
     def to_json(self) -> str:
         """Return the plan as canonical JSON, one line."""
@@ -325,9 +289,8 @@ class BuildPlan:
         data = {
             "format": KEY_FORMAT,
             "layers": layers,
-            "root": self.root,
-            "overlays": self.overlays,
-            "members": self.members,
+            "image": self.image,
+            "tools": [asdict(tool) for tool in self.tools],
         }
         return canonical(data) + "\n"
 
@@ -337,12 +300,12 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def layer_key(step: Step, inputs: Sequence[Layer]) -> str:
-    """Digest of every field of the step and of the layers it is made from."""
-    return key_of_data(type(step).__name__, asdict(step), [layer.key for layer in inputs])
+def layer_key(step: Step, inputs: Sequence[Layer], compression: Compression = "zstd") -> str:
+    """Digest of every field of the step, of the layers it is made from, and of how it is packed."""
+    return key_of_data(type(step).__name__, asdict(step), [layer.key for layer in inputs], compression)
 
 
-def key_of_data(kind: str, step: object, inputs: Sequence[str]) -> str:
+def key_of_data(kind: str, step: object, inputs: Sequence[str], compression: str) -> str:
     """Return the key of a step as JSON holds it.
 
     Parameters
@@ -353,6 +316,14 @@ def key_of_data(kind: str, step: object, inputs: Sequence[str]) -> str:
         All its fields.
     inputs : sequence of str
         Keys of the layers that it is made from.
+    compression : str
+        As in `Layer`.
     """
-    payload = {"format": KEY_FORMAT, "kind": kind, "step": step, "inputs": inputs}
+    payload = {
+        "format": KEY_FORMAT,
+        "kind": kind,
+        "step": step,
+        "inputs": inputs,
+        "compression": compression,
+    }
     return "sha256:" + hashlib.sha256(canonical(payload).encode()).hexdigest()

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from envbuild.lock.model import DebPin, Lock, PythonPin
-from envbuild.plan.flat import flat_plan, merge
-from envbuild.plan.grouping import (
-    ACCELERATOR,
-    LARGE,
-    SMALL_BYTES,
-    accelerator_layers,
-    input_bytes,
-    overlay_groups,
-)
 from envbuild.plan.model import (
-    PIECE,
     BaseStep,
     BuildPlan,
+    Compression,
     FilesStep,
     InputFile,
     Interpreter,
     Layer,
-    MergeStep,
-    PrefixStep,
     RootStep,
     SourceStep,
     Step,
     SystemStep,
     TextEntry,
     Tool,
-    UnpackStep,
-    VenvStep,
+    WheelStep,
     layer_key,
 )
 from envbuild.spec.asked import Asked
@@ -49,13 +38,20 @@ exec /usr/bin/python{version} "$@"
 """
 
 
+_VENV = """\
+home = /usr/bin
+include-system-site-packages = {sees_debian}
+version = {version}
+"""
+
+
 def make_plan(
     asked: Asked,
     lock: Lock,
     *,
     root_texts: Mapping[str, str],
     metadata: Sequence[TextEntry],
-    flat: bool = False,
+    compression: Compression = "zstd",
 ) -> BuildPlan:
     """Plan the layers of an image.
 
@@ -64,42 +60,35 @@ def make_plan(
     root_texts : mapping
         Path → content of the files that the image format wants in every root.
     metadata : sequence of TextEntry
-        What the top layer carries: the image's own story.
-    flat : bool
-        Whether to merge everything into one root partition.
+        What the image carries of its own story.
+    compression : str
+        What its file system is compressed by.
     """
-    layers = [_base(asked, lock, root_texts)]
-    upper = _upper_layers(asked, lock, root_texts, metadata, layers[0])
-    built = _source_layers(asked, lock, root_texts, layers[0], upper)
-    # A layer that is built follows what it is made from; among the overlays it has its recipe's place.
-    layers += [*upper, *built]
-    accelerator = [layer.name for layer in upper if layer.name.partition(":")[0] == ACCELERATOR]
-    order = ["base", "system", *accelerator, *(chosen.layer for chosen in asked.recipes)]
-    order += [f"links:{chosen.recipe.name}" for chosen in asked.recipes]
-    order += [LARGE, "python", "venv", "files", "metadata"]
-    there = {layer.name for layer in layers}
-    overlays = tuple(name for name in order[1:] if name in there)
-    tools = _tools(lock, "mksquashfs")
-    if flat:
-        return flat_plan(layers, tools)
-    members: dict[str, tuple[str, ...]] = {"base": ("base",)}
-    parts = []
-    sizes = {pin.sha256: pin.size_bytes for pin in lock.system_debs}
-    sizes |= {pin.sha256: pin.size_bytes for pin in lock.python}
-    by_name = {layer.name: layer for layer in layers}
+    base = _base(asked, lock, root_texts)
+    below = [base]
+    if lock.system_debs:
+        below.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
+    wheels = [_wheel(pin, asked, lock) for pin in sorted(lock.python) if pin.is_wheel]
+    venv = _venv(asked, lock)
+    built = _source_layers(asked, lock, root_texts, base, venv)
+    above = [venv, *_written_layers(asked, lock, metadata)]
+    image = [*below, *wheels, *(layer for layer in built if isinstance(layer.step, SourceStep)), *above]
+    layers = (*below, *wheels, venv, *built, *above[1:])
+    return BuildPlan(
+        layers=layers if compression == "zstd" else _packed(layers, compression),
+        image=tuple(layer.name for layer in image),
+        tools=_tools(lock, "zstandard"),
+    )
 
-    def weight(name: str) -> int:
-        layer = by_name[name]
-        pieces = [by_name[piece] for piece in layer.inputs] if isinstance(layer.step, MergeStep) else [layer]
-        return sum(input_bytes(piece.step, sizes) for piece in pieces)
 
-    for group in overlay_groups({name: weight(name) for name in overlays}):
-        if len(group) > 1:
-            layers.append(merge(group, layers, tools))
-        name = "+".join(group)
-        parts.append(name)
-        members[name] = tuple(group)
-    return BuildPlan(layers=tuple(layers), root="base", overlays=tuple(parts), members=members)
+def _packed(layers: Sequence[Layer], compression: Compression) -> tuple[Layer, ...]:
+    """Return layers, each after those that it is made from, with another compression."""
+    packed: dict[str, Layer] = {}
+    for layer in layers:
+        inputs = [packed[name] for name in layer.inputs]
+        key = layer_key(layer.step, inputs, compression)
+        packed[layer.name] = replace(layer, key=key, compression=compression)
+    return tuple(packed.values())
 
 
 def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
@@ -122,33 +111,14 @@ def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
     return _layer("base", step, ())
 
 
-def _upper_layers(
-    asked: Asked, lock: Lock, root_texts: Mapping[str, str], metadata: Sequence[TextEntry], base: Layer
-) -> list[Layer]:
-    """Return the layers above the base, but for those that are built from source."""
+def _written_layers(asked: Asked, lock: Lock, metadata: Sequence[TextEntry]) -> list[Layer]:
+    """Return the layers of links and files that come with recipes, the spec and the image itself."""
     layers = []
-    if lock.system_debs:
-        layers.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
-    held = {
-        owner: [pin for pin in lock.python if pin.layer == owner and pin.is_wheel]
-        for owner in [*(chosen.layer for chosen in asked.recipes), "python"]
-    }
-    small: list[PythonPin] = []
-    if not asked.base.python.is_legacy:
-        packages = held.pop("python")
-        small = [pin for pin in packages if pin.size_bytes < SMALL_BYTES]
-        held[LARGE] = [pin for pin in packages if pin.size_bytes >= SMALL_BYTES]
-    for owner, pins in {**held, **accelerator_layers(lock)}.items():
-        if pins:
-            step = _prefix_step(owner, _wheels(pins), asked, lock)
-            layers.append(_layer(owner, step, (), needs=("base",)))
-    layers += _small_layers(small, asked, lock)
-    layers.append(_venv(asked, lock))
     squash = _tools(lock, "mksquashfs")
     for chosen in asked.recipes:
         if chosen.recipe.links:
-            step_of_links = FilesStep(files=(), links=dict(chosen.recipe.links), tools=squash)
-            layers.append(_layer(f"links:{chosen.recipe.name}", step_of_links, ()))
+            links = FilesStep(files=(), links=dict(chosen.recipe.links), tools=squash)
+            layers.append(_layer(f"links:{chosen.recipe.name}", links, ()))
     if asked.spec.files:
         entries = tuple(
             TextEntry(
@@ -164,31 +134,24 @@ def _upper_layers(
     return layers
 
 
-def _small_layers(pins: Sequence[PythonPin], asked: Asked, lock: Lock) -> list[Layer]:
-    """Return a layer for each small wheel, and what holds them together."""
-    pieces = [
-        _layer(f"{PIECE}{pin.name}", _prefix_step("python", _wheels([pin]), asked, lock), (), needs=("base",))
-        for pin in sorted(pins)
-    ]
-    together = MergeStep(tools=_tools(lock, "mksquashfs"))
-    return [*pieces, _layer("python", together, pieces)] if pieces else []
+def _wheel(pin: PythonPin, asked: Asked, lock: Lock) -> Layer:
+    step = WheelStep(
+        prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
+        interpreter=_interpreter(asked, lock),
+        wheel=InputFile(name=pin.file, sha256=pin.sha256),
+        tools=_tools(lock, "installer", "mksquashfs"),
+    )
+    return _layer(_wheel_name(pin), step, (), needs=("base",))
 
 
-def _prefix_step(
-    owner: str, wheels: tuple[InputFile, ...], asked: Asked, lock: Lock
-) -> PrefixStep | UnpackStep:
-    prefix = MPI_PREFIX if owner == "mpi" else ENV_PREFIX
-    interpreter = _interpreter(asked, lock)
-    if asked.base.python.is_legacy:
-        tools = _tools(lock, "installer", "mksquashfs")
-        return UnpackStep(prefix=prefix, interpreter=interpreter, wheels=wheels, tools=tools)
-    tools = _tools(lock, "uv", "mksquashfs")
-    return PrefixStep(prefix=prefix, interpreter=interpreter, wheels=wheels, tools=tools)
+def _wheel_name(pin: PythonPin) -> str:
+    return f"wheel:{pin.name}"
 
 
 def _venv(asked: Asked, lock: Lock) -> Layer:
     """Return the layer that makes the Python layers an environment."""
     version = asked.base.python.version
+    squash = _tools(lock, "mksquashfs")
     if asked.base.python.is_legacy:
         # Python 2.7 has no virtual environments: its system's own follows a .pth to our prefix.
         site = f"{ENV_PREFIX}/lib/python{version}/site-packages\n"
@@ -198,14 +161,19 @@ def _venv(asked: Asked, lock: Lock) -> Layer:
             _text(f"{ENV_PREFIX}/bin/python", start, executable=True),
         )
         links = {f"{ENV_PREFIX}/bin/{name}": "python" for name in ("python2", f"python{version}")}
-        return _layer("venv", FilesStep(files=files, links=links, tools=_tools(lock, "mksquashfs")), ())
-    venv = VenvStep(
-        prefix=ENV_PREFIX,
-        interpreter=_interpreter(asked, lock),
-        tools=_tools(lock, "uv", "mksquashfs"),
-        debian_python=any(chosen.recipe.debian_python for chosen in asked.recipes),
-    )
-    return _layer("venv", venv, (), needs=("base",))
+        return _layer("venv", FilesStep(files=files, links=links, tools=squash), ())
+    # The virtual environment that `python -m venv --without-pip` makes (PEP 405), less the scripts that
+    # activate it: an image has its paths set.
+    sees_debian = any(chosen.recipe.debian_python for chosen in asked.recipes)
+    configuration = _VENV.format(version=version, sees_debian=str(sees_debian).lower())
+    links = {
+        f"{ENV_PREFIX}/bin/python": "/usr/bin/python3",
+        f"{ENV_PREFIX}/bin/python3": "python",
+        f"{ENV_PREFIX}/bin/python{version}": "python",
+        f"{ENV_PREFIX}/lib64": "lib",
+    }
+    described = (_text(f"{ENV_PREFIX}/pyvenv.cfg", configuration),)
+    return _layer("venv", FilesStep(files=described, links=links, tools=squash), ())
 
 
 def _text(path: str, text: str, *, executable: bool = False) -> TextEntry:
@@ -213,10 +181,9 @@ def _text(path: str, text: str, *, executable: bool = False) -> TextEntry:
 
 
 def _source_layers(
-    asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, upper: Sequence[Layer]
+    asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, venv: Layer
 ) -> list[Layer]:
     """Return the layers that are built from source, each after its toolchain."""
-    there = {layer.name: layer for layer in upper}
     found: list[Layer] = []
     for chosen in asked.recipes:
         source = chosen.recipe.source
@@ -231,8 +198,13 @@ def _source_layers(
             name = f"toolchain:{chosen.recipe.name}"
             found.append(_debian_layer(name, asked, lock, root_texts, base, debs))
             inputs.append(found[-1])
-        inputs.append(there["venv"])
-        inputs += [there["mpi" if name == "mpi" else f"framework:{name}"] for name in source.against]
+        inputs.append(venv)
+        owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in source.against}
+        inputs += [
+            _wheel(other, asked, lock)
+            for other in sorted(lock.python)
+            if other.layer in owners and other.is_wheel
+        ]
         step = SourceStep(
             prefix=ENV_PREFIX,
             interpreter=_interpreter(asked, lock),
@@ -243,7 +215,7 @@ def _source_layers(
                 for name, content in chosen.patches().items()
             ),
             environment=dict(source.environment),
-            tools=_tools(lock, "uv", "mksquashfs"),
+            tools=_tools(lock, "installer", "mksquashfs"),
         )
         found.append(_layer(chosen.layer, step, inputs))
     return found
@@ -256,7 +228,6 @@ def _debian_layer(
     step = SystemStep(
         suite=asked.base.suite,
         architecture=lock.base.architecture,
-        base_debs=_debs(lock.base_debs),
         debs=_debs(debs),
         texts=dict(root_texts),
         tools=_tools(lock, "mmdebstrap", "mksquashfs"),

@@ -9,16 +9,15 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from envbuild.plan.model import PIECE, BuildPlan, Layer, PrefixStep, canonical
+from envbuild.plan.model import BuildPlan, Layer, canonical
 
 _SHOWN = 4
 
-# Fields of steps that hold pins → what they are for people; the layer's name where it is empty.
+# Fields of steps that hold pins → what they are for people.
 _PINNED = {
-    "wheels": "",
+    "wheel": "wheel",
     "debs": "packages",
     "archives": "root",
-    "base_debs": "base packages",
     "build_wheels": "build tools",
     "tools": "tools",
 }
@@ -51,7 +50,7 @@ def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
         else:
             inputs = [name for name in layer.inputs if changed.get(name)]
             try:
-                own = _differences(layer, earlier) + _pieces(layer, earlier, plan)
+                own = _differences(layer, earlier)
             except (AttributeError, KeyError, TypeError, ValueError):
                 own = []  # as above
             changed[layer.name] = (
@@ -75,25 +74,13 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for field in sorted(now.keys() | then.keys()):
         if now.get(field) != then.get(field):
-            found += _field(layer, field, then.get(field), now.get(field))
+            found += _field(field, then.get(field), now.get(field))
     return found
 
 
-def _pieces(layer: Layer, earlier: Mapping[str, Any], plan: BuildPlan) -> list[str]:
-    """Say which small wheels came and went."""
-    then = {name for name in earlier["inputs"] if name.startswith(PIECE)}
-    now = {name for name in layer.inputs if name.startswith(PIECE)}
-    versions: dict[str, tuple[str, str]] = {}
-    for name in now - then:
-        step = plan.layer(name).step
-        if isinstance(step, PrefixStep):
-            versions[name.removeprefix(PIECE)] = (_name_and_version(step.wheels[0].name)[1], "")
-    return _pins("python", {name.removeprefix(PIECE): ("", "") for name in then - now}, versions)
-
-
-def _field(layer: Layer, field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
+def _field(field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
     if field in _PINNED:
-        return _pins(_PINNED[field] or layer.name, _by_name(then), _by_name(now))
+        return _pins(_PINNED[field], _by_name(then), _by_name(now))
     if field in ("files", "patches"):
         return _pins(field, _by_path(then), _by_path(now))
     if field == "interpreter":
@@ -122,7 +109,7 @@ def _pins(what: str, then: _Named, now: _Named) -> list[str]:
 
 def _by_name(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
     found = {}
-    for item in value or ():
+    for item in (value,) if isinstance(value, dict) else value or ():
         if "version" in item:
             found[item["name"]] = (f"{item['version']} ({item['digest'][7:15]})", item["digest"])
         else:

@@ -20,14 +20,13 @@ from envbuild.plan.model import (
     InputFile,
     Interpreter,
     Layer,
-    PrefixStep,
     RootStep,
     SourceStep,
     Step,
     SystemStep,
     TextEntry,
-    UnpackStep,
-    VenvStep,
+    Tool,
+    WheelStep,
     input_files,
     layer_key,
 )
@@ -87,9 +86,8 @@ def older_steps(plan: BuildPlan) -> dict[str, tuple[int, int]]:
 def _plan(data: Mapping[str, Any]) -> BuildPlan:
     return BuildPlan(
         layers=tuple(map(_layer, data["layers"])),
-        root=data["root"],
-        overlays=tuple(data["overlays"]),
-        members={name: tuple(held) for name, held in data["members"].items()},
+        image=tuple(data["image"]),
+        tools=tuple(Tool(**tool) for tool in data["tools"]),
     )
 
 
@@ -102,6 +100,7 @@ def _layer(data: Mapping[str, Any]) -> Layer:
         step=TypeAdapter(kind).validate_json(json.dumps(data["step"]), strict=True),
         inputs=tuple(data["inputs"]),
         needs=tuple(data["needs"]),
+        compression=data["compression"],
     )
 
 
@@ -117,18 +116,16 @@ def _problems(plan: BuildPlan) -> Iterator[str]:
             if name not in seen:
                 yield f"layer {layer.name} is made from `{name}`, which does not come before it"
         yield from (f"layer {layer.name}: {problem}" for problem in _step_problems(layer.step))
-        if layer_key(layer.step, [seen[name] for name in layer.inputs]) != layer.key:
+        yield from _unmatched("compression", "zstd|gzip", layer.compression)
+        if layer_key(layer.step, [seen[name] for name in layer.inputs], layer.compression) != layer.key:
             yield (
                 f"layer {layer.name} has not the key of its step: it was changed or damaged, or another"
                 " version of envbuild made it"
             )
         seen[layer.name] = layer
-    for name in (plan.root, *plan.overlays):
-        if name not in seen or name not in plan.members:
-            yield f"its part `{name}` is none of its layers"
-    for part, held in plan.members.items():
-        if part not in (plan.root, *plan.overlays) or not held or not seen.keys() >= set(held):
-            yield f"its part `{part}` holds what is none of its layers"
+    unknown = sorted(set(plan.image) - seen.keys())
+    if unknown or not plan.image or len(set(plan.image)) < len(plan.image):
+        yield f"its image holds layers that it does not list, none, or one twice: {', '.join(unknown)}"
 
 
 def _step_problems(step: Step) -> Iterator[str]:
@@ -143,9 +140,9 @@ def _step_problems(step: Step) -> Iterator[str]:
         yield from _unmatched("python", _PYTHON, step.python)
     if isinstance(step, BaseStep | SystemStep | RootStep):
         yield from _odd_paths(step.texts, directories=True)
-    if isinstance(step, VenvStep | PrefixStep | UnpackStep | SourceStep):
+    if isinstance(step, WheelStep | SourceStep):
         if step.prefix not in (ENV_PREFIX, MPI_PREFIX):
-            yield f"`{step.prefix}` is no prefix of a layer"
+            yield f"`{step.prefix}` is not a prefix of a layer"
         yield from _unmatched("abi", _ABI, step.interpreter.abi)
     if isinstance(step, SourceStep):
         yield from _unmatched("environment", VARIABLE, *step.environment)

@@ -19,22 +19,14 @@ from envbuild.spec.asked import Asked
 from envbuild.spec.variants import older_accelerators
 
 
-def judge_lock(asked: Asked, lock: Lock, *, layered: bool | None = None) -> tuple[Verdict, ...]:
-    """Return what the rules say of a lock, and of the site where one is known.
-
-    Parameters
-    ----------
-    layered : bool or None
-        Whether the image is to be layered; None where that is not decided.
-    """
-    return judge(stack_of(asked, lock, layered=layered))
+def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:
+    """Return what the rules say of a lock, and of the site where one is known."""
+    return judge(stack_of(asked, lock))
 
 
-def stack_of(asked: Asked, lock: Lock, *, layered: bool | None = None) -> Facts:
+def stack_of(asked: Asked, lock: Lock) -> Facts:
     """Return the facts of a lock and its site; places in the spec and the site file are their origins."""
     image = facts_of_lock(lock)
-    runtime = image.runtime.model_copy(update={"layered": layered})
-    image = image.model_copy(update={"runtime": runtime})
     image = image.model_copy(update={"origins": {**image.origins, **dict(_spec_origins(asked))}})
     if asked.site is None:
         return image

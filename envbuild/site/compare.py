@@ -153,7 +153,7 @@ def _runtimes(site: Site, probed: Probed) -> Iterator[Difference]:
             why = probed.unknown.get("runtimes", "only apptainer is looked for")
             yield Difference(key=key, kind="unseen", said=runtime.version or runtime.name, found=why)
             continue
-        for name in ("version", "overlay", "user_namespaces", "setuid"):
+        for name in ("version", "user_namespaces", "setuid"):
             said, now = getattr(runtime, name), getattr(found, name)
             if said is not None and now is not None and said != now:
                 yield Difference(key=f"{key}.{name}", kind="changed", said=_shown(said), found=_shown(now))

@@ -297,8 +297,6 @@ class _Seen:
             return ()
         conf = configuration(self.says("apptainer", "buildcfg"), self.machine)
         namespaces = self._user_namespaces()
-        if not conf.overlay:
-            self.unknown["runtimes.overlay"] = "apptainer's settings cannot be read"
         if namespaces is None:
             self.unknown["runtimes.user_namespaces"] = "the kernel does not tell"
         if conf.setuid is None:
@@ -307,7 +305,6 @@ class _Seen:
             SiteRuntime(
                 name="apptainer",
                 version=version[1],
-                overlay=conf.overlay != "no" if conf.overlay else None,
                 user_namespaces=namespaces,
                 setuid=conf.setuid,
             ),

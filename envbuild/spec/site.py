@@ -198,8 +198,6 @@ class SiteRuntime(Model):
         ``apptainer``, ``sarus``, …
     version : str or None
         Its version.
-    overlay : bool or None
-        Whether it mounts overlays.
     user_namespaces : bool or None
         Whether users may make user namespaces.
     setuid : bool or None
@@ -210,7 +208,6 @@ class SiteRuntime(Model):
 
     name: Name
     version: HostVersion | None = None
-    overlay: bool | None = None
     user_namespaces: bool | None = None
     setuid: bool | None = None
     program: ImagePath | None = None

@@ -20,7 +20,7 @@ from envbuild.store.store import LayerRecord, record_data, record_of
 from envbuild.system.files import read_small, sha256
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
-FORMAT = 1
+FORMAT = 2
 SUMS = "SHA256SUMS"
 _HEX = r"[0-9a-f]{64}"
 # The manifest of a root with 100,000 files has some 15 MB.
@@ -28,7 +28,7 @@ _LIMIT_BYTES = 64 << 20
 _PATH = re.compile(r"(?!/)(?:(?!\.{1,2}(?:/|$))[^/\0]+(?:/|$))+(?<!/)")
 _ENTRY = re.compile(r"d [0-7]{4}|f [0-7]{4} [0-9a-f]{64}|l [^\0]+|whiteout", re.DOTALL)
 
-KeyOf = Callable[[str, object, list[str]], str]
+KeyOf = Callable[[str, object, list[str], str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,14 @@ class Origin:
         All its fields, as JSON data.
     inputs : tuple of str
         Keys of the layers that it was made from.
+    compression : str
+        What its squashfs is compressed by.
     """
 
     kind: str
     step: dict[str, Any]
     inputs: tuple[str, ...]
+    compression: str
 
 
 def manifest_name(key: str) -> str:
@@ -62,7 +65,12 @@ def squashfs_name(record: LayerRecord) -> str:
 
 def manifest(record: LayerRecord, origin: Origin) -> str:
     """Return the text of a layer's manifest."""
-    made = {"kind": origin.kind, "step": origin.step, "inputs": origin.inputs}
+    made = {
+        "kind": origin.kind,
+        "step": origin.step,
+        "inputs": origin.inputs,
+        "compression": origin.compression,
+    }
     data = {"format": FORMAT, "layer": record_data(record), "made_by": made}
     return sealed_line(json.dumps(data, sort_keys=True, separators=(",", ":")))
 
@@ -100,7 +108,7 @@ def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
     Parameters
     ----------
     key_of : callable
-        Kind, step and inputs' keys → the key that this version gives them.
+        Kind, step, inputs' keys and compression → the key that this version gives them.
 
     Raises
     ------
@@ -125,10 +133,10 @@ def read_manifest(path: Path, key_of: KeyOf) -> LayerRecord:
         kind, step, inputs = made["kind"], made["step"], made["inputs"]
         if not (isinstance(kind, str) and isinstance(step, dict) and isinstance(inputs, list)):
             raise ValueError("it is no manifest of a layer")
-        key = key_of(kind, step, inputs)
+        key = key_of(kind, step, inputs, str(made["compression"]))
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError("it is no manifest of a layer") from error
-    digests = (record.key, record.blob, *inputs)
+    digests = (record.key, record.blob, record.data, record.tables, *inputs)
     sound = all(re.fullmatch(rf"sha256:{_HEX}", str(digest)) for digest in digests)
     sound = sound and record.name.isprintable() and all(map(_PATH.fullmatch, record.tree.entries))
     if not sound or not all(map(_ENTRY.fullmatch, record.tree.entries.values())):

@@ -12,18 +12,15 @@ from typing import Literal
 
 from envbuild.store.store import QUARANTINE, LayerRecord, Store, read_record
 
-NOTES = "unchanged"
-
 # What a store names what it writes. A directory of somebody's that is taken for one may have such areas, too.
 _WRITTEN = {
     "log": re.compile(r"[0-9a-f]{16}-[a-z]+\.log|.+-timings\.json"),
-    "note": re.compile(r"[0-9a-f]{64}\.json"),
     "scan": re.compile(r"[0-9a-f]{64}(\.json)?"),
     "quarantine": re.compile(r".+\.[0-9a-f]{8}"),
     "leftover": re.compile(r"\.unverified-.*"),
 }
 
-Kind = Literal["layer", "blob", "file", "scan", "log", "note", "quarantine", "leftover"]
+Kind = Literal["layer", "blob", "file", "scan", "log", "quarantine", "leftover"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +31,7 @@ class Item:
     ----------
     kind : str
         ``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one),
-        ``scan`` (what was read of a blob), ``log``, ``note`` (of a build of which nothing may have
-        changed), ``quarantine``, or ``leftover`` of a killed process.
+        ``scan`` (what was read of a blob), ``log``, ``quarantine``, or ``leftover`` of a killed process.
     id : str
         Layer key, blob digest, hex digest of the file or of the scanned blob; else the name.
     name : str
@@ -66,7 +62,6 @@ def items(store: Store) -> list[Item]:
     found = [*layers, *(blob for blob in _blobs(store) if blob.blob not in named)]
     found += [*_files(store), *_scans(store)]
     found += _plain(store.root / "logs", "log")
-    found += _plain(store.root / NOTES, "note")
     found += _plain(store.root / QUARANTINE, "quarantine")
     found += [item for top in ("files", "blobs") for item in _plain(store.root / top, "leftover")]
     return sorted(found, key=lambda item: (item.kind, item.id))
@@ -164,7 +159,7 @@ def _scans(store: Store) -> Iterator[Item]:
         )
 
 
-def _plain(directory: Path, kind: Literal["log", "note", "quarantine", "leftover"]) -> list[Item]:
+def _plain(directory: Path, kind: Literal["log", "quarantine", "leftover"]) -> list[Item]:
     """Return the files below a directory that a store has put there.
 
     As leftovers those that never got a name; what lies in quarantine may be a directory.

@@ -4,7 +4,6 @@ Each is a small file of its own in ``pins/``, so that two processes never write
 the same one and a network file system needs no locks:
 
 - an image that was built, as long as its file is there and is still that image;
-- a thin installation, as long as it is there;
 - a build in progress, as long as its process lives;
 - what somebody asked to keep, until they say otherwise.
 
@@ -32,13 +31,13 @@ from envbuild.system.files import read_small
 PIN_FORMAT = 1
 DIRECTORY = "pins"
 
-Kind = Literal["image", "thin", "build", "lock", "key"]
+Kind = Literal["image", "build", "lock", "key"]
 State = Literal["live", "gone", "unreachable"]
 
 # A build on another host shows no process here; after this time it is taken to have ended.
 _FOREIGN_BUILD_S = 7 * 86_400.0
 _LIMIT_BYTES = 16 << 20
-_KINDS = ("image", "thin", "build", "lock", "key")
+_KINDS = ("image", "build", "lock", "key")
 _TEXTS = ("kind", "name", "under", "digest", "spec", "process")
 _LISTS = ("keys", "blobs", "files")
 
@@ -50,7 +49,7 @@ class Pin:
     Attributes
     ----------
     kind : str
-        ``image``, ``thin`` (an installation that starts from the store's blobs), ``build`` (one in
+        ``image``, ``build`` (one in
         progress), ``lock`` or ``key``.
     name : str
         What needs it: an absolute path, a key, or a build's host and process.
@@ -89,7 +88,7 @@ class Pin:
     @property
     def label(self) -> str:
         """What people call it."""
-        kind = {"thin": "thin installation", "build": "build in progress"}.get(self.kind, self.kind)
+        kind = {"build": "build in progress"}.get(self.kind, self.kind)
         return f"{kind} {self.name}" + (" (pinned)" if self.asked else "")
 
     def to_json(self) -> str:

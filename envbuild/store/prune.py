@@ -22,7 +22,7 @@ from envbuild.system.leftovers import remove
 
 # A blob comes before its record; what failed builds said is looked at later than what they made; and
 # without its note a build only looks once more.
-_LEAST_S = {"blob": 3600.0, "log": 7 * 86_400.0, "note": 30 * 86_400.0, "leftover": 86_400.0}
+_LEAST_S = {"blob": 3600.0, "log": 7 * 86_400.0, "leftover": 86_400.0}
 _WORTH_TELLING = ("layer", "blob", "file")
 
 

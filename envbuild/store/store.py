@@ -8,7 +8,6 @@ Layout below the root, all of it relocatable:
     pins/                       who needs what (see `envbuild.store.pins`)
     quarantine/                 what was found damaged
     logs/, plans/, verdicts/    what people and later runs look at
-    unchanged/                  what builds asked and told, for when nothing changed; may go at any time
     stage/                      work in progress, one private directory each
 
 No daemon and no lock that a network file system breaks: everything is made
@@ -33,20 +32,29 @@ from typing import Any
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.claims import claim, sweep_claims
 from envbuild.store.tree import Tree
-from envbuild.system.files import make_directory, open_to_group, read_small, sha256, sync, what_is_full
+from envbuild.system.files import (
+    make_directory,
+    open_to_group,
+    read_small,
+    settled,
+    sha256,
+    signature,
+    sync,
+    what_is_full,
+)
 from envbuild.system.leftovers import own_name, private_directory, remove, sweep
-from envbuild.system.noted import settled, signature
 from envbuild.system.sealing import check_seal, sealed
 from envbuild.system.spreading import spread
+from envbuild.system.squashfs import digests
 
 # A million paths take less than half of it.
 RECORD_LIMIT_BYTES = 256 << 20
-RECORD_FORMAT = 2
+RECORD_FORMAT = 3
 QUARANTINE = "quarantine"
 
 _AREAS = frozenset(
     {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage", "tools"}
-    | {"stages", "unchanged", "verdicts"}
+    | {"stages", "verdicts"}
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -65,6 +73,8 @@ class LayerRecord:
         ``sha256:…`` of the squashfs.
     size_bytes : int
         Length of the squashfs.
+    data, tables : str
+        ``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`.
     tree : Tree
         What it holds.
     """
@@ -73,6 +83,8 @@ class LayerRecord:
     name: str
     blob: str
     size_bytes: int
+    data: str
+    tables: str
     tree: Tree
 
 
@@ -234,9 +246,17 @@ class Store:
             The store cannot be written, or the disk is full.
         """
         earlier = self.get(key)
-        blob = "sha256:" + sha256(squashfs)
-        record = LayerRecord(key=key, name=name, blob=blob, size_bytes=squashfs.stat().st_size, tree=tree)
-        target = self.blob_path(blob)
+        found = digests(squashfs)
+        record = LayerRecord(
+            key=key,
+            name=name,
+            blob=found.whole,
+            size_bytes=squashfs.stat().st_size,
+            data=found.data,
+            tables=found.tables,
+            tree=tree,
+        )
+        target = self.blob_path(record.blob)
         try:
             make_directory(target.parent)
             squashfs.chmod(0o444)
@@ -249,7 +269,7 @@ class Store:
         except OSError as error:
             raise self.refusal(error) from error
         self._write_record(record)
-        return record, earlier.blob if earlier is not None and earlier.blob != blob else None
+        return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
 
     def put_aside(self, path: Path) -> None:
         """Move what is damaged to ``quarantine/``.
@@ -297,9 +317,11 @@ class Store:
             staged.replace(path)
             sync(path.parent)
         except OSError as error:
+            raise self.refusal(error) from error
+        finally:
+            # Still there after an error or an interrupt.
             with contextlib.suppress(OSError):
                 staged.unlink(missing_ok=True)
-            raise self.refusal(error) from error
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
@@ -367,6 +389,8 @@ def record_data(record: LayerRecord) -> dict[str, object]:
         "name": record.name,
         "blob": record.blob,
         "size_bytes": record.size_bytes,
+        "data": record.data,
+        "tables": record.tables,
         "tree": dict(record.tree.entries),
     }
 
@@ -381,12 +405,12 @@ def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
     """
     if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
         raise ValueError("a record of another format")
-    if not {"key", "name", "blob", "size_bytes", "tree"} <= data.keys():
+    if not {"key", "name", "blob", "size_bytes", "data", "tables", "tree"} <= data.keys():
         raise ValueError("no record")
     entries = data["tree"]
     if not isinstance(entries, dict) or type(data["size_bytes"]) is not int:
         raise ValueError("a record of other types")
-    texts = (data["key"], data["name"], data["blob"], *entries.values())
+    texts = (data["key"], data["name"], data["blob"], data["data"], data["tables"], *entries.values())
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a record of other types")
     return LayerRecord(
@@ -394,5 +418,7 @@ def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
         name=data["name"],
         blob=data["blob"],
         size_bytes=data["size_bytes"],
+        data=data["data"],
+        tables=data["tables"],
         tree=Tree(entries=entries),
     )

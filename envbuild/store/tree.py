@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,30 +42,6 @@ class Tree:
         return Tree(entries={path: what for path, what in self.entries.items() if what != WHITEOUT})
 
 
-def stack(trees: Sequence[Tree], *, with_root: bool) -> Tree:
-    """Return what layers show when they lie over one another, from bottom to top.
-
-    Parameters
-    ----------
-    with_root : bool
-        Whether the lowest is a whole root: then nothing lies below that a
-        whiteout could still hide.
-    """
-    entries: dict[str, str] = {}
-    for tree in trees:
-        # A whiteout hides a directory, and so does a file or a link that takes its place.
-        hidden = tuple(
-            f"{path}/"
-            for path, what in tree.entries.items()
-            if not what.startswith("d ") and entries.get(path, "").startswith("d ")
-        )
-        if hidden:
-            entries = {path: what for path, what in entries.items() if not path.startswith(hidden)}
-        entries.update(tree.entries)
-    shown = Tree(entries=dict(sorted(entries.items())))
-    return shown.without_whiteouts() if with_root else shown
-
-
 def scan(root: Path) -> Tree:
     """Read a directory tree.
 
@@ -76,21 +52,6 @@ def scan(root: Path) -> Tree:
         longer or deeper than programs can reach.
     """
     return Tree(entries={name: _entry(root, name, status) for name, status in _names(root)})
-
-
-def entry(root: Path, name: str) -> str | None:
-    """Return what a tree holds at one path, as `Tree` has it; None for nothing.
-
-    Raises
-    ------
-    BuildError
-        It is what a layer cannot hold.
-    """
-    try:
-        status = (root / name).lstat()
-    except OSError:
-        return None
-    return _entry(root, name, status)
 
 
 def _entry(root: Path, name: str, status: os.stat_result) -> str:

@@ -21,7 +21,7 @@ from envbuild.system.sealing import check_sealed_line
 What = Literal["record", "blob", "file", "note", "pin", "stranger", "unreadable"]
 
 # Where what can be found out again is noted: nobody uses one that is damaged.
-_NOTES = (plans.DIRECTORY, "scans", "unchanged", "verdicts")
+_NOTES = (plans.DIRECTORY, "scans", "verdicts")
 _HEX = r"[0-9a-f]{64}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,24 @@ from envbuild.system import host, process
 from envbuild.system.process import Finished
 from envbuild.system.terminal import plain
 
-OLDEST = (1, 3)
+# Name → oldest release that has `--mount` and with which a user can start an image.
+# SingularityCE before 4.1 unpacks the image at each start, unless it is installed set-user-id.
+# Source: the change logs of Apptainer 1.1.0 and of SingularityCE 3.9.0 and 4.1.0.
+_OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 9)}
+_LABELS = {"apptainer": "Apptainer", "singularity-ce": "SingularityCE"}
+_PROGRAMS = ("apptainer", "singularity")
 _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
 
 
 class OldApptainerError(MachineError):
     """An Apptainer is older than what images need; `version` is what it says of itself."""
 
-    def __init__(self, program: Path, version: str) -> None:
-        super().__init__(f"Apptainer {version} at `{program}` is too old: 1.3 or newer is needed", hint=_HINT)
+    def __init__(self, program: Path, name: str, version: str) -> None:
+        self.oldest = ".".join(map(str, _OLDEST[name]))
+        label = _LABELS[name]
+        super().__init__(
+            f"{label} {version} at `{program}` is too old: {self.oldest} or newer is needed", hint=_HINT
+        )
         self.version = version
 
 
@@ -70,7 +80,7 @@ class Apptainer:
     program : Path
         The command.
     version : str
-        ``1.4.5``.
+        ``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``.
     unprivileged : bool
         Whether it is told to start in a user namespace, since it has no other way.
     """
@@ -154,20 +164,33 @@ def not_started(done: Finished, what: str) -> NotStartedError | None:
 def find(path: Path | None = None) -> Apptainer:
     """Return the Apptainer to use: the one named, else ENVBUILD_APPTAINER, else the one on PATH.
 
+    SingularityCE does as well; on PATH it is taken if there is no Apptainer.
+
     Raises
     ------
     MachineError
-        There is none, or (an `OldApptainerError`) it is older than 1.3.
+        There is none, or (an `OldApptainerError`) it is too old.
     """
     named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
     # Absolute: it is not started where we are.
-    program = named.absolute() if named else host.find_program("apptainer", hint=_HINT)
+    program = named.absolute() if named else _on_path()
     if not program.is_file():
         raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
-    finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)
-    found = re.search(r"(\d+)\.(\d+)(\.\d+)?\S*", finished.stdout)
-    if not finished.ok or found is None or "apptainer" not in finished.stdout:
-        raise MachineError(f"`{program}` is not an Apptainer", hint=_HINT)
-    if (int(found[1]), int(found[2])) < OLDEST:
-        raise OldApptainerError(program, found[0])
-    return Apptainer(program=program, version=found[0])
+    told = process.run([program, "--version"], env=host.environment(), timeout_s=30)
+    match = re.search(
+        r"^(apptainer|singularity-ce) version ((\d+)\.(\d+)(\.\d+)?\S*)", told.stdout, re.MULTILINE
+    )
+    if not told.ok or match is None:
+        raise MachineError(f"`{program}` is not an Apptainer or SingularityCE", hint=_HINT)
+    name, version = match[1], match[2]
+    if (int(match[3]), int(match[4])) < _OLDEST[name]:
+        raise OldApptainerError(program, name, version)
+    return Apptainer(program=program, version=version if name == "apptainer" else f"{name} {version}")
+
+
+def _on_path() -> Path:
+    first, *others = _PROGRAMS
+    for name in (first, *others):
+        with contextlib.suppress(MachineError):
+            return host.find_program(name)
+    return host.find_program(first, hint=_HINT)

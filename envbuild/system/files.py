@@ -9,17 +9,19 @@ import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable, Sequence
 from io import BufferedReader
 from pathlib import Path
+from time import time_ns
 
 import envbuild
 from envbuild.errors import Location, MachineError, RequestError, did_you_mean
-from envbuild.system import noted
 
 # Of what the house notes for itself.
 NOTE_LIMIT_BYTES = 64 << 20
 
 _CHUNK_BYTES = 1024 * 1024
+_COPY_BYTES = 16 * 1024 * 1024
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
 
@@ -169,7 +171,6 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
     if len(content) > limit_bytes:
         problem = f"`{path}` is too large: more than {limit_bytes} bytes"
         raise RequestError(problem, at=at, hint="name another file, or make it shorter")
-    noted.note("content", path, noted.digest(content))
     return content
 
 
@@ -179,21 +180,18 @@ def is_below(path: Path, directory: Path) -> bool:
         below = path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError):
         below = False
-    noted.note("below", path, str(below), directory)
     return below
 
 
 def exists(path: Path) -> bool:
     """Return whether there is something at a path that we may see; never raises."""
     found = what(path)
-    noted.note("mode", path, found)
     return found != ""
 
 
 def is_directory(path: Path) -> bool:
     """Return whether there is a directory at a path; never raises."""
     found = what(path)
-    noted.note("mode", path, found)
     return found == f"{stat.S_IFDIR:o}"
 
 
@@ -219,7 +217,6 @@ def list_directory(path: Path) -> tuple[str, ...]:
         raise RequestError(
             f"the directory `{path}` cannot be read: {_reason(error)}", hint=_READABLE
         ) from None
-    noted.note("names", path, "\n".join(names))
     return names
 
 
@@ -389,3 +386,88 @@ def copy(source: Path, target: Path) -> None:
             writing.truncate()
             while chunk := reading.read(_CHUNK_BYTES):
                 writing.write(chunk)
+
+
+# What copy_file_range answers for two file systems, or for one of a kind, that it cannot copy between.
+_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_REFLINK_BYTES = 4096
+
+
+def copy_range(
+    source: int, start: int, size: int, target: int, offset: int, advanced: Callable[[int], None]
+) -> None:
+    """Copy a part of an open file into another, by reference where their file system can.
+
+    Parameters
+    ----------
+    start, size, offset : int
+        Where the part begins, its length, and where it goes, in bytes.
+    advanced : callable
+        Called with the number of bytes each time that so many were copied.
+
+    Raises
+    ------
+    OSError
+        The source cannot be read, or ends before; or the target cannot be written.
+    """
+    end = start + size
+    while start < end:
+        # Only whole blocks can be shared: the first piece ends where one begins.
+        count = min(end - start, -start % _REFLINK_BYTES or _COPY_BYTES)
+        copied = _copy_some(source, start, count, target, offset)
+        if copied == 0:
+            raise OSError(errno.EIO, "a file became shorter while it was copied")
+        start, offset = start + copied, offset + copied
+        advanced(copied)
+
+
+def _copy_some(source: int, start: int, count: int, target: int, offset: int) -> int:
+    try:
+        return os.copy_file_range(source, target, count, start, offset)
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
+    content = os.pread(source, min(count, _CHUNK_BYTES), start)
+    write_at(target, content, offset)
+    return len(content)
+
+
+def write_at(file: int, content: bytes, offset: int) -> None:
+    """Write bytes at a place of an open file.
+
+    Raises
+    ------
+    OSError
+        They cannot be written.
+    """
+    view = memoryview(content)
+    while view:
+        count = os.pwrite(file, view, offset)
+        view, offset = view[count:], offset + count
+
+
+# A change so soon after a look may leave the times of a file as they were; some file systems count seconds.
+_SETTLED_NS = 50_000_000
+_COARSE_NS = 2_000_000_000
+
+
+def signature(path: Path) -> list[int]:
+    """Return the fields of a file's status that any change of it alters; empty if there is no such file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def settled(was: Sequence[int]) -> bool:
+    """Return whether any later change of a file shows in its signature: it has been there for a while."""
+    if not was:
+        return False
+    coarse = was[4] % 1_000_000 == 0
+    return time_ns() > was[4] + (_COARSE_NS if coarse else _SETTLED_NS)
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that there is no space, or no more of a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

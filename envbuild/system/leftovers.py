@@ -7,6 +7,7 @@ living process's, whoever shares the file system.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -122,3 +123,46 @@ def _remove_flat(top: Path) -> None:
         if directory != top:
             directory.rmdir()
     top.rmdir()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, *, mode: int) -> Iterator[int]:
+    """Give a new file, open for writing, that takes its place when the block ends; it is gone if that fails.
+
+    Parameters
+    ----------
+    path : Path
+        Its place; a file there is replaced.
+    mode : int
+        Its mode, less the umask.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; or something else than a regular file is there.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if path.exists() and not path.is_file():
+        # Replacing /dev/null or a named pipe is never meant.
+        raise PermissionError(errno.EPERM, "it is not a regular file")
+    partial = half_of(path)
+    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        try:
+            yield file
+            os.fsync(file)
+        finally:
+            # Before it has its name: a file that somebody writes cannot be executed.
+            os.close(file)
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems cannot; the file itself is safe by then.
+        with contextlib.suppress(OSError):
+            os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +18,7 @@ from envbuild.system import host, process
 
 Compression = Literal["zstd", "gzip"]
 
+_CHUNK_BYTES = 4 << 20
 _HINT = "install squashfs-tools 4.5 or newer; `make setup` does"
 
 # Nothing of the host, the user or the clock: order is mksquashfs's own, owners are root, times are 0,
@@ -41,6 +45,43 @@ _COMPRESSION: dict[Compression, tuple[str, ...]] = {
     "zstd": ("-comp", "zstd", "-Xcompression-level", "3"),
     "gzip": ("-comp", "gzip"),
 }
+
+
+# Releases that pack sparse files wrongly, and one whose search for duplicates has a race.
+# Source: squashfs-tools, CHANGES of 4.7.5 and 4.7.6.
+_CORRUPTING = ((4, 7), (4, 7, 5))
+_RACING = (4, 7, 5)
+
+
+def release(text: str) -> tuple[int, ...]:
+    """Return the release that ``mksquashfs -version`` names; empty if it names none."""
+    match = re.search(r"version (\d+(?:\.\d+)+)", text)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
+def corrupts(version: tuple[int, ...]) -> bool:
+    """Return whether a release of mksquashfs writes images with wrong contents."""
+    first, fixed = _CORRUPTING
+    return first <= version < fixed
+
+
+@functools.cache
+def _options_of(program: Path) -> tuple[str, ...]:
+    """Return the options that a mksquashfs needs to pack what it is given.
+
+    Raises
+    ------
+    MachineError
+        No options help.
+    """
+    told = process.run([program, "-version"], env=host.environment(), timeout_s=30)
+    version = release(told.output)
+    if corrupts(version):
+        raise MachineError(
+            f"`{program}` is squashfs-tools {'.'.join(map(str, version))}, which corrupts sparse files",
+            hint="install squashfs-tools 4.7.6 or newer, or 4.6",
+        )
+    return ("-no-duplicates",) if version == _RACING else ()
 
 
 def make(
@@ -156,6 +197,56 @@ def measure(squashfs: Path) -> tuple[int, int]:
     return len(found), sum(int(size) for size, is_device in found if not is_device)
 
 
+# Where the data of a squashfs begins, and where its superblock says that they end.
+_DATA_START = 96
+_INODE_TABLE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digests:
+    """The digests of a squashfs of ours: ``sha256:…``.
+
+    Attributes
+    ----------
+    whole : str
+        Of the file.
+    data : str
+        Of its data, which images hold as they are: all that lies between superblock and tables.
+    tables : str
+        Of its superblock and its tables.
+    """
+
+    whole: str
+    data: str
+    tables: str
+
+
+def digests(squashfs: Path) -> Digests:
+    """Read a squashfs of ours.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    whole, data, tables, at = hashlib.sha256(), hashlib.sha256(), hashlib.sha256(), 0
+    with squashfs.open("rb") as file:
+        end = int.from_bytes(os.pread(file.fileno(), 8, _INODE_TABLE), "little")
+        while chunk := file.read(_CHUNK_BYTES):
+            view = memoryview(chunk)
+            begins, ends = max(_DATA_START - at, 0), max(end - at, 0)
+            whole.update(view)
+            tables.update(view[:begins])
+            data.update(view[begins:ends])
+            tables.update(view[max(begins, ends) :])
+            at += len(chunk)
+    return Digests(
+        whole=f"sha256:{whole.hexdigest()}",
+        data=f"sha256:{data.hexdigest()}",
+        tables=f"sha256:{tables.hexdigest()}",
+    )
+
+
 def extract(squashfs: Path, into: Path) -> None:
     """Unpack a squashfs into a new directory.
 
@@ -205,7 +296,7 @@ def _mksquashfs(
 ) -> None:
     program = host.find_program("mksquashfs", hint=_HINT)
     argv = [str(program), *sources, str(out), *_CANONICAL, *_COMPRESSION[compression]]
-    argv += ["-processors", str(processors or host.cores()), *options]
+    argv += ["-processors", str(processors or host.cores()), *_options_of(program), *options]
     # A complete environment of ours: it lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
     with _removed_on_failure(out):
         finished = process.run(argv, env=host.environment())

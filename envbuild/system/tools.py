@@ -16,11 +16,9 @@ from envbuild.system import host, process
 from envbuild.system.files import make_directory, open_regular, open_to_group, sha256
 from envbuild.system.sealing import check_seal, sealed
 
-NAMES = ("mksquashfs", "mmdebstrap", "uv")
-# Where wheels are for Python 2.7, which uv does not know.
-LEGACY_NAMES = ("installer", "mksquashfs", "mmdebstrap")
+NAMES = ("installer", "mksquashfs", "mmdebstrap", "zstandard")
 # Tools that are Python packages, which run in our own process.
-_PACKAGES = frozenset({"installer"})
+_PACKAGES = frozenset({"installer", "zstandard"})
 
 _CACHE = "tools.json"
 _CACHE_FORMAT = 2
@@ -131,11 +129,11 @@ def _examine(name: str, program: Path) -> _Known:
 
 
 def _package(name: str) -> ToolIdentity:
-    """Return the identity of a Python package: its version, and the digest of its modules as installed."""
+    """Return the identity of a Python package: its version, and the digest of its code as installed."""
     from importlib import metadata  # noqa: PLC0415  # late: few images need it
 
     distribution = metadata.distribution(name)
-    modules = sorted(path for path in distribution.files or () if path.suffix == ".py")
+    modules = sorted(path for path in distribution.files or () if path.suffix in (".py", ".so"))
     lines = [f"{path} {_digest(Path(str(path.locate())))}\n" for path in modules]
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     return ToolIdentity(name=name, version=f"{name} {distribution.version}", digest=f"sha256:{digest}")

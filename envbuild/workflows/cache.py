@@ -21,7 +21,6 @@ GRACE_S = 600.0
 # Kinds of things that have no names for people: one, and several of them.
 _SUMMED = {
     "scan": ("note of a layer", "notes of layers"),
-    "note": ("note of a build", "notes of builds"),
     "log": ("log of a build", "logs of builds"),
     "quarantine": ("damaged file from quarantine", "damaged files from quarantine"),
     "leftover": ("leftover of an ended process", "leftovers of ended processes"),

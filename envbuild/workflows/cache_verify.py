@@ -56,12 +56,11 @@ class Checked:
             return "`--repair` puts it aside; nothing uses it, and it is found out anew"
         users = self.users(damage)
         specs = sorted({self.specs[label] for label in users if label in self.specs})
-        thin = any(label.startswith("thin installation ") for label in users)
         again = f"`envbuild build {typed(specs[0])}`" if specs else "the next build that needs it"
         text = f"{again} {'fetches' if damage.what == 'file' else 'makes'} it anew"
         if damage.path not in self.moved:
             text = f"`envbuild cache verify --repair` puts it aside, and {text}"
-        return text + ("; install the thin modules again afterwards" if thin else "")
+        return text
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""

@@ -17,7 +17,7 @@ from envbuild.check.pmi import judge_pmi
 from envbuild.check.preflight import gpu
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, look
-from envbuild.check.run import CHANGED, PARTS
+from envbuild.check.run import judge_bytes
 from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
@@ -216,8 +216,8 @@ def _site(settings: Settings, lend: Lend) -> Site | None:
 
 
 def _changed(looked: Looked) -> Iterator[Finding]:
-    if changed := (*looked.changed, *looked.around):
-        yield Finding("FAIL", PARTS, "all parts as built", ", ".join(changed), CHANGED)
+    if looked.changed:
+        yield judge_bytes(looked.changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,8 @@ class Shown:
             ("lock", manifest.lock_digest),
             ("verdict", self.verdict),
         ]
-        for part in manifest.parts:
-            rows.append(
-                (part.role, f"{', '.join(part.layers)} ({part.size_bytes / 1e6:.0f} MB, {part.digest[7:19]})")
-            )
+        for layer in manifest.file_system.layers if manifest.file_system else ():
+            rows.append(("layer", f"{layer.name} ({layer.size_bytes / 1e6:.1f} MB, {layer.digest[7:19]})"))
         for variable in manifest.environment:
             sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
             rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
-from envbuild.activate.record import read_record
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, Note
 from envbuild.image.model import Manifest
@@ -54,40 +52,8 @@ def keep_image(
         digest=manifest.digest,
         spec=str(spec.absolute()),
         keys=_keys(plan),
-        blobs=tuple(part.digest for part in manifest.parts),
+        blobs=_blobs(manifest),
         files=_files(lock),
-    )
-    _write(store, pin, emit, held)
-
-
-def keep_thin(
-    home: Path,
-    root: Path,
-    manifest: Manifest,
-    parts: Iterable[str],
-    store: Store,
-    emit: Emit,
-    *,
-    held: Path | None = None,
-) -> None:
-    """Record which blobs a thin installation starts from.
-
-    Parameters
-    ----------
-    home : Path
-        The installation as users reach it: a link to its release.
-    root : Path
-        Where modules live.
-    held : Path, optional
-        The pin of the installation in progress.
-    """
-    release = home.resolve()
-    pin = Pin(
-        kind="thin",
-        name=str(release),
-        under=str(root.absolute()),
-        digest=manifest.digest,
-        blobs=tuple(parts),
     )
     _write(store, pin, emit, held)
 
@@ -108,7 +74,7 @@ def pin_of_image(image: Path) -> Pin:
         asked=True,
         digest=manifest.digest,
         keys=_keys_of(read_data(image, PLAN)),
-        blobs=tuple(part.digest for part in manifest.parts),
+        blobs=_blobs(manifest),
         files=_files(lock),
     )
 
@@ -137,9 +103,6 @@ def identify(pin: Pin) -> str | None:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if pin.kind == "thin":
-        record = read_record(path)
-        return record.digest if record is not None else None
     try:
         return read_manifest(path).digest
     except RequestError:
@@ -158,6 +121,11 @@ def _write(store: Store, pin: Pin, emit: Emit, held: Path | None) -> None:
         text = f"the store does not note that it is needed by {pin.name}: it cannot be written"
         emit(Note(text=text))
     release(held)
+
+
+def _blobs(manifest: Manifest) -> tuple[str, ...]:
+    layers = manifest.file_system.layers if manifest.file_system else ()
+    return tuple(layer.digest for layer in layers)
 
 
 def _keys(plan: BuildPlan) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def launch_line(
     known = situation(subject, site, on_host_mpi=lend.mpi)
     _refuse_foreign(manifest, site, by_scheduler=known.by_scheduler)
     _tell_other_runtimes(site, settings.emit)
-    start = judge_start(_facts(image, manifest), site, lent_fabric=lend.fabric, on_host_mpi=lend.mpi)
+    start = judge_start(_facts(image), site, lent_fabric=lend.fabric, on_host_mpi=lend.mpi)
     tell_verdicts(start, settings.emit)
     injection = lent(subject, settings, lend)[1] if lend else None
     # Asked last: what refuses an image does not depend on whether srun is here.
@@ -108,11 +108,9 @@ def _refuse_foreign(manifest: Manifest, site: Site | None, *, by_scheduler: bool
     )
 
 
-def _facts(image: Path, manifest: Manifest) -> Facts:
-    """Return what an image says of itself; none of its file systems is read for it."""
-    facts = facts_of_lock(load(read_data(image, LOCK), image))
-    runtime = facts.runtime.model_copy(update={"layered": len(manifest.parts) > 1})
-    return facts.model_copy(update={"runtime": runtime})
+def _facts(image: Path) -> Facts:
+    """Return what an image says of itself; its file system is not read for it."""
+    return facts_of_lock(load(read_data(image, LOCK), image))
 
 
 def launch(line: Sequence[str]) -> NoReturn:

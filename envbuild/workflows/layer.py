@@ -10,14 +10,15 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.plan.model import Layer, key_of_data
+from envbuild.plan.model import Compression, Layer, key_of_data
 from envbuild.store import carried
 from envbuild.store.carried import Origin
 from envbuild.store.pins import freshen, release
 from envbuild.store.store import LayerRecord
 from envbuild.system import clock, host
-from envbuild.system.files import copy, exists, is_directory, sha256, sync
+from envbuild.system.files import copy, exists, is_directory, sync
 from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.squashfs import Digests, digests
 from envbuild.workflows.design import design
 from envbuild.workflows.keeping import hold
 from envbuild.workflows.lock import Locked, lock_spec
@@ -78,25 +79,25 @@ class Moved:
         return {"directory": str(self.directory), "layers": [asdict(row) for row in self.rows]}
 
 
-def lacking(settings: Settings, *, flat: bool) -> Callable[[Locked], tuple[str, ...]]:
+def lacking(settings: Settings, compression: Compression) -> Callable[[Locked], tuple[str, ...]]:
     """Return what names the layers that the image of a lock is composed of, and that the store lacks."""
 
     def names(state: Locked) -> tuple[str, ...]:
-        parts = design(state, flat=flat).parts()
-        return tuple(layer.name for layer in parts if settings.store.get(layer.key) is None)
+        layers = design(state, compression=compression).image_layers
+        return tuple(layer.name for layer in layers if settings.store.get(layer.key) is None)
 
     return names
 
 
-def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = False) -> Moved:
+def export_layers(spec: Path, settings: Settings, *, to: Path, compression: Compression = "zstd") -> Moved:
     """Write the finished layers of a spec's image as files with their manifests.
 
     What the directory holds already stays: it may be of many specs.
 
     Parameters
     ----------
-    flat : bool
-        The one layer of the flat image, instead of those of the layered one.
+    compression : str
+        What the layers are compressed by.
 
     Raises
     ------
@@ -111,19 +112,19 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, flat: bool = Fals
         settings,
         refuse_change=True,
         write=False,
-        layered=not flat,
-        lacking=lacking(settings, flat=flat),
+        lacking=lacking(settings, compression),
     )
-    plan = design(state, flat=flat)
+    plan = design(state, compression=compression)
     held = hold(plan, state.lock, settings.store)
     try:
-        found = [(layer, settings.store.get(layer.key)) for layer in plan.parts()]
+        found = [(layer, settings.store.get(layer.key)) for layer in plan.image_layers]
         whole = [(layer, record) for layer, record in found if record is not None]
         if len(whole) < len(found):
             names = ", ".join(layer.name for layer, record in found if record is None)
-            again = f"envbuild build {typed(spec)}{' --flat' if flat else ''}"
+            option = "" if compression == "zstd" else f" --compression {compression}"
             raise RequestError(
-                f"the store lacks finished layers of `{spec}`: {names}", hint=f"`{again}` makes them"
+                f"the store lacks finished layers of `{spec}`: {names}",
+                hint=f"`envbuild build {typed(spec)}{option}` makes them",
             )
         keys = {layer.name: layer.key for layer in plan.layers}
         with _writing(to), ThreadPoolExecutor(host.cores()) as pool:
@@ -185,7 +186,10 @@ def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, s
                 raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
     step = asdict(layer)["step"]
     origin = Origin(
-        kind=type(layer.step).__name__, step=step, inputs=tuple(keys[name] for name in layer.inputs)
+        kind=type(layer.step).__name__,
+        step=step,
+        inputs=tuple(keys[name] for name in layer.inputs),
+        compression=layer.compression,
     )
     _put(to / carried.manifest_name(record.key), carried.manifest(record, origin).encode())
     return Row.of(record, state)
@@ -330,6 +334,7 @@ def _damaged(squashfs: Path, record: LayerRecord, manifest: Path) -> RequestErro
 def _is(path: Path, record: LayerRecord) -> bool:
     """Return whether a file is the squashfs of a layer; reads all of it."""
     try:
-        return path.stat().st_size == record.size_bytes and f"sha256:{sha256(path)}" == record.blob
+        named = Digests(whole=record.blob, data=record.data, tables=record.tables)
+        return path.stat().st_size == record.size_bytes and digests(path) == named
     except OSError:
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,9 +61,7 @@ def lock_spec(
     offline: bool = False,
     sources: Sequence[Path] = (),
     write: bool = True,
-    layered: bool | None = None,
     lacking: Callable[[Locked], Sequence[str]] | None = None,
-    renewing: Callable[[Asked], AbstractContextManager[None]] | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
@@ -77,13 +74,9 @@ def lock_spec(
         but what the spec demands.
     write : bool
         Whether a new lock is written beside the spec.
-    layered : bool or None
-        Whether a layered image is to be made of it, which not every site can start.
     lacking : callable, optional
         Which of the layers that a lock's image is composed of the store lacks. Where it lacks none, a lock
         that is to stay needs none of its tools.
-    renewing : callable, optional
-        What to do beside while a lock is made: archives and indexes take their time.
 
     Raises
     ------
@@ -97,7 +90,7 @@ def lock_spec(
     with spans.span("read lock"):
         previous = _previous(spec)
     with spans.span("identify tools"):
-        pins, unknown = _tool_pins_or_why(settings, asked)
+        pins, unknown = _tool_pins_or_why(settings)
     changes = _changes(previous, asked, pins)
     if refuse_change:
         kept = None if previous is None else Locked(asked=asked, lock=previous, path=path, changes=())
@@ -112,7 +105,7 @@ def lock_spec(
             lock=previous,
             path=path,
             changes=(),
-            verdicts=_fit(asked, previous, settings, layered),
+            verdicts=_fit(asked, previous, settings),
         )
     if previous is not None and upgrade is None and not differences(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
@@ -121,19 +114,18 @@ def lock_spec(
             settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
-        with contextlib.nullcontext() if renewing is None else renewing(asked):
-            lock = make_lock(
-                asked,
-                previous=previous,
-                upgrade=upgrade,
-                tools=pins,
-                cache_dir=settings.store.root / "resolve",
-                sources=sources,
-                offline=offline,
-                emit=settings.emit,
-                located=settings.located,
-            )
-    verdicts = _fit(asked, lock, settings, layered)
+        lock = make_lock(
+            asked,
+            previous=previous,
+            upgrade=upgrade,
+            tools=pins,
+            cache_dir=settings.store.root / "resolve",
+            sources=sources,
+            offline=offline,
+            emit=settings.emit,
+            located=settings.located,
+        )
+    verdicts = _fit(asked, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
     changes = () if lock == previous else changes or _version_changes(previous, lock)
@@ -147,11 +139,11 @@ def _place(spec: Path, settings: Settings) -> Path:
     return path
 
 
-def _fit(asked: Asked, lock: Lock, settings: Settings, layered: bool | None) -> tuple[Verdict, ...]:
+def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
     raise_all(list(hidden_packages(asked, lock)))
     with spans.span("judge by the rules"):
-        verdicts = judge_lock(asked, lock, layered=layered)
+        verdicts = judge_lock(asked, lock)
     tell(verdicts, asked, settings.emit)
     return verdicts
 
@@ -188,7 +180,7 @@ def _not_needed(
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    pins, _ = _tool_pins_or_why(settings, asked)
+    pins, _ = _tool_pins_or_why(settings)
     return _changes(_previous(spec), asked, pins)
 
 
@@ -246,14 +238,13 @@ def _versions(lock: Lock) -> dict[str, str]:
     return {pin.name: pin.version for pin in pins} | of_builds
 
 
-def _tool_pins_or_why(settings: Settings, asked: Asked) -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
+def _tool_pins_or_why(settings: Settings) -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
     """Return the tools of this machine, and why others cannot be told."""
-    names = tools.LEGACY_NAMES if asked.base.python.is_legacy else tools.NAMES
     try:
-        return _pins(settings, names), None
+        return _pins(settings, tools.NAMES), None
     except EnvbuildError as error:
         found: list[ToolPin] = []
-        for name in names:
+        for name in tools.NAMES:
             with contextlib.suppress(EnvbuildError):
                 found += _pins(settings, [name])
         return tuple(sorted(found)), error

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuild.activate.genuine import check_parts
 from envbuild.activate.install import Installed, checked_root, install
 from envbuild.activate.installed import InstalledModule, find_installed, parse_module
 from envbuild.activate.model import VerdictNote, visible
-from envbuild.activate.overlay import overlay_warning
-from envbuild.activate.thin import provide_parts
 from envbuild.activate.uninstall import Uninstalled, choose, strangers, uninstall
 from envbuild.check import verdicts
 from envbuild.check.launchers.hostmpiexec import apart
@@ -20,13 +17,12 @@ from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
-from envbuild.store.pins import hold_build
+from envbuild.image.verify import check_image_is_whole
 from envbuild.system import clock
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.keeping import keep_thin
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
@@ -34,7 +30,7 @@ _TASK = "module"
 
 
 def install_module(
-    image: Path, *, root: Path, thin: bool, settings: Settings, lend: Lend = NOTHING, default: bool = False
+    image: Path, *, root: Path, link: bool, settings: Settings, lend: Lend = NOTHING, default: bool = False
 ) -> Installed:
     """Install an image, wrappers for its commands, and a modulefile.
 
@@ -42,8 +38,8 @@ def install_module(
     ----------
     root : Path
         Where modules and images are installed; made if absent.
-    thin : bool
-        Start from the store's parts instead of a copy of the image.
+    link : bool
+        Refer to the image where it lies instead of copying it.
     lend : Lend
         What of the site's host commands use in place of the image's own.
     default : bool
@@ -75,24 +71,20 @@ def install_module(
     verdict = _verdict(manifest.digest, here, settings)
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.
-    total_bytes = sum(part.size_bytes for part in manifest.parts) + image.stat().st_size
+    total_bytes = image.stat().st_size * (1 if link else 2)
     settings.emit(TaskStarted(task=_TASK, title=title, total_bytes=total_bytes))
 
     def moved(count: int) -> None:
         settings.emit(TaskAdvanced(task=_TASK, bytes=count))
 
-    held = None
     try:
-        check_parts(image, read=moved)
-        if thin:
-            held = hold_build(settings.store, blobs=[part.digest for part in manifest.parts])
-        parts = provide_parts(image, manifest, settings.store.blob_path, copied=moved) if thin else None
+        check_image_is_whole(image, advanced=moved)
         installed = install(
             image,
             manifest,
             root=root,
             verdict=verdict,
-            thin_parts=parts,
+            linked=link,
             default=default,
             site=site.value if site is not None else None,
             injection=injection,
@@ -103,10 +95,6 @@ def install_module(
     except BaseException:
         settings.emit(TaskFailed(task=_TASK))
         raise
-    if parts is not None:
-        keep_thin(installed.home, root, manifest, parts, settings.store, settings.emit, held=held)
-    if (warning := overlay_warning(manifest, apptainer)) is not None:
-        installed = replace(installed, warnings=(*installed.warnings, warning))
     detail = str(installed.modulefile) if installed.changed else "everything was in place"
     settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
     _tell(installed, verdict, settings)
@@ -127,8 +115,8 @@ class ListedModule:
             "module": self.module.layout.label,
             "default": self.module.default,
             "digest": record.digest if record else None,
-            "thin": self.module.thin,
-            "files": [str(path) for path in self.module.files],
+            "linked": self.module.linked,
+            "image": str(self.module.image) if self.module.image else None,
             "lent": dict(record.lent) if record else {},
             "verdict": {"state": self.verdict.state, "text": self.verdict.text},
             "home": str(self.module.layout.home),
@@ -144,7 +132,7 @@ class ListedModule:
         broken = f"broken: {visible('; '.join(self.module.problems))}" if self.module.problems else ""
         return (
             name,
-            "thin" if self.module.thin else "copy",
+            "link" if self.module.linked else "copy",
             self.verdict.state,
             record.digest.removeprefix("sha256:")[:16] if record else "unknown",
             broken or str(self.module.layout.home),

@@ -8,6 +8,7 @@ from typing import Any
 
 from envbuild.build.run import missing_layers
 from envbuild.compat.engine import Verdict
+from envbuild.plan.model import Compression
 from envbuild.plan.reasons import reasons
 from envbuild.store.plans import last_plan
 from envbuild.workflows.design import design
@@ -22,7 +23,7 @@ class PlanRow:
     Attributes
     ----------
     state : str
-        ``cached``, ``build``, or ``skip`` where only a merge of it is needed.
+        ``cached``, ``build``, or ``skip`` for an input of a layer that is cached.
     reason : str
         Why it is built; empty for a cached one.
     """
@@ -41,18 +42,15 @@ class ShownPlan:
     ----------
     lock_changes : tuple of str
         What a new lock would change.
-    root : str
-        The layer that becomes the root partition.
-    overlays : tuple of str
-        The layers that become overlays, from bottom to top.
+    image : tuple of str
+        The layers of the image, from bottom to top.
     verdicts : tuple of Verdict
         What the rules say of the lock and of its site.
     """
 
     rows: tuple[PlanRow, ...]
     lock_changes: tuple[str, ...]
-    root: str
-    overlays: tuple[str, ...]
+    image: tuple[str, ...]
     verdicts: tuple[Verdict, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
@@ -63,16 +61,17 @@ class ShownPlan:
                 {"name": row.name, "key": row.key, "state": row.state, "reason": row.reason}
                 for row in self.rows
             ],
-            "root": self.root,
-            "overlays": list(self.overlays),
+            "image": list(self.image),
             "compatibility": [verdict.to_data() for verdict in self.verdicts],
         }
 
 
-def show_plan(spec: Path, settings: Settings, *, flat: bool = False, offline: bool = False) -> ShownPlan:
+def show_plan(
+    spec: Path, settings: Settings, *, compression: Compression = "zstd", offline: bool = False
+) -> ShownPlan:
     """Return what a build would do; no file beside the spec or in the store's layers changes."""
-    state = lock_spec(spec, settings, offline=offline, write=False, layered=not flat)
-    plan = design(state, flat=flat)
+    state = lock_spec(spec, settings, offline=offline, write=False)
+    plan = design(state, compression=compression)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}
     why = reasons(plan, last_plan(settings.store, state.asked.spec.name))
     rows = []
@@ -94,7 +93,6 @@ def show_plan(spec: Path, settings: Settings, *, flat: bool = False, offline: bo
     return ShownPlan(
         rows=tuple(rows),
         lock_changes=state.changes,
-        root=plan.root,
-        overlays=plan.overlays,
+        image=plan.image,
         verdicts=state.verdicts,
     )

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers
+from envbuild.build.run import Workshop, build_layers, finished
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Note, TaskDone, TaskStarted, Warned
 from envbuild.image.compare import Difference, compare_images
-from envbuild.image.compose import bill_of, compose
+from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest, verify_parts
+from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
+from envbuild.image.verify import changed_file_system
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.satisfy import tool_differences
 from envbuild.lock.text import load
-from envbuild.plan.model import BuildPlan, InputFile, Layer, input_files
+from envbuild.plan.model import BuildPlan, InputFile, input_files
 from envbuild.plan.text import load_plan, older_steps
 from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
@@ -31,7 +32,7 @@ from envbuild.store.store import LayerRecord, Store
 from envbuild.system import clock, host, tools
 from envbuild.system.files import is_directory, sha256
 from envbuild.workflows.blame import blaming
-from envbuild.workflows.design import parts_of
+from envbuild.workflows.design import finished_layers
 from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.reproduced import LayerDifference, Reproduced
@@ -98,9 +99,9 @@ def reproduce_image(
             emit=settings.emit,
         )
         with blaming("reproduce", settings):
-            records = build_layers(story.plan, workshop)
+            build_layers(story.plan, workshop)
         again = work / "again.sif"
-        _compose(again, story, records, store)
+        records = _compose(again, story, store)
         return _compared(story, again, records, settings, tools=other_tools, older=older)
 
 
@@ -164,8 +165,7 @@ def _text(image: Path, name: str) -> str:
 
 
 def _other_tools(lock: Lock, settings: Settings) -> tuple[str, ...]:
-    known = {*tools.NAMES, *tools.LEGACY_NAMES}
-    names = [pin.name for pin in lock.tools if pin.name in known]
+    names = [pin.name for pin in lock.tools if pin.name in tools.NAMES]
     found = tools.identify(settings.store.root / "tools", names)
     here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found]
     return tuple(difference.sentence for difference in tool_differences(lock, here))
@@ -258,18 +258,18 @@ def _asked(story: _Story, settings: Settings) -> Asked:
     )
 
 
-def _compose(path: Path, story: _Story, records: Mapping[str, LayerRecord], store: Store) -> None:
-    parts = parts_of(story.plan, records)
-    blobs = [(part, store.blob_path(part.digest)) for part in parts]
+def _compose(path: Path, story: _Story, store: Store) -> dict[str, LayerRecord]:
+    """Write the image again; return what the store holds of its layers."""
+    records = {layer.name: finished(layer, store) for layer in story.plan.image_layers}
     compose(
         path,
-        replace(story.manifest, parts=tuple(parts)),
-        blobs,
-        lock=story.lock_text,
+        finished_layers(records.values(), story.plan, store),
+        manifest_of=lambda system: replace(story.manifest, file_system=system),
+        lock=story.lock,
         plan=story.plan_text,
-        bill=bill_of(story.lock, [blob for _, blob in blobs]),
         advanced=lambda _: None,
     )
+    return records
 
 
 def _compared(
@@ -284,21 +284,18 @@ def _compared(
     started = clock.seconds()
     settings.emit(TaskStarted(task="compare", title=f"compare with {story.image.name}"))
     found = compare_images(story.image, again)
-    damaged: tuple[str, ...] = ()
-    if found.differences:
-        verdicts = verify_parts(story.image)
-        damaged = tuple("+".join(verdict.layers) or verdict.role for verdict in verdicts if not verdict.ok)
-    differs_inside = any(difference.part >= 0 for difference in found.differences)
+    damaged = changed_file_system(story.image) if found.differences else ()
+    differs_inside = any(difference.inside for difference in found.differences)
     differences = tuple(
         LayerDifference(
-            layer=_holder(difference, story.plan, records),
+            layer=_holder(difference, records),
             path=difference.path,
             kind=difference.kind,
             detail=difference.detail,
         )
         for difference in found.differences
-        # The manifest names the digests of file systems: that they differ is told already.
-        if not (differs_inside and difference.part < 0 and difference.path == MANIFEST)
+        # The manifest names the digests of layers: that they differ is told already.
+        if not (differs_inside and not difference.inside and difference.path == MANIFEST)
     )
     settings.emit(TaskDone(task="compare", seconds=clock.seconds() - started))
     return Reproduced(
@@ -315,26 +312,14 @@ def _compared(
     )
 
 
-def _holder(difference: Difference, plan: BuildPlan, records: Mapping[str, LayerRecord]) -> str:
-    """Return the layer that a path belongs to, or the one that owns the directory around it."""
-    if difference.part < 0:
+def _holder(difference: Difference, records: Mapping[str, LayerRecord]) -> str:
+    """Return the layer that a path is from: the uppermost that holds it, or a directory around it."""
+    if not difference.inside:
         return "SIF"
-    parts = plan.parts()
-    if difference.part >= len(parts):
-        return f"part {difference.part}"
-    part = parts[difference.part]
-    members = plan.members[part.name]
     path = difference.path.strip("/")
-    while path and len(members) > 1:
-        holding = _holding(path, members, plan, records)
-        if len(holding) == 1 or (holding and path == difference.path.strip("/")):
+    while path:
+        holding = [name for name, record in records.items() if path in record.tree.entries]
+        if holding:
             return holding[-1]
         path = path.rpartition("/")[0]
-    return "+".join(members)
-
-
-def _holding(
-    path: str, members: Iterable[str], plan: BuildPlan, records: Mapping[str, LayerRecord]
-) -> list[str]:
-    built: list[Layer] = [plan.layer(name) for name in members if name in records]
-    return [layer.name for layer in built if path in records[layer.name].tree.entries]
+    return "image"

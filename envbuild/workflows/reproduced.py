@@ -18,8 +18,7 @@ class LayerDifference:
     Attributes
     ----------
     layer : str
-        Name of the layer; several joined by ``+`` where only their merge is known; ``SIF`` for what
-        lies around the file systems.
+        Name of the layer; ``SIF`` for what lies around the file system.
     path, kind, detail : str
         As `envbuild.image.compare.Difference` has them.
     """

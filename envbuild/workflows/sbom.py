@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.image.around import check_around
 from envbuild.image.compose import bill_of_image, check_target
+from envbuild.image.verify import check_around
 from envbuild.system.files import open_regular, write_atomically
 from envbuild.workflows.places import refuse_in_store
 

@@ -30,7 +30,8 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target
 from envbuild.image.contents import AGAIN
-from envbuild.image.sif import read_manifest, verify_parts
+from envbuild.image.sif import read_manifest
+from envbuild.image.verify import verify_image
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
@@ -169,12 +170,11 @@ def _looks_like_report(path: Path) -> bool:
 
 def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:
     started, task, emit = clock.seconds(), "test:static", settings.emit
-    total = sum(part.size_bytes for part in subject.manifest.parts)
+    total = subject.image.stat().st_size
     emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
-    parts = verify_parts(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
-    intact = bool(parts) and all(part.ok for part in parts)
-    looked = look(subject.image, settings.store, intact=intact)
-    findings = [run.judge_parts(parts, looked.around)]
+    changed = verify_image(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
+    looked = look(subject.image, settings.store, changed=changed)
+    findings = [run.judge_bytes(looked.changed)]
     found = looked.preflight()
     findings += [*found.findings(), *_misfits(looked, found, settings)]
     if foreign := run.judge_foreign(subject.manifest):

@@ -179,7 +179,7 @@ class TestApptainer:
 
     @pytest.mark.parametrize(
         ("answer", "accepted"),
-        [("echo 1.2.5", None), ("echo 1.10.0", "1.10.0"), ("echo 1.3.0; exit 1", None), ("true", None)],
+        [("echo 1.0.3", None), ("echo 1.10.0", "1.10.0"), ("echo 1.3.0; exit 1", None), ("true", None)],
         ids=["too old", "ten is more than three", "fails", "says nothing"],
     )
     def test_accepts_only_what_works_and_is_new_enough(

@@ -12,8 +12,8 @@ from envbuild.store.store import Store
 
 
 def preflight(
-    image: Path, store: Store, *, intact: bool | None = None, **options: Any
+    image: Path, store: Store, *, changed: tuple[str, ...] | None = None, **options: Any
 ) -> tuple[Manifest, Preflight]:
     """Return what an image says of itself, and what is wrong with its processes."""
-    looked = look(image, store, intact=intact)
+    looked = look(image, store, changed=changed)
     return looked.manifest, looked.preflight(**options)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from envbuild.image import sif
-from envbuild.image.model import Manifest, Part
+from envbuild.image.model import Manifest
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
-from envbuild.system.files import sha256
 from tests.support import trees
 from tests.support.asking import bare_lock, base_pin, recipe_pin
 from tests.support.elves import Elf
@@ -29,7 +27,7 @@ LIBSTDCXX = Elf(
 # Path → an ELF file, file content, the target of a link (a tuple of one), or None to hide the path below.
 Layer = Mapping[str, Elf | bytes | tuple[str] | None]
 # A file system that nothing reads: its image needs no mksquashfs.
-UNREAD = b"hsqs"
+UNREAD = b"hsqs".ljust(200)
 
 BASE: Layer = {
     f"{LIB}/libc.so.6": LIBC,
@@ -53,55 +51,40 @@ def small_image(
     python: Sequence[PythonPin] = (),
     requests: Sequence[str] = (),
     python_version: str = "3.11",
-    bill: bytes | None = None,
+    bill: bytes = b"{}\n",
     plan: str = "{}\n",
     **manifest: object,
 ) -> Path:
-    """Write an image with a root and overlays, from bottom to top, and return its path.
+    """Write an image of layers, from bottom to top, and return its path.
 
     Parameters
     ----------
     *layers : Layer or bytes
-        The files of a layer, packed by mksquashfs; or the bytes of its file system.
+        The files of a layer, packed by mksquashfs; or the bytes of the whole file system, alone.
     python, requests : sequence of PythonPin, sequence of str
         What its lock has of Python, and what was asked for.
     python_version : str
         The version of its Python.
-    bill : bytes, optional
+    bill : bytes
         The bill of materials that it carries.
     plan : str
         The plan that it carries.
     """
-    parts = []
+    path = directory / name
+    changes: dict[str, Any] = {"architecture": "amd64", **manifest, "python": python_version}
+    lock = replace(_lock(trees.manifest(**changes)), python=tuple(python), requests=tuple(requests))
+    lock_text = dump(lock).encode()
+    if len(layers) == 1 and isinstance(layers[0], bytes):
+        trees.write_raw_image(path, layers[0], lock=lock_text, plan=plan.encode(), bill=bill, **changes)
+        return path
+    blobs = {}
     for number, layer in enumerate(layers):
         blob = directory / f"{name}-{number}.sqfs"
-        if isinstance(layer, bytes):
-            blob.write_bytes(layer)
-        else:
-            _pack(layer, directory / f"{name}-{number}", blob)
-        part = Part(
-            role="overlay" if number else "root",
-            layers=(f"layer-{number}",),
-            digest=f"sha256:{sha256(blob)}",
-            size_bytes=blob.stat().st_size,
-        )
-        parts.append((part, blob))
-    path = directory / name
-    made = _manifest([part for part, _ in parts], {**manifest, "python": python_version})
-    lock = replace(_lock(made), python=tuple(python), requests=tuple(requests))
-    made = replace(made, lock_digest="sha256:" + hashlib.sha256(dump(lock).encode()).hexdigest())
-    data = [
-        sif.DataObject(name=sif.LOCK, content=dump(lock).encode()),
-        sif.DataObject(name=sif.PLAN, content=plan.encode(), kind="json"),
-    ]
-    if bill is not None:
-        data.append(sif.DataObject(name=sif.SBOM, content=bill, kind="sbom"))
-    sif.write_sif(path, architecture=made.architecture, manifest=made, parts=parts, data=data)
+        assert not isinstance(layer, bytes)
+        _pack(layer, directory / f"{name}-{number}", blob)
+        blobs[f"layer-{number}"] = blob
+    trees.write_image(path, blobs, lock=lock_text, plan=plan.encode(), bill=bill, **changes)
     return path
-
-
-def _manifest(parts: Sequence[Part], changes: Mapping[str, object]) -> Manifest:
-    return trees.manifest(parts, **{"architecture": "amd64", **changes})
 
 
 def _lock(manifest: Manifest) -> Lock:

@@ -6,11 +6,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from envbuild.image import environment, startup
-from envbuild.image.model import JUDGE, MARKER, Manifest, Part
+from envbuild.image.contents import layer_file_systems
+from envbuild.image.model import JUDGE, FileSystem, ImageLayer, Manifest
+from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.splice import Splice, splice
+from envbuild.system.squashfs import digests
 
 _PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/usr/bin/env", "/usr/bin/printenv", "/bin/sleep")
 _EMPTY = ("dev", "proc", "sys", "tmp", "root", "home", "etc", "var/tmp")
@@ -43,25 +48,41 @@ def base_tree(tree: Path) -> Path:
 
 
 def top_tree(tree: Path, manifest: Manifest) -> Path:
-    """Make a top layer: start-up files, environment, marker, and a judge that tells its arguments."""
+    """Make a top layer: start-up files, environment, and a judge that tells its arguments."""
     tree.mkdir(mode=0o755)
     write(tree, startup.top_files(manifest))
     write(tree, {startup.ENVIRONMENT: (environment.render_script(manifest.environment), 0o755)})
-    write(tree, {MARKER: ("", 0o644), JUDGE: ("judged\n", 0o644)})
+    write(tree, {JUDGE: ("judged\n", 0o644)})
     # In place of a Python: shows what it was started with, and ends as it is told.
     write(tree, {"/usr/bin/python3": ('#!/bin/sh\necho "python3 $*"\nexit "${VERDICT:-0}"\n', 0o755)})
     return tree
 
 
-def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
+FILE_SYSTEM = FileSystem(
+    size_bytes=20480,
+    layers=tuple(
+        ImageLayer(
+            name=name,
+            digest=f"sha256:{digit * 64}",
+            offset=offset,
+            size_bytes=4000,
+            data=f"sha256:{digit * 64}",
+        )
+        for name, digit, offset in (("base", "1", 96), ("wheel:mpich", "2", 4192), ("metadata", "3", 8288))
+    ),
+    tables_offset=12288,
+    tables="sha256:" + "4" * 64,
+)
+
+
+def manifest(**changes: object) -> Manifest:
     """Return a manifest with every field set."""
     fields: dict[str, object] = {
         "name": "demo",
         "version": "2026.11",
         "summary": "a demonstration",
         "architecture": "amd64",
-        "form": "layered",
-        "parts": tuple(parts),
+        "file_system": FILE_SYSTEM,
         "environment": environment.default_environment({"GREETING": "it's $HOME `here`"}),
         "base": "debian-12",
         "glibc": "2.36",
@@ -83,9 +104,68 @@ def manifest(parts: Sequence[Part] = (), **changes: object) -> Manifest:
     return Manifest(**fields)  # type: ignore[arg-type]
 
 
-def manifest_of(lock: bytes, parts: Sequence[Part] = (), **changes: object) -> Manifest:
+def manifest_of(lock: bytes, **changes: object) -> Manifest:
     """Return the manifest of an image that carries a lock."""
-    return manifest(parts, lock_digest="sha256:" + hashlib.sha256(lock).hexdigest(), **changes)
+    return manifest(lock_digest="sha256:" + hashlib.sha256(lock).hexdigest(), **changes)
+
+
+def write_image(
+    path: Path,
+    layers: Mapping[str, Path],
+    *,
+    lock: bytes = b"name: demo\n",
+    plan: bytes = b"{}\n",
+    bill: bytes = b"{}\n",
+    **changes: Any,
+) -> Manifest:
+    """Write an image of packed layers, from bottom to top.
+
+    Parameters
+    ----------
+    layers : mapping of str to Path
+        Name → squashfs.
+    **changes
+        Fields of the manifest.
+    """
+    with layer_file_systems(layers) as inputs:
+        spliced = splice(inputs)
+        file_system = _described(spliced, layers)
+        made = manifest_of(lock, file_system=file_system, **changes)
+        write_sif(path, made, spliced, {LOCK: lock, PLAN: plan, SBOM: bill})
+    return made
+
+
+def write_raw_image(
+    path: Path,
+    content: bytes,
+    *,
+    lock: bytes = b"name: demo\n",
+    plan: bytes = b"{}\n",
+    bill: bytes = b"{}\n",
+    **changes: Any,
+) -> Manifest:
+    """Write an image whose file system is these bytes, whatever they are; it has no layers."""
+    raw = Splice(inputs=(), areas=(), superblock=content[:96], tables=content[96:], tables_offset=96)
+    made = manifest_of(lock, file_system=_described(raw, {}), **changes)
+    write_sif(path, made, raw, {LOCK: lock, PLAN: plan, SBOM: bill})
+    return made
+
+
+def _described(spliced: Splice, layers: Mapping[str, Path]) -> FileSystem:
+    described = []
+    for (name, blob), area in zip(layers.items(), spliced.areas, strict=True):
+        found = digests(blob)
+        described.append(
+            ImageLayer(
+                name=name, digest=found.whole, offset=area.offset, size_bytes=area.size, data=found.data
+            )
+        )
+    return FileSystem(
+        size_bytes=spliced.size_bytes,
+        layers=tuple(described),
+        tables_offset=spliced.tables_offset,
+        tables=spliced.tables_digest,
+    )
 
 
 def labels_of(text: str) -> dict[str, str]:

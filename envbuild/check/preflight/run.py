@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO
 
 from envbuild.check.preflight import components
@@ -29,33 +27,24 @@ from envbuild.check.run import CHANGED
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
-from envbuild.image.around import THE_LOCK, changed_around
+from envbuild.image.compose import FinishedLayer
 from envbuild.image.contents import unreadable, unreadable_layer
 from envbuild.image.environment import apply
-from envbuild.image.model import Manifest, Part
-from envbuild.image.sif import LOCK, digest_of, read_data, read_manifest, read_sif
-from envbuild.image.sifformat import Descriptor
+from envbuild.image.model import Manifest
+from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
 from envbuild.image.squashfs import Squashfs
 from envbuild.image.startup import EMPTY_DIRECTORIES
+from envbuild.image.verify import THE_LOCK, verify_image
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.store.store import Store
 from envbuild.system import host
-from envbuild.system.files import read_input
+from envbuild.system.files import read_input, signature
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
 _MAX_SCAN_BYTES = 512 << 20
 # Coarser than the clock of any file system that holds images.
 _SETTLED_NS = 2_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """A file system of an image; its digest is what the manifest says, and may not be so."""
-
-    descriptor: Descriptor
-    digest: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +58,15 @@ class Looked:
     manifest : Manifest
         What it says of itself.
     scans : tuple of LayerScan
-        Of its file systems, from bottom to top.
+        Of its layers, from bottom to top; or one of the whole.
     changed : tuple of str
-        Parts of it, in words, whose bytes are not those that the manifest says.
-    around : tuple of str
-        What lies around them and is not as it was written; see `changed_around`.
+        What of it is not as it was written; see `envbuild.image.verify`.
     """
 
     image: Path
     manifest: Manifest
     scans: tuple[LayerScan, ...]
     changed: tuple[str, ...] = ()
-    around: tuple[str, ...] = ()
 
     def simulation(self, injected: Mapping[str, Path] | None = None) -> Simulation:
         """Return its processes.
@@ -129,44 +115,31 @@ class Looked:
         RequestError, ManyErrors
             It carries no lock, or one that cannot be read.
         """
-        layered, variables = len(self.manifest.parts) > 1, apply(self.manifest.environment, {})
-        return facts_of_image(self._lock(), found.told, layered=layered, variables=variables)
+        return facts_of_image(self._lock(), found.told, variables=apply(self.manifest.environment, {}))
 
     def _lock(self) -> Lock:
         try:
             return load(read_data(self.image, LOCK), self.image)
         except EnvbuildError as error:
-            if THE_LOCK not in self.around:
+            if THE_LOCK not in self.changed:
                 raise
             problem = f"{THE_LOCK} of `{self.image.name}` is not the one that it was built with"
             raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
 
 
-def kept_scan(store: Store, digest: str) -> LayerScan | None:
-    """Return what the store knows of a file system; None where it was not read yet."""
-    path = _kept(store, digest)
-    return None if path is None else _read(path)
-
-
 def preflight_layers(
-    manifest: Manifest,
-    lock: Lock,
-    blobs: Sequence[tuple[Part, Path]],
-    store: Store,
-    known: Mapping[str, LayerScan] = MappingProxyType({}),
+    manifest: Manifest, lock: Lock, layers: Sequence[FinishedLayer], store: Store
 ) -> Preflight:
-    """Say what would be wrong with the processes of an image that is put together from finished layers.
+    """Say what would be wrong with the processes of an image that is composed of finished layers.
 
     Reads none of the image, so that it can be written meanwhile.
 
     Parameters
     ----------
-    blobs : sequence of (Part, Path)
-        Each part and its squashfs, from bottom to top; compared with each other before.
+    layers : sequence of FinishedLayer
+        From bottom to top.
     store : Store
         As in `look`.
-    known : mapping of str to LayerScan
-        Digest → what `kept_scan` returned before.
 
     Raises
     ------
@@ -174,58 +147,45 @@ def preflight_layers(
         A squashfs cannot be read.
     """
 
-    def read(one: tuple[Part, Path]) -> LayerScan:
-        part, blob = one
-        if part.digest in known:
-            return known[part.digest]
+    def read(layer: FinishedLayer) -> LayerScan:
         try:
-            with blob.open("rb") as file:
-                return _scanned(file, 0, blob.stat().st_size, store, _kept(store, part.digest))
+            with layer.blob.open("rb") as file:
+                size = layer.blob.stat().st_size
+                return _scanned(file, 0, size, store, _kept(store, layer.digest))
         except (OSError, ValueError) as error:
             raise unreadable_layer(error) from error
 
     with ThreadPoolExecutor(host.cores()) as pool:
-        scans = tuple(pool.map(read, blobs))
+        scans = tuple(pool.map(read, layers))
     return _examine(_simulation(manifest, scans, {}), manifest, lock, ())
 
 
-def look(image: Path, store: Store, *, intact: bool | None = None) -> Looked:
-    """Read an image's file systems, or what the store knows of them.
+def look(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> Looked:
+    """Read an image's file system, or what the store knows of it.
 
     Parameters
     ----------
     store : Store
-        Keeps what was read of each file system under its digest, in ``scans/``;
+        Keeps what was read of each layer, and of each image, under its digest, in ``scans/``;
         one that cannot be written, or holds a damaged scan, costs time alone.
-    intact : bool, optional
-        Whether the file systems are known to be those of the manifest; if absent they are compared
-        here, unless they have been and the file is the same by its inode and times.
+    changed : tuple of str, optional
+        What `verify_image` found; if absent the image is compared here, unless it has been and the file is
+        the same by its inode and times.
 
     Raises
     ------
     RequestError
         It is no image of ours, or was built with a file system that cannot be read.
     CheckError
-        A file system of it cannot be read, and is not the one that was built.
+        Its file system cannot be read, and is not the one that was built.
     """
     manifest = read_manifest(image)
-    partitions = read_sif(image).partitions
-    named = [(part.digest, "+".join(part.layers) or part.role) for part in manifest.parts]
-    more = [("", "a part that the manifest does not name")] * len(partitions)
-    parts = [
-        _Part(descriptor=thing, digest=digest, name=name)
-        for thing, (digest, name) in zip(partitions, [*named, *more][: len(partitions)], strict=True)
-    ]
-    read = _scans(image, parts, store, intact)
-    changed = [part.name for part, one in zip(parts, read, strict=True) if not one.same]
-    changed += [f"{name} (absent)" for _, name in named[len(partitions) :]]
-    return Looked(
-        image=image,
-        manifest=manifest,
-        scans=tuple(one.scan for one in read),
-        changed=tuple(changed),
-        around=changed_around(image),
-    )
+    changed = _changed(image, manifest, store) if changed is None else changed
+    layers = manifest.file_system.layers if manifest.file_system and not changed else ()
+    scans = [scan for layer in layers if (scan := _read_kept(store, layer.digest)) is not None]
+    if not layers or len(scans) < len(layers):
+        scans = [_scan_image(image, manifest, store, same=not changed)]
+    return Looked(image=image, manifest=manifest, scans=tuple(scans), changed=changed)
 
 
 def _simulation(manifest: Manifest, scans: Sequence[LayerScan], lent: Mapping[str, Scanned]) -> Simulation:
@@ -248,37 +208,22 @@ def _examine(simulation: Simulation, manifest: Manifest, lock: Lock, names: Coll
     return examine(simulation, lacks=manifest.lacks, names=names, python=python)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What a file system holds, and whether its bytes are those that the manifest says."""
-
-    scan: LayerScan
-    same: bool
-
-
-def _scans(image: Path, parts: Sequence[_Part], store: Store, intact: bool | None) -> list[_Read]:
+def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) -> LayerScan:
+    root = read_sif(image).root
+    if root is None:
+        raise CheckError(f"`{image.name}` holds no file system", hint=CHANGED)
+    # What another file system holds must not be kept under this one's name.
+    path = _kept(store, manifest.digest) if same else None
     try:
-        with image.open("rb") as file, ThreadPoolExecutor(host.cores()) as pool:
-            # Unpacking and hashing leave the interpreter's lock: two cores have work.
-            largest = sorted(range(len(parts)), key=lambda index: -parts[index].descriptor.size)
-            futures = {index: pool.submit(_scan, file, parts[index], store, intact) for index in largest}
-            return [futures[index].result() for index in range(len(parts))]
-    except (OSError, ValueError) as error:
+        with image.open("rb") as file:
+            return _scanned(file, root.offset, root.size, store, path)
+    except OSError as error:
         raise unreadable(image, error) from error
-
-
-def _scan(file: BinaryIO, part: _Part, store: Store, intact: bool | None) -> _Read:
-    thing = part.descriptor
-    # What another file system holds must neither be told of this one nor be kept under its name.
-    same = _same(file, part, store) if intact is None else intact
-    path = _kept(store, part.digest) if same else None
-    try:
-        return _Read(_scanned(file, thing.offset, thing.size, store, path), same)
     except ValueError as error:
         if same:
-            raise
-        problem = f"a file system of `{Path(file.name).name}` ({part.name}) is not the one that was built,"
-        raise CheckError(f"{problem} and cannot be read: {error}", hint=CHANGED) from error
+            raise unreadable(image, error) from error
+        problem = f"the file system of `{image.name}` is not the one that was built, and cannot be read"
+        raise CheckError(f"{problem}: {error}", hint=CHANGED) from error
 
 
 def _scanned(file: BinaryIO, offset: int, size: int, store: Store, path: Path | None) -> LayerScan:
@@ -301,6 +246,11 @@ def _kept(store: Store, digest: str) -> Path | None:
     return store.root / "scans" / f"{SCAN_FORMAT}-{components.digest()[:12]}" / name[:2] / f"{name}.json"
 
 
+def _read_kept(store: Store, digest: str) -> LayerScan | None:
+    path = _kept(store, digest)
+    return None if path is None else _read(path)
+
+
 def _read(path: Path) -> LayerScan | None:
     try:
         return from_json(check_sealed_line(read_input(path, limit_bytes=_MAX_SCAN_BYTES).decode()))
@@ -315,25 +265,27 @@ def _write(store: Store, path: Path, text: str) -> None:
         return  # who may only read a store looks anew each time
 
 
-def _same(file: BinaryIO, part: _Part, store: Store) -> bool:
-    """Whether a file system is the one that the manifest says; compared once for a file that stays as it is.
+def _changed(image: Path, manifest: Manifest, store: Store) -> tuple[str, ...]:
+    """Return what of an image is not as it was written; compared once for a file that stays as it is.
 
-    Whoever launches an image of 3 GB again and again would read all of it each time.
+    An image of 3 GB that is launched again and again is not read each time.
     """
-    status = os.fstat(file.fileno())
-    stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    words = [*stamp, part.descriptor.offset, part.descriptor.size, part.digest]
+    try:
+        status = image.stat()
+    except OSError as error:
+        raise unreadable(image, error) from error
+    words = [*signature(image), manifest.digest]
     mark = store.root / "scans/compared" / hashlib.sha256(json.dumps(words).encode()).hexdigest()
     try:
         # A change right after a comparison may leave the times of the file as they were.
         if mark.stat().st_mtime_ns > status.st_ctime_ns + _SETTLED_NS:
-            return True
+            return ()
     except OSError:
         pass
-    same = bool(part.digest) and digest_of(file.fileno(), part.descriptor) == part.digest
-    if same:
+    changed = verify_image(image)
+    if not changed:
         _write(store, mark, "")
-    return same
+    return changed
 
 
 def _lent(injected: Mapping[str, Path]) -> dict[str, Scanned]:

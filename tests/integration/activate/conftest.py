@@ -1,31 +1,32 @@
-"""A small real image for these tests: shells, a few tools and a Python, in a root and two overlays."""
+"""A small real image for these tests: shells, a few tools and a Python, in three layers."""
 
-import hashlib
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuild.activate.install import Installed, install
 from envbuild.activate.model import VerdictNote
-from envbuild.activate.thin import provide_parts
+from envbuild.activate.record import read_record
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import MARKER, Manifest, Part
-from envbuild.image.sif import LOCK, DataObject, read_manifest, write_sif
+from envbuild.image.model import Manifest
+from envbuild.image.sif import read_manifest
 from envbuild.spec.site import Site
+from envbuild.system import squashfs
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
+from tests.support import trees
 from tests.support.places import make_place
 from tests.support.users import in_user_namespace
 
 PYTHON = Path("/usr/bin/python3.11")
 STDLIB = Path("/usr/lib/python3.11")
-LOCK_TEXT = b"name: tool\n"
 TOOLS = ("bash", "cat", "env", "mkdir", "readlink", "sh", "sleep", "true")
 LEFT_OUT = (
     "test",
@@ -121,7 +122,7 @@ def place(shared: Path) -> Place:
 
 @pytest.fixture(scope="session")
 def images(shared: Path) -> dict[str, Path]:
-    """Layered SIFs of the same name: version 1.0 and 2.0."""
+    """Images of the same name: version 1.0 and 2.0."""
     return {version: make_image(shared / "small" / version, version=version) for version in ("1.0", "2.0")}
 
 
@@ -130,27 +131,29 @@ Activate = Callable[..., Installed]
 
 @pytest.fixture
 def activate(images: dict[str, Path], place: Place) -> Activate:
-    """Install one of the images below the place, fat or thin."""
+    """Install one of the images below the place, copied; or a copy of it that is linked there."""
 
     def call(
         version: str = "1.0",
         *,
         root: str = "modules",
-        thin: bool = False,
+        linked: bool = False,
         default: bool = False,
         site: Site | None = None,
         verdict: VerdictNote | None = None,
     ) -> Installed:
-        manifest = read_manifest(images[version])
-        parts = None
-        if thin:
-            parts = provide_parts(images[version], manifest, lambda digest: place.path / "blobs" / digest[7:])
+        image = images[version]
+        if linked:
+            image = place.path / image.name
+            if not image.exists():
+                shutil.copy(images[version], image)
+                os.utime(image, (1_600_000_000, 1_600_000_000))
         return install(
-            images[version],
-            manifest,
+            image,
+            read_manifest(image),
             root=place.path / root,
             verdict=verdict or VerdictNote(state="passed", text="2 ranks"),
-            thin_parts=parts,
+            linked=linked,
             default=default,
             site=site,
             apptainer=find(),
@@ -159,9 +162,37 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
     return call
 
 
-@pytest.fixture(params=["fat", "thin"])
+@pytest.fixture(params=["copied", "linked"])
 def active(request: pytest.FixtureRequest, activate: Activate) -> Installed:
-    return activate(thin=request.param == "thin")
+    return activate(linked=request.param == "linked")
+
+
+def image_of(active: Installed) -> Path:
+    """Return the image that an installation starts."""
+    record = read_record(active.home)
+    assert record is not None
+    return Path(record.image) if record.image else active.home / "image.sif"
+
+
+def _replace(image: Path, other: Path) -> None:
+    shutil.copy(other, image)
+
+
+def _change_a_byte(image: Path, other: Path) -> None:
+    content = bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
+
+
+def _grow_unseen(image: Path, other: Path) -> None:
+    before = image.stat()
+    with image.open("ab") as file:
+        file.write(b"more")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# What makes a linked image another one: each gets the image and a different one.
+CHANGES = (_replace, _change_a_byte, _grow_unseen)
 
 
 def tree_of_root(root: Path) -> None:
@@ -213,68 +244,43 @@ def tree_of_python(root: Path) -> None:
 
 
 def tree_of_top(root: Path, manifest: Manifest) -> None:
-    put(root, MARKER, "")
     put(root, startup.ENVIRONMENT, render_script(manifest.environment), 0o755)
     put(root, "/opt/env/layer", "upper\n")
-    put(
-        root,
-        "/opt/env/bin/tool",
-        '#!/bin/sh\necho "tool of $TOOL:" "$@"\n'.replace("$TOOL", manifest.version),
-        0o755,
-    )
+    put(root, "/opt/env/bin/tool", f'#!/bin/sh\necho "tool of {manifest.version}:" "$@"\n', 0o755)
     for path, (text, mode) in startup.top_files(manifest).items():
         put(root, path, text, mode)
 
 
-def make_image(
-    directory: Path, *, name: str = "small", version: str = "1.0", summary: str = "a small image"
-) -> Path:
-    """Build a layered SIF; returns its path. Squashfs files lie beside it as ``0`` to ``2``."""
-    directory.mkdir(parents=True, exist_ok=True)
-    manifest = manifest_of(name, version, summary)
-    trees = [directory / f"tree-{index}" for index in range(3)]
-    for tree in trees:
-        tree.mkdir()
-    if not (directory.parent / "root.sqfs").exists():
-        tree_of_root(trees[0])
-        squash(trees[0], directory.parent / "root.sqfs")
-    tree_of_python(trees[1])
-    tree_of_top(trees[2], manifest)
-    os.link(directory.parent / "root.sqfs", directory / "0")
-    for index in (1, 2):
-        squash(trees[index], directory / str(index))
-    for tree in trees:
-        shutil.rmtree(tree)
-    files = [directory / str(index) for index in range(3)]
-    parts = [part_of(index, file) for index, file in enumerate(files)]
-    image = directory / f"{name}-{version}.sif"
-    write_sif(
-        image,
-        architecture=architecture(),
-        manifest=manifest_of(name, version, summary, parts),
-        parts=list(zip(parts, files, strict=True)),
-        data=[DataObject(name=LOCK, content=LOCK_TEXT)],
-    )
+def make_image(directory: Path, *, version: str) -> Path:
+    """Build an image and return its path; the squashfs of the base lies above its directory, for others."""
+    directory.mkdir(parents=True)
+    layers = {
+        "base": directory.parent / "base.sqfs",
+        "wheel:framework": directory / "framework.sqfs",
+        "metadata": directory / "metadata.sqfs",
+    }
+    tree = directory / "tree"
+    if not layers["base"].exists():
+        tree_of_root(tree)
+        squash(tree, layers["base"])
+    tree_of_python(tree)
+    squash(tree, layers["wheel:framework"])
+    told = facts(version)
+    tree_of_top(tree, trees.manifest(file_system=None, **told))
+    squash(tree, layers["metadata"])
+    image = directory / f"small-{version}.sif"
+    trees.write_image(image, layers, **told)
     return image
 
 
-def manifest_of(name: str, version: str, summary: str, parts: list[Part] | None = None) -> Manifest:
-    return Manifest(
-        name=name, version=version, summary=summary, architecture=architecture(), form="layered",
-        parts=tuple(parts or ()), environment=default_environment(), base="debian-12", glibc="2.36",
-        python="3.11", mpi="", mpi_family="", recipes={"framework": "2.13.0"}, imports=("framework",),
-        lacks=(), commands=("tool", "cat", "env", "bash"), conflicts=("other",), jobs=(), ranks=2,
-        timeout_s=60.0, labels={}, lock_digest="sha256:" + hashlib.sha256(LOCK_TEXT).hexdigest(),
-    )  # fmt: skip
-
-
-def part_of(index: int, file: Path) -> Part:
-    return Part(
-        role="overlay" if index else "root",
-        layers=(("base", "python", "metadata")[index],),
-        digest="sha256:" + hashlib.sha256(file.read_bytes()).hexdigest(),
-        size_bytes=file.stat().st_size,
-    )
+def facts(version: str) -> dict[str, Any]:
+    """Return what the manifest of an image says."""
+    return {
+        "name": "small", "version": version, "summary": "a small image", "architecture": architecture(),
+        "environment": default_environment(), "base": "debian-12", "glibc": "2.36", "python": "3.11",
+        "mpi": "", "mpi_family": "", "recipes": {"framework": "2.13.0"}, "imports": ("framework",),
+        "commands": ("tool", "cat", "env", "bash"), "conflicts": ("other",), "timeout_s": 60.0, "labels": {},
+    }  # fmt: skip
 
 
 def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
@@ -298,10 +304,9 @@ def copy_program(program: Path, root: Path) -> None:
 
 
 def squash(tree: Path, target: Path) -> None:
+    """Pack a tree, and remove it."""
     for path in tree.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
-    tree.chmod(0o755)
-    options = ["-noappend", "-all-root", "-comp", "lz4", "-no-xattrs", "-quiet", "-no-progress"]
-    subprocess.run(["mksquashfs", str(tree), str(target), *options], check=True, capture_output=True)
-    target.chmod(0o644)
+    squashfs.make(tree, target)
+    shutil.rmtree(tree)

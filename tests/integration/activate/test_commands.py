@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 
@@ -10,6 +9,7 @@ import pytest
 
 from envbuild.image.sif import read_manifest
 from envbuild.spec.site import Site, SiteBind
+from tests.integration.activate.conftest import CHANGES, image_of
 from tests.support.users import as_root
 
 SHOW = "import os, sys; print([os.environ.get(name) for name in sys.argv[1:]])"
@@ -22,7 +22,7 @@ def test_runs_inside_the_image_with_its_packages(active, place):
     assert (done.stdout, done.stderr, done.returncode) == ("/opt/env 2.13.0\n", "", 0)
 
 
-def test_the_upper_layer_is_on_top(active, place):
+def test_of_a_file_in_two_layers_the_upper_is_seen(active, place):
     assert place.run(active.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
 
 
@@ -135,25 +135,43 @@ def test_a_name_that_is_no_command_is_refused(activate, place):
     assert done.stderr.startswith("envbuild: launcher: call one of: python python3 ")
 
 
-def test_a_missing_image_has_its_own_code(activate, place):
-    home = activate().home
-    (home / "image.sif").unlink()
-    done = place.run(home / "bin/python", "-c", "print(1)")
+def test_a_missing_image_has_its_own_code(active, place):
+    image = image_of(active)
+    image.rename(place.path / "away.sif")
+    done = place.run(active.home / "bin/python", "-c", "print(1)")
     assert done.returncode == 121
-    assert f"the image of small/1.0 is missing: {home}/image.sif" in done.stderr
+    assert f"the image of small/1.0 is missing: {image}" in done.stderr
 
 
-def test_a_missing_part_has_the_same_code(activate, place):
-    home = activate(thin=True).home
-    shutil.rmtree(place.path / "blobs")
-    assert place.run(home / "bin/python", "-c", "print(1)").returncode == 121
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_linked_image_that_was_changed_is_not_started(activate, place, images, change):
+    active = activate(linked=True)
+    change(image_of(active), images["2.0"])
+    done = place.run(active.home / "bin/tool", "x")
+    assert (done.stdout, done.returncode) == ("", 121)
+    assert done.stderr == (
+        f"envbuild: the image of small/1.0 has changed since it was installed: {image_of(active)}\n"
+        "envbuild: install the module again\n"
+    )
+
+
+def test_a_linked_image_that_is_as_it_was_starts_wherever_its_bytes_went(activate, place):
+    active = activate(linked=True)
+    image = image_of(active)
+    elsewhere = place.path / "moved.sif"
+    image.rename(elsewhere)
+    image.symlink_to(elsewhere)
+    assert place.run(active.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
 
 
 def test_no_apptainer_has_its_own_code(activate, place):
     home = activate().home
     env = ["ENVBUILD_APPTAINER=/nonexistent/apptainer", f"PATH={place.work}"]
     done = place.run("env", *env, home / "bin/python")
-    assert (done.returncode, done.stderr) == (123, "envbuild: there is no apptainer on this machine\n")
+    assert (done.returncode, done.stderr) == (
+        123,
+        "envbuild: there is no apptainer or singularity on this machine\n",
+    )
 
 
 def test_the_same_image_inside_runs_directly(active, place):
@@ -168,10 +186,9 @@ def test_inside_with_the_wrappers_first_on_path_it_finds_the_real_one(active, pl
     assert (done.stdout, done.stderr) == ("tool of 1.0: direct\n", "")
 
 
-@pytest.mark.parametrize("thin", [False, True])
-def test_another_image_inside_is_refused(activate, place, thin):
-    # Thin installations share their root: it must not be taken for the identity.
-    outer, inner = activate("1.0", thin=thin), activate("2.0", thin=thin)
+@pytest.mark.parametrize("linked", [False, True])
+def test_another_image_inside_is_refused(activate, place, linked):
+    outer, inner = activate("1.0", linked=linked), activate("2.0", linked=linked)
     done = place.run(outer.home / "bin/envbuild-exec", inner.home / "bin/tool")
     assert done.returncode == 122
     assert "tool of small/2.0 was called inside another image" in done.stderr
@@ -189,9 +206,8 @@ def test_the_mark_alone_does_not_make_an_inside(activate, place, images):
     assert place.run(activate().home / "bin/tool", "x", env=env).stdout == "tool of 1.0: x\n"
 
 
-def test_an_image_started_by_hand_knows_its_own_wrappers(activate, place):
-    home = activate().home
-    done = place.run("apptainer", "exec", home / "image.sif", home / "bin/tool", "x")
+def test_an_image_started_by_hand_knows_its_own_wrappers(active, place):
+    done = place.run("apptainer", "exec", image_of(active), active.home / "bin/tool", "x")
     assert done.stdout == "tool of 1.0: x\n", done.stderr
 
 

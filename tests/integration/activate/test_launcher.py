@@ -1,5 +1,6 @@
 """What the launcher hands to Apptainer, with a stand-in that shows it: devices, Slurm, processes."""
 
+import os
 import subprocess
 
 import pytest
@@ -24,7 +25,7 @@ def launcher(place):
         launch = Launch(
             **{
                 "label": "small/1.0", "home": place.path / "home.d", "image": place.path / "image.sif",
-                "overlays": (), "digest": "sha256:" + "a" * 64, "commands": ("python", "mpiexec"),
+                "stamp": "", "digest": "sha256:" + "a" * 64, "commands": ("python", "mpiexec"),
                 "mpi": "mpich", "apptainer": stand_in, "binds": (), **changes,
             }
         )  # fmt: skip
@@ -48,12 +49,16 @@ def test_the_command_line_of_an_ordinary_user(launcher, place):
     assert words(place.run(command, "a b", "")) == expected
 
 
-def test_overlays_come_bottom_first(launcher, place):
-    layers = tuple(place.path / name for name in ("lower", "upper"))
-    for layer in layers:
-        layer.write_text("")
-    expected = ["--silent", "exec", "--overlay", f"{layers[0]}:ro", "--overlay", f"{layers[1]}:ro"]
-    assert words(place.run(launcher(overlays=layers)))[:6] == expected
+def test_a_linked_image_is_started_while_size_and_time_are_those_of_its_stamp(launcher, place):
+    command, image = launcher(stamp="0 1600000000"), place.path / "image.sif"
+    os.utime(image, (1_600_000_000.5, 1_600_000_000.5))
+    assert words(place.run(command, "x"))[-4:] == [str(image), "python", "x", "psec="]
+    for time_s, content in ((1_600_000_001, ""), (1_600_000_000, "more")):
+        image.write_text(content)
+        os.utime(image, (time_s, time_s))
+        done = place.run(command, "x")
+        assert (done.stdout, done.returncode) == ("", 121)
+        assert f"the image of small/1.0 has changed since it was installed: {image}" in done.stderr
 
 
 @pytest.mark.parametrize(("device", "options"), [("nvidiactl", ["--nv"]), ("kfd", ["--rocm"]), ("other", [])])

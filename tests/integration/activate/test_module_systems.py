@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,7 @@ from envbuild.activate.modulefile import tcl_literal
 from envbuild.activate.uninstall import choose, uninstall
 from envbuild.image.sif import read_manifest
 from envbuild.system.apptainer import find
-from tests.integration.activate.conftest import Place
+from tests.integration.activate.conftest import CHANGES, Place, image_of
 from tests.support.module_systems import ENVIRONMENT_MODULES, LMOD, OTHERS, OWN_STATE, SYSTEMS, ModuleSystem
 
 # What Lmod keeps for itself: the table of modules in pieces, the last of which it leaves when fewer suffice,
@@ -235,19 +238,188 @@ def test_the_default_that_was_chosen_is_loaded(activate, place, system):
 
 
 @both
-@pytest.mark.parametrize("thin", [False, True])
-def test_what_was_uninstalled_is_unknown_and_the_rest_is_as_before(activate, place, system, thin):
-    active = activate("2.0", thin=thin)
-    activate(thin=thin, default=True)
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_was_uninstalled_is_unknown_and_the_rest_is_as_before(activate, place, system, linked):
+    active = activate("2.0", linked=linked)
+    image = image_of(activate(linked=linked, default=True))
     (layout,) = choose(place.path / "modules", "small", "1.0", every=False)
     done = uninstall(layout)
     assert (done.default, done.default_moved) == ("2.0", True)
+    assert image.exists() == linked, "a linked image is not ours to remove"
     said = run(place, active, system, "module load small/1.0 && exit 9\nmodule load small\ntool x")
     assert said.stdout == "tool of 2.0: x\n", said.stderr
     assert "small/1.0" in said.stderr
     listed = run(place, active, system, "module --terse avail small 2>&1").stdout
     assert "small/2.0" in listed
     assert "small/1.0" not in listed
+
+
+def move_away(image: Path, other: Path) -> None:
+    image.rename(image.with_name("away.sif"))
+
+
+def put_directory(image: Path, other: Path) -> None:
+    image.unlink()
+    image.mkdir()
+
+
+# What happens to a linked image, and what `module load` says of it then.
+LOST = [(move_away, "is missing"), (put_directory, "is missing")] + [
+    (change, "has changed since it was installed") for change in CHANGES
+]
+lost = pytest.mark.parametrize(("change", "said"), LOST, ids=lambda value: getattr(value, "__name__", ""))
+
+
+@both
+@every_shell
+def test_a_linked_image_runs_where_it_lies(activate, place, system, shell):
+    active = activate(linked=True)
+    done = run(place, active, system, 'module load small/1.0\ntool x\necho "$ENVBUILD_IMAGE"', shell=shell)
+    assert (done.stdout, done.stderr) == (f"tool of 1.0: x\n{place.path}/small-1.0.sif\n", "")
+    assert not list(active.home.rglob("*.sif"))
+
+
+@both
+@lost
+def test_a_linked_image_that_is_lost_stops_the_load_and_changes_nothing(
+    activate, place, images, system, change, said
+):
+    active = activate(linked=True)
+    image = image_of(active)
+    change(image, images["2.0"])
+    steps = [snapshot("before", "bash"), "module load small/1.0 && exit 9", snapshot("after", "bash")]
+    done = run(place, active, system, "\n".join(steps))
+    assert done.returncode == 0, done.stderr
+    assert told(done) == f"the image of small/1.0 {said}: {image}"
+    assert kept(place, "after") == kept(place, "before")
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what was said of an image, where a module system may have wrapped it."""
+    words = " ".join(done.stderr.split())
+    return words[words.index("the image of") :].split(".sif")[0] + ".sif"
+
+
+@both
+@every_shell
+def test_every_shell_is_told_that_a_linked_image_is_gone(activate, place, images, system, shell):
+    active = activate(linked=True)
+    image = image_of(active)
+    move_away(image, images["2.0"])
+    done = run(place, active, system, "module load small/1.0 && exit 9", shell=shell)
+    assert told(done) == f"the image of small/1.0 is missing: {image}"
+    assert done.returncode == 0, done.stderr
+
+
+@both
+@pytest.mark.parametrize("shell", OTHERS)
+def test_fish_and_tcsh_are_told_as_well(activate, place, images, system, shell):
+    active = activate(linked=True)
+    image = image_of(active)
+    move_away(image, images["2.0"])
+    script = (
+        f"module use {active.modulefiles}\nmodule load small/1.0\n/usr/bin/env -0 >after.env\n: >after.own\n"
+    )
+    done = place.run(*system.other_words(shell, script))
+    assert told(done) == f"the image of small/1.0 is missing: {image}"
+    assert str(active.home) not in kept(place, "after")[0]["PATH"]
+
+
+@lost
+def test_lmod_says_the_same_by_the_tcl_file(activate, place, images, change, said):
+    active = activate(linked=True)
+    active.modulefile.unlink()
+    works = run(place, active, LMOD, "module load small/1.0\ntool x")
+    assert works.stdout == "tool of 1.0: x\n", works.stderr
+    image = image_of(active)
+    change(image, images["2.0"])
+    done = run(place, active, LMOD, 'module load small/1.0 && exit 9\necho "$PATH"')
+    assert told(done) == f"the image of small/1.0 {said}: {image}"
+    assert done.returncode == 0, done.stderr
+    assert str(active.home) not in done.stdout
+
+
+@both
+def test_without_its_image_a_linked_module_can_be_read_and_unloaded(activate, place, images, system):
+    active = activate(linked=True)
+    put_plain(active)
+    image = image_of(active)
+    steps = [
+        "module load plain; module unload plain",
+        snapshot("before", "bash"),
+        "module load small/1.0",
+        f"mv '{image}' '{image}.away'",
+        "module help small/1.0 2>&1",
+        "module whatis small/1.0 2>&1",
+        "module --terse avail small 2>&1",
+        "module unload small",
+        snapshot("after", "bash"),
+        f"mv '{image}.away' '{image}'",
+        "module load small/1.0",
+        "tool x",
+    ]
+    done = run(place, active, system, "\n".join(steps))
+    assert (done.stderr, done.returncode) == ("", 0)
+    shown = done.stdout.splitlines()
+    assert "Tested:   passed (2 ranks)" in shown
+    assert "Description: a small image" in done.stdout
+    assert [line for line in shown if line.startswith("small/1.0") and not line.endswith(": a small image")]
+    assert shown[-1] == "tool of 1.0: x"
+    before, after = (
+        ({name: value for name, value in state[0].items() if not name.startswith(LMODS_OWN)}, state[1])
+        for state in (kept(place, "before"), kept(place, "after"))
+    )
+    assert after == before
+
+
+@both
+def test_a_swap_to_a_linked_image_that_is_gone_is_told(activate, place, images, system):
+    activate("1.0")
+    active = activate("2.0", linked=True)
+    works = run(place, active, system, "module load small/1.0\nmodule swap small/1.0 small/2.0\ntool x")
+    assert works.stdout == "tool of 2.0: x\n", works.stderr
+    image = image_of(active)
+    move_away(image, images["1.0"])
+    done = run(
+        place,
+        active,
+        system,
+        'module load small/1.0\nmodule swap small/1.0 small/2.0 && exit 9\necho "$PATH"',
+    )
+    assert told(done) == f"the image of small/2.0 is missing: {image}"
+    assert done.returncode == 0, done.stderr
+    assert str(active.home) not in done.stdout
+
+
+@both
+def test_installed_again_a_linked_image_that_was_changed_is_loaded(activate, place, images, system):
+    active = activate(linked=True)
+    os.utime(image_of(active))
+    assert run(place, active, system, "module load small/1.0 && exit 9").returncode == 0
+    assert activate(linked=True).changed
+    assert run(place, active, system, "module load small/1.0\ntool x").stdout == "tool of 1.0: x\n"
+
+
+@both
+def test_a_linked_image_may_lie_in_a_place_of_any_name(images, place, system):
+    image = place.directory('$(touch BAD) [exit 9] it\'s "b" \\ } é') / "a `touch BAD`.sif"
+    shutil.copy(images["1.0"], image)
+    active = install(
+        image,
+        read_manifest(image),
+        root=place.path / "modules",
+        verdict=VerdictNote(state="absent"),
+        linked=True,
+        apptainer=find(),
+    )
+    works = run(
+        place, active, system, 'module load small\ntool x\necho "$ENVBUILD_IMAGE"', env={"LC_ALL": "C.UTF-8"}
+    )
+    assert works.stdout == f"tool of 1.0: x\n{image}\n", works.stderr
+    image.unlink()
+    done = run(place, active, system, "module load small && exit 9", env={"LC_ALL": "C.UTF-8"})
+    assert told(done) == f"the image of small/1.0 is missing: {image}"
+    assert not list(place.path.rglob("BAD"))
 
 
 @both

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from envbuild.check import verdicts
 from envbuild.check.findings import Finding
 from envbuild.check.report import Report
-from envbuild.errors import EnvbuildError, ManyErrors, RequestError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
@@ -22,7 +22,7 @@ from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.module import install_module, list_modules
 from envbuild.workflows.settings import Settings
-from tests.integration.activate.conftest import Place, make_image
+from tests.integration.activate.conftest import Place
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -60,7 +60,7 @@ def warnings(events: Sequence[Event]) -> list[str]:
 
 
 def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, events):
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     assert place.run(installed.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
     assert warnings(events) == ["test verdict: absent: this image was never tested here"]
 
@@ -68,7 +68,7 @@ def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, ev
 @pytest.mark.parametrize(("status", "word", "count"), [("PASS", "passed", 0), ("FAIL", "FAILED", 1)])
 def test_the_last_verdict_is_found(images, place, settings, events, status, word, count):
     verdicts.record(settings.store.root, report_of(images["1.0"], status, fingerprint(find())))
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host " in installed.modulefile.read_text()
     assert len(warnings(events)) == count
 
@@ -77,43 +77,58 @@ def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     here = fingerprint(find())
     other = replace(here, facts={**here.facts, "kernel": "5.14"})
     verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", other))
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     text = installed.modulefile.read_text()
     assert "stale: tested on another host, or before this one changed (passed there: " in text
     assert "kernel: 5.14 there, " in text
     assert len(warnings(events)) == 1
 
 
-def test_a_thin_one_takes_its_parts_from_the_image_into_the_store(images, place, settings):
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings)
-    blobs = [path for path in (place.path / "store/blobs").rglob("*") if path.is_file()]
-    assert sorted(path.name for path in blobs) == sorted(
-        part.digest[7:] for part in read_manifest(images["1.0"]).parts
-    )
+def test_a_linked_one_takes_no_more_than_its_wrappers(images, place, settings):
+    image = images["1.0"]
+    before = image.stat()
+    installed = install_module(image, root=place.path / "sw", link=True, settings=settings)
     assert place.run(installed.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
-    assert not install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings).changed
+    assert sum(path.stat().st_size for path in (place.path / "sw").rglob("*") if path.is_file()) < 1 << 20
+    assert not (settings.store.root / "blobs").exists()
+    assert not install_module(image, root=place.path / "sw", link=True, settings=settings).changed
+    assert image.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def blocks(paths: Iterable[Path]) -> int:
-    """Return what files take on the disk, in bytes, each once."""
-    return 512 * sum({(each.st_dev, each.st_ino): each.st_blocks for each in map(os.lstat, paths)}.values())
+def test_a_link_to_an_image_is_linked_as_it_is(images, place, settings):
+    """As where `current.sif` is moved on: what the module names is what was asked for."""
+    current, one, two = (place.path / name for name in ("current.sif", "one.sif", "two.sif"))
+    for made_s, (image, version) in enumerate([(one, "1.0"), (two, "2.0")]):
+        shutil.copy(images[version], image)
+        os.utime(image, (made_s, made_s))
+    current.symlink_to(one)
+    installed = install_module(current, root=place.path / "sw", link=True, settings=settings)
+    tool = installed.home / "bin/tool"
+    assert place.run(tool, "x").stdout == "tool of 1.0: x\n"
+    inside = place.run(installed.home / "bin/envbuild-exec", "bash", "-c", f"'{tool}' y")
+    assert inside.stdout == "tool of 1.0: y\n", inside.stderr
+    current.unlink()
+    current.symlink_to(two)
+    done = place.run(tool, "x")
+    assert (done.stdout, done.returncode) == ("", 121)
+    assert f"the image of small/1.0 has changed since it was installed: {current}" in done.stderr
 
 
-def test_ten_thin_environments_take_little_more_than_their_distinct_parts(shared, place, settings):
-    distinct: dict[str, int] = {}
-    whole = 0
-    for number in range(10):
-        name = f"variant-{number}"
-        image = make_image(shared / "small" / name, name=name, summary=f"variant {number}")
-        distinct |= {part.digest: part.size_bytes for part in read_manifest(image).parts}
-        install_module(image, root=place.path / "sw", thin=True, settings=settings)
-        whole += image.stat().st_size
-        shutil.rmtree(image.parent)
-    assert sum(distinct.values()) < whole / 5, "they share next to everything"
-    taken = blocks((place.path / "store/blobs").rglob("*")) + blocks((place.path / "sw").rglob("*"))
-    assert taken <= 1.1 * sum(distinct.values())
-    said = place.run(place.path / "sw/envs/variant-7/1.0/bin/tool", "x")
-    assert said.stdout == "tool of 1.0: x\n"
+def test_a_copy_takes_the_place_of_a_link_and_a_link_that_of_a_copy(images, place, settings):
+    image = place.path / "image.sif"
+    shutil.copy(images["1.0"], image)
+    root = place.path / "sw"
+    linked = install_module(image, root=root, link=True, settings=settings)
+    release = linked.home.resolve()
+    copied = install_module(image, root=root, link=False, settings=settings)
+    assert copied.replaced == release
+    image.unlink()
+    assert place.run(copied.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
+    shutil.copy(images["1.0"], image)
+    again = install_module(image, root=root, link=True, settings=settings)
+    assert again.home.resolve() == release
+    image.unlink()
+    assert place.run(again.home / "bin/tool", "x").returncode == 121
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -125,7 +140,7 @@ def test_the_sites_binds_are_used(images, place, settings, named):
     site.write_text(text)
     if named:
         settings = Settings(store=settings.store, site=site)
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     place.run(installed.home / "bin/bash", "-c", "echo x >/data/file")
     assert [path.name for path in data.iterdir()] == ["file"]
 
@@ -133,7 +148,7 @@ def test_the_sites_binds_are_used(images, place, settings, named):
 def test_a_bind_that_is_not_here_is_told(images, place, settings, events):
     site = place.path / "site.yaml"
     site.write_text("name: site\nbinds: [{source: /nowhere, target: /gone}]\n")
-    install_module(images["1.0"], root=place.path / "sw", thin=False, settings=replace(settings, site=site))
+    install_module(images["1.0"], root=place.path / "sw", link=False, settings=replace(settings, site=site))
     assert warnings(events)[0] == (
         "HOST.binds-exist: the site `site` binds /nowhere, which is not here: ranks lack it"
     )
@@ -142,74 +157,57 @@ def test_a_bind_that_is_not_here_is_told(images, place, settings, events):
 def test_a_file_that_is_no_image_leaves_nothing(place, settings):
     (place.path / "x.sif").write_text("no image")
     with pytest.raises(EnvbuildError) as caught:
-        install_module(place.path / "x.sif", root=place.path / "sw", thin=False, settings=settings)
+        install_module(place.path / "x.sif", root=place.path / "sw", link=False, settings=settings)
     assert caught.value.exit_code == 2
     assert not (place.path / "sw").exists()
 
 
-def damaged(image: Path, place: Path, *parts: int) -> Path:
-    """Copy an image, with one byte in the middle of some of its parts changed."""
-    data = bytearray(image.read_bytes())
-    partitions = read_sif(image).partitions
-    for index in parts:
-        data[partitions[index].offset + partitions[index].size // 2] ^= 1
+def damaged(image: Path, place: Path, *layers: int) -> Path:
+    """Copy an image, with one byte in the middle of some of its layers changed."""
+    content = bytearray(image.read_bytes())
+    root, system = read_sif(image).root, read_manifest(image).file_system
+    assert root is not None
+    assert system is not None
+    for index in layers:
+        layer = system.layers[index]
+        content[root.offset + layer.offset + layer.size_bytes // 2] ^= 1
     copy = place / "damaged.sif"
-    copy.write_bytes(data)
+    copy.write_bytes(content)
     return copy
 
 
-@pytest.mark.parametrize("thin", [False, True])
-def test_a_damaged_image_is_not_installed_under_the_verdict_of_the_good_one(images, place, settings, thin):
+@pytest.mark.parametrize("link", [False, True])
+def test_a_damaged_image_is_not_installed_under_the_verdict_of_the_good_one(images, place, settings, link):
     verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", fingerprint(find())))
     image = damaged(images["1.0"], place.path, 1)
-    with pytest.raises(RequestError, match=r"the part `python` of the image is damaged: .* is sha256:"):
-        install_module(image, root=place.path / "sw", thin=thin, settings=settings)
+    with pytest.raises(
+        RequestError, match=r"`damaged\.sif` was changed or damaged: layer wheel:framework$"
+    ) as caught:
+        install_module(image, root=place.path / "sw", link=link, settings=settings)
+    assert caught.value.hint == "build it again, or copy it again from where it came"
     assert not (place.path / "sw").exists()
-    assert not (settings.store.root / "blobs").exists()
 
 
-def test_every_damaged_part_is_named(images, place, settings):
-    with pytest.raises(ManyErrors) as caught:
-        install_module(
-            damaged(images["1.0"], place.path, 0, 2), root=place.path / "sw", thin=False, settings=settings
-        )
-    names = [error.problem.split("`")[1] for error in caught.value.errors]
-    assert names == ["base", "metadata"]
+def test_every_damaged_layer_is_named(images, place, settings):
+    image = damaged(images["1.0"], place.path, 0, 2)
+    with pytest.raises(RequestError, match=r"damaged: layer base, layer metadata$"):
+        install_module(image, root=place.path / "sw", link=False, settings=settings)
 
 
 def test_a_damaged_installation_is_mended(images, place, settings):
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     copy = installed.home / "image.sif"
     copy.write_bytes(damaged(images["1.0"], place.path, 1).read_bytes())
-    assert install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings).changed
+    assert install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings).changed
     assert copy.read_bytes() == images["1.0"].read_bytes()
 
 
-def test_a_damaged_part_of_the_store_is_taken_again(images, place, settings):
-    install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings)
-    part = read_manifest(images["1.0"]).parts[1]
-    blob = settings.store.blob_path(part.digest)
-    good = blob.read_bytes()
-    blob.chmod(0o644)
-    blob.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    install_module(images["1.0"], root=place.path / "sw", thin=True, settings=settings)
-    assert blob.read_bytes() == good
-
-
-@pytest.mark.parametrize(("setting", "warned"), [("no", True), ("yes", False), ("driver", False)])
-def test_a_machine_without_overlay_is_warned_of(images, place, settings, events, setting, warned):
-    conf = place.path / "apptainer.conf"
-    conf.write_text(f"# enable overlay = no\nenable overlay = {setting}\n")
-    stand_in = place.path / "apptainer"
-    stand_in.write_text(
-        f"#!/bin/sh\ncase $1 in\n--version) echo apptainer version 1.4.5 ;;\n"
-        f"buildcfg) echo SYSCONFDIR=/etc; echo APPTAINER_CONF_FILE={conf} ;;\nesac\n"
-    )
-    stand_in.chmod(0o755)
-    chosen = replace(settings, apptainer=stand_in)
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=True, settings=chosen)
-    assert any("`enable overlay = no`" in text for text in warnings(events)) == warned
-    assert any("--flat" in text for text in installed.warnings) == warned
+def test_it_is_told_that_others_cannot_read_a_linked_image(images, place, settings, events):
+    image = place.path / "image.sif"
+    shutil.copy(images["1.0"], image)
+    image.chmod(0o600)
+    install_module(image, root=place.path / "sw", link=True, settings=settings)
+    assert f"only you can start this: others may not read `{image}`" in warnings(events)
 
 
 def listed(place: Place, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -221,8 +219,8 @@ def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, 
     here = fingerprint(find())
     other = replace(here, facts={**here.facts, "kernel": "5.14"})
     root = place.path / "sw"
-    install_module(images["1.0"], root=root, thin=False, settings=settings, default=True)
-    install_module(images["2.0"], root=root, thin=True, settings=settings)
+    install_module(images["1.0"], root=root, link=False, settings=settings, default=True)
+    install_module(images["2.0"], root=root, link=True, settings=settings)
     before = listed(place, settings)
     assert [before[name]["verdict"] for name in sorted(before)] == [{"state": "absent", "text": ""}] * 2
     # What is known since then counts, not what the modulefile was told.
@@ -231,17 +229,16 @@ def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, 
     data = listed(place, settings)
     assert list(data) == ["small/1.0", "small/2.0"]
     one, two = data.values()
-    manifest = read_manifest(images["2.0"])
-    assert (one["default"], one["thin"], one["verdict"]["state"]) == (True, False, "passed")
-    assert one["files"] == [str(root / "envs/small/1.0/image.sif")]
-    assert (two["default"], two["thin"], two["verdict"]["state"]) == (False, True, "stale")
-    assert two["digest"] == manifest.digest
-    assert two["files"] == [str(settings.store.blob_path(part.digest)) for part in manifest.parts]
+    assert (one["default"], one["linked"], one["verdict"]["state"]) == (True, False, "passed")
+    assert one["image"] == str(root / "envs/small/1.0/image.sif")
+    assert (two["default"], two["linked"], two["verdict"]["state"]) == (False, True, "stale")
+    assert two["digest"] == read_manifest(images["2.0"]).digest
+    assert two["image"] == str(images["2.0"])
     assert one["problems"] == two["problems"] == []
 
 
 def test_the_verdict_of_one_on_the_hosts_mpi_is_that_of_this_mpi(images, place, settings):
-    installed = install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     here = fingerprint(find()).with_fact("mpi", "mpich 5.0.1 libmpi.so.12:sha256:1")
     verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", here))
     assert listed(place, settings)["small/1.0"]["verdict"]["state"] == "stale"
@@ -269,12 +266,12 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     install = ("module", "install", images["1.0"], "--root", root)
     said = envbuild(*install, "--default")
     assert said.returncode == 0, said.stderr
-    assert envbuild("module", "install", images["2.0"], "--root", root, "--thin").returncode == 0
+    assert envbuild("module", "install", images["2.0"], "--root", root, "--link").returncode == 0
     shown = envbuild("module", "ls", "--root", root)
     one, two = (read_manifest(images[version]).digest[7:23] for version in ("1.0", "2.0"))
     assert shown.stdout.splitlines() == [
         f"small/1.0 (default)  copy  absent  {one}  {root}/envs/small/1.0",
-        f"small/2.0            thin  absent  {two}  {root}/envs/small/2.0",
+        f"small/2.0            link  absent  {two}  {root}/envs/small/2.0",
     ]
     data = json.loads(envbuild("module", "ls", "--root", root, "--json").stdout)
     assert [each["module"] for each in data] == ["small/1.0", "small/2.0"]
@@ -293,7 +290,7 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     assert (said.returncode, said.stdout) == (2, "")
     assert "error: this is no installation of envbuild's\n  --> " in said.stderr
     # Installed again it is whole, and can go.
-    envbuild("module", "install", images["2.0"], "--root", root, "--thin")
+    envbuild("module", "install", images["2.0"], "--root", root, "--link")
     assert envbuild("module", "uninstall", "small", "--root", root).returncode == 0
     assert sorted(path.name for path in root.rglob("*")) == ["envs", "modulefiles"]
     shown = envbuild("module", "ls", "--root", root)
@@ -304,7 +301,7 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
 
 
 def test_who_did_not_install_it_cannot_remove_it(images, place, settings, envbuild):
-    install_module(images["1.0"], root=place.path / "sw", thin=False, settings=settings)
+    install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     before = sorted(place.path.joinpath("sw").rglob("*"))
     shelf = place.path / "sw/envs/small"
     shelf.chmod(0o555)

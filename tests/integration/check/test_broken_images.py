@@ -13,8 +13,8 @@ import pytest
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.run import Looked, look
 from envbuild.check.preflight.scan import scan_layer
-from envbuild.image.sif import read_sif
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.image.contents import file_system, image_entries
+from envbuild.image.squashfs import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs
 from tests.support.patches import with_search_path, with_version
@@ -33,28 +33,17 @@ class Files:
 
     image: Path
 
-    def entries(self) -> dict[str, tuple[Entry, int]]:
-        found: dict[str, tuple[Entry, int]] = {}
-        with self.image.open("rb") as file:
-            for number, part in enumerate(read_sif(self.image).partitions):
-                for entry in Squashfs(file, part.offset, part.size).walk():
-                    found[entry.path] = (entry, number)
-        return found
-
     def read(self, path: str) -> bytes:
         """Return what a file holds."""
-        entry, number = self.entries()[path]
-        part = read_sif(self.image).partitions[number]
-        with (
-            self.image.open("rb") as image,
-            Squashfs(image, part.offset, part.size).open(entry) as file,
-        ):
-            return file.read()
+        with file_system(self.image) as content:
+            (entry,) = (entry for entry in content.walk() if entry.path == path)
+            with content.open(entry) as file:
+                return file.read()
 
     def path(self, pattern: str) -> str:
         """Return the one path of a pattern."""
-        (found,) = (path for path in self.entries() if re.fullmatch(pattern, path))
-        return found
+        (path,) = (path for path in image_entries(self.image) if re.fullmatch(pattern, path))
+        return path
 
 
 @dataclass(frozen=True, kw_only=True)

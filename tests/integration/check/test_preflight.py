@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from envbuild.check import run
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.run import look
 from envbuild.image import sif
-from envbuild.image.model import Part
-from envbuild.image.squashfs import Squashfs
+from envbuild.image.contents import file_system, image_entries
+from envbuild.image.model import ImageLayer
 from envbuild.store.store import Store
 from envbuild.system import host, process, squashfs
-from envbuild.system.files import sha256
 from tests.integration.conftest import Desk
+from tests.support import trees
 from tests.support.elves import Elf
 from tests.support.looking import preflight
 
 OPEN_MPI = Elf(soname="libmpi.so.12", defined=("MPI_Init", "ompi_mpi_comm_world"))
 
 
-def names_of(image: Path) -> list[str]:
-    """Every path of an image, layer by layer."""
-    with image.open("rb") as file:
-        return [
-            entry.path
-            for part in sif.read_sif(image).partitions
-            for entry in Squashfs(file, part.offset, part.size).walk()
-        ]
-
-
-def with_overlay(image: Path, files: dict[str, bytes], gone: list[str], directory: Path) -> Path:
-    """Write the image with one more file system on top."""
+def with_layer(image: Path, files: dict[str, bytes], gone: list[str], directory: Path) -> Path:
+    """Write an image of what the image shows, and of one more layer on top."""
     tree = directory / "tree"
     tree.mkdir()
     for name, content in files.items():
@@ -46,24 +36,23 @@ def with_overlay(image: Path, files: dict[str, bytes], gone: list[str], director
         (tree / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     top = directory / "top.sqfs"
     squashfs.make(tree, top, pseudo=[squashfs.whiteout(name) for name in gone])
-    part = Part(
-        role="overlay", layers=("spoilt",), digest=f"sha256:{sha256(top)}", size_bytes=top.stat().st_size
-    )
+    whole = directory / "whole.sqfs"
+    with file_system(image) as shown:
+        whole.write_bytes(os.pread(shown.file.fileno(), shown.size_bytes, shown.offset))
     manifest = sif.read_manifest(image)
-    parts = []
-    with image.open("rb") as file:
-        for number, (known, thing) in enumerate(
-            zip(manifest.parts, sif.read_sif(image).partitions, strict=True)
-        ):
-            blob = directory / f"{number}.sqfs"
-            blob.write_bytes(os.pread(file.fileno(), thing.size, thing.offset))
-            parts.append((known, blob))
-    parts.append((part, top))
-    changed = replace(manifest, parts=tuple(known for known, _ in parts))
-    data = [sif.DataObject(name=sif.LOCK, content=sif.read_data(image, sif.LOCK))]
+    fields = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
     out = directory / "spoilt.sif"
-    sif.write_sif(out, architecture=manifest.architecture, manifest=changed, parts=parts, data=data)
+    lock = sif.read_data(image, sif.LOCK)
+    for name in ("file_system", "lock_digest"):
+        del fields[name]
+    trees.write_image(out, {"whole": whole, "spoilt": top}, lock=lock, **fields)
     return out
+
+
+def layers_of(image: Path) -> tuple[ImageLayer, ...]:
+    system = sif.read_manifest(image).file_system
+    assert system is not None
+    return system.layers
 
 
 def test_the_image_is_clean_and_read_once(desk: Desk, image: Path) -> None:
@@ -72,12 +61,12 @@ def test_the_image_is_clean_and_read_once(desk: Desk, image: Path) -> None:
     assert found["objects"] > 500
     # `build` has looked at it before: what it read is kept.
     scans = {path.stem for path in (desk.store / "scans").rglob("*.json")}
-    assert {part.digest.removeprefix("sha256:") for part in sif.read_manifest(image).parts} <= scans
+    assert {layer.digest.removeprefix("sha256:") for layer in layers_of(image)} <= scans
 
 
 def test_the_images_own_loader_agrees(subject: run.Subject, image: Path, tmp_path: Path) -> None:
     wanted = ("/torch/_C.", "/MPI.mpich", "/_multiarray_umath.", "/opt/mpi/bin/hydra", "/usr/bin/apt")
-    paths = sorted({path for path in names_of(image) for part in wanted if part in path})
+    paths = sorted({path for path in image_entries(image) for part in wanted if part in path})
     paths = [path for path in paths if path.endswith((".so", "/apt")) or "/bin/hydra" in path]
     assert len(paths) >= 4
     simulation = look(image, Store(tmp_path / "store")).simulation()
@@ -102,8 +91,8 @@ def test_the_images_own_loader_agrees(subject: run.Subject, image: Path, tmp_pat
 
 
 def test_what_a_layer_breaks_is_told(image: Path, tmp_path: Path) -> None:
-    (libc10,) = [path for path in names_of(image) if path.endswith("/torch/lib/libc10.so")]
-    spoilt = with_overlay(image, {"/opt/mpi/lib/libmpi.so.12": OPEN_MPI.bytes()}, [libc10], tmp_path)
+    (libc10,) = [path for path in image_entries(image) if path.endswith("/torch/lib/libc10.so")]
+    spoilt = with_layer(image, {"/opt/mpi/lib/libmpi.so.12": OPEN_MPI.bytes()}, [libc10], tmp_path)
     found = preflight(spoilt, Store(tmp_path / "store"))[1]
     told = {problem.rule: problem for problem in found.problems}
     assert told.keys() == {rules.LIBRARIES, rules.SYMBOLS, rules.MPI_ABI}

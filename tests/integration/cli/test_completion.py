@@ -27,7 +27,6 @@ WORDS = {
     "envbuild schema reci": "envbuild schema recipe ",
     "envbuild build --offl": "envbuild build --offline ",
     "envbuild build only-fi": "envbuild build only-file.yaml ",
-    "envbuild build -o squ": "envbuild build -o squashfs: ",
     "envbuild build -o only-fi": "envbuild build -o only-file.yaml ",
     "envbuild recipes check horo": "envbuild recipes check horovod ",
     "envbuild recipes check --recipes ours alo": "envbuild recipes check --recipes ours alone ",

@@ -1,16 +1,12 @@
-"""One layered and one flat image, made of this machine's own programs, for all tests here."""
+"""One image of three layers, made of this machine's own programs, for all tests here."""
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from envbuild.build import merge
-from envbuild.image import sif
-from envbuild.image.model import Manifest, Part
+from envbuild.image.model import Manifest
 from envbuild.system import apptainer, squashfs
 from tests.support import trees, users
 
@@ -18,20 +14,21 @@ LOCK = b"name: demo\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """What the tests look at; all of it can be read by everybody."""
+class Sample:
+    """What the tests look at; all of it can be read by everybody.
+
+    Attributes
+    ----------
+    layers : dict of str to Path
+        Name → squashfs, from bottom to top.
+    image : Path
+        The image that is spliced from them.
+    """
 
     directory: Path
-    layers: tuple[Path, ...]
-    layered: Path
-    flat: Path
+    layers: Mapping[str, Path]
+    image: Path
     manifest: Manifest
-
-
-def part(role: Literal["root", "overlay"], *names: str, blob: Path) -> Part:
-    content = blob.read_bytes()
-    digest = "sha256:" + hashlib.sha256(content).hexdigest()
-    return Part(role=role, layers=names, digest=digest, size_bytes=len(content))
 
 
 def make_trees(directory: Path) -> None:
@@ -58,40 +55,27 @@ def make_trees(directory: Path) -> None:
     )
     (directory / "middle/srv").mkdir()
     (directory / "middle/opt/env/lib64").symlink_to("lib")
-    trees.top_tree(directory / "top", trees.manifest_of(LOCK))
+    trees.top_tree(directory / "metadata", trees.manifest_of(LOCK))
 
 
 @pytest.fixture(scope="session")
-def images() -> Iterator[Images]:
+def sample() -> Iterator[Sample]:
     with users.shared_directory() as directory:
         make_trees(directory)
-        blobs = [directory / f"{name}.squashfs" for name in ("base", "middle", "top")]
-        squashfs.make(directory / "base", blobs[0])
+        layers = {name: directory / f"{name}.squashfs" for name in ("base", "middle", "metadata")}
         hidden = [squashfs.whiteout("/etc/hidden"), squashfs.whiteout("/srv/hidden")]
-        squashfs.make(directory / "middle", blobs[1], pseudo=hidden)
-        squashfs.make(directory / "top", blobs[2])
-        parts = [
-            (part("root", "base", blob=blobs[0]), blobs[0]),
-            (part("overlay", "middle", blob=blobs[1]), blobs[1]),
-            (part("overlay", "metadata", blob=blobs[2]), blobs[2]),
-        ]
-        manifest = trees.manifest_of(LOCK, [one for one, _ in parts])
-        layered = directory / "layered.sif"
-        data = [sif.DataObject(name=sif.LOCK, content=LOCK)]
-        sif.write_sif(layered, architecture="amd64", manifest=manifest, parts=parts, data=data)
+        for name, blob in layers.items():
+            squashfs.make(directory / name, blob, pseudo=hidden if name == "middle" else [])
+        image = directory / "demo.sif"
+        manifest = trees.write_image(image, layers, lock=LOCK)
+        yield Sample(directory, layers, image, manifest)
 
-        whole = directory / "flat.squashfs"
-        merge.merge(blobs, whole, with_root=True)
-        one = part("root", "base", "middle", "metadata", blob=whole)
-        flat = directory / "flat.sif"
-        sif.write_sif(
-            flat,
-            architecture="amd64",
-            manifest=trees.manifest_of(LOCK, [one], form="flat"),
-            parts=[(one, whole)],
-            data=data,
-        )
-        yield Images(directory, tuple(blobs), layered, flat, manifest)
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """An empty directory that other users reach, too."""
+    with users.shared_directory() as directory:
+        yield directory
 
 
 @pytest.fixture(scope="session")

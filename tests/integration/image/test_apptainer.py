@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image import around, sif
+from envbuild.errors import RequestError
+from envbuild.image import sif
+from envbuild.image.verify import verify_image
 from envbuild.system import host
-from tests.integration.image.conftest import Images
+from tests.integration.image.conftest import Sample
 from tests.support import trees
 
 GREETING = "it's $HOME `here`"
@@ -54,10 +56,9 @@ def variables(run: Run, image: Path, **settings: object) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
 
 
-@pytest.fixture(params=["layered", "flat"])
-def image(request: pytest.FixtureRequest, images: Images) -> Path:
-    found: Path = getattr(images, request.param)
-    return found
+@pytest.fixture(scope="session")
+def image(sample: Sample) -> Path:
+    return sample.image
 
 
 def test_exec(run: Run, image: Path) -> None:
@@ -74,16 +75,6 @@ def test_layers_add_replace_and_hide(run: Run, image: Path) -> None:
     assert lines[:2] == ["base", "middle"]
     assert [line[:10] for line in lines[2:]] == ["drwxr-xr-x", "-rwsr-xr-x"]
     assert len(re.findall("No such file or directory", done.stderr)) == 2
-
-
-def test_layered_and_flat_show_the_same(run: Run, images: Images) -> None:
-    script = "ls -lnR /opt /usr /bin /.singularity.d /.envbuild; ls -ln /etc/replaced"
-    seen = [run("exec", image, "sh", "-c", script) for image in (images.layered, images.flat)]
-    # Directories have other sizes where overlayfs merges them.
-    plain = [re.sub(r"(?m)^(d\S+) +\d+ (\d+) +(\d+) +\d+", r"\1 \2 \3", done.stdout) for done in seen]
-    assert "/opt/env/lib64 -> lib" in re.sub(r"(?m)^.*lib64 -> lib$", "/opt/env/lib64 -> lib", plain[0])
-    plain = [re.sub(r"(?m)^total \d+$", "", text) for text in plain]
-    assert plain[0] == plain[1]
 
 
 def test_run(run: Run, image: Path) -> None:
@@ -107,7 +98,7 @@ def test_test_gives_the_verdict(run: Run, image: Path) -> None:
     assert run("test", image, options=["--env", "VERDICT=4"]).returncode == 4
 
 
-def test_inspect(program: str, images: Images, image: Path) -> None:
+def test_inspect(program: str, image: Path) -> None:
     """Without a start of the image, hence also for a root that lacks capabilities."""
 
     def inspect(*options: str) -> str:
@@ -194,50 +185,43 @@ def without_overlay(program: str, directory: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("action", ["exec", "run", "test", "shell"])
-def test_the_guard_refuses_where_overlay_is_disabled(
-    run: Run, program: str, images: Images, action: str
-) -> None:
-    before = ["--silent", "--config", without_overlay(program, images.directory)]
-    argv = [] if action == "shell" else ["hello"]
-    done = run(action, images.layered, *argv, before=before)
-    assert done.returncode == 78
-    assert done.stdout == ""
-    assert done.stderr == (
-        "error: layered.sif was started without its upper layers\n"
-        "\n"
-        "hint: overlay is disabled here (`enable overlay = no` in apptainer.conf, or --underlay).\n"
-        "hint: use the flat form (`envbuild build --flat SPEC`), or ask the site to enable overlay.\n"
-    )
+@pytest.mark.parametrize("action", ["exec", "run", "shell", "test"])
+def test_it_needs_no_overlay(run: Run, program: str, sample: Sample, action: str) -> None:
+    """Sites may disable it (`enable overlay = no`): the image is one file system."""
+    before = ["--silent", "--config", without_overlay(program, sample.directory)]
+    argv, stdin, shown = ["hello", "x"], "", "hello x\n"
+    if action == "shell":
+        argv, stdin = [], "hello x\n"
+    elif action == "test":
+        argv, shown = [], "python3 -I /.envbuild/judge.py test\n"
+    done = run(action, sample.image, *argv, before=before, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
 
 
-def test_the_flat_form_runs_where_overlay_is_disabled(run: Run, program: str, images: Images) -> None:
-    before = ["--silent", "--config", without_overlay(program, images.directory)]
-    done = run("exec", images.flat, "hello", "flat", before=before)
-    assert (done.returncode, done.stdout) == (0, "hello flat\n")
-    assert run("test", images.flat, before=before).returncode == 0
+def test_overlay_is_disabled_by_that_configuration(run: Run, program: str, sample: Sample) -> None:
+    """The tests without it do what they say: there, a layer cannot be laid over another."""
+    base, options = sample.layers["base"], ["--overlay", f"{sample.layers['middle']}:ro"]
+    words = ["/bin/sh", "/opt/env/bin/hello"]
+    assert run("exec", base, *words, options=options).stdout == "hello \n"
+    before = ["--silent", "--config", without_overlay(program, sample.directory)]
+    assert run("exec", base, *words, options=options, before=before).returncode != 0
 
 
-def test_the_guard_refuses_under_underlay(run: Run, images: Images) -> None:
-    assert run("exec", images.layered, "true", options=["--underlay"]).returncode == 78
+def test_underlay(run: Run, image: Path) -> None:
+    done = run("exec", image, "hello", "below", options=["--underlay"])
+    assert (done.returncode, done.stdout) == (0, "hello below\n")
 
 
-def test_a_base_alone(run: Run, images: Images) -> None:
-    """Refused; started thin, with its overlays; started by a build step, with the guard bound away."""
-    base, middle, top = images.layers
-    assert run("exec", base, "true").returncode == 78
-    thin = ["--overlay", f"{middle}:ro", "--overlay", f"{top}:ro"]
-    assert run("exec", base, "sh", "-c", "echo $VIRTUAL_ENV", options=thin).stdout == "/opt/env\n"
-    empty = images.directory / "empty"
-    empty.write_text("")
-    empty.chmod(0o644)
-    step = ["--bind", f"{empty}:/.singularity.d/env/00-guard.sh:ro"]
-    assert run("exec", base, "cat", "/etc/hidden", options=step).stdout == "base\n"
+def test_a_layer_that_is_a_root_starts_alone(run: Run, sample: Sample) -> None:
+    """As a build step starts it."""
+    done = run("exec", sample.layers["base"], "cat", "/etc/hidden", "/etc/replaced")
+    assert (done.returncode, done.stdout) == (0, "base\nbase\n")
 
 
-def test_instance(run: Run, images: Images) -> None:
+def test_instance(run: Run, sample: Sample) -> None:
     name = f"envbuild-test-{os.getpid()}"
-    started = run("instance start", images.layered, name)
+    started = run("instance start", sample.image, name)
     assert started.returncode == 0, started.stderr
     try:
         done = run("exec", f"instance://{name}", "hello", "there")
@@ -246,10 +230,8 @@ def test_instance(run: Run, images: Images) -> None:
     assert (done.stdout, stopped.returncode) == ("hello there\n", 0)
 
 
-def test_tables_as_apptainer_reads_them(program: str, images: Images) -> None:
-    listed = subprocess.run(
-        [program, "sif", "list", images.layered], capture_output=True, text=True, check=True
-    )
+def test_tables_as_apptainer_reads_them(program: str, image: Path) -> None:
+    listed = subprocess.run([program, "sif", "list", image], capture_output=True, text=True, check=True)
     kinds = [line.split("|")[-1] for line in listed.stdout.splitlines() if re.match(r"\d", line)]
     assert kinds == [
         "Def.FILE",
@@ -257,64 +239,67 @@ def test_tables_as_apptainer_reads_them(program: str, images: Images) -> None:
         "JSON.Labels",
         "JSON.Generic",
         "Generic/Raw",
+        "JSON.Generic",
+        "SBOM (cyclonedx-json)",
         "FS (Squashfs/*System/amd64)",
-        "FS (Squashfs/Overlay/amd64)",
-        "FS (Squashfs/Overlay/amd64)",
     ]
-    header = subprocess.run(
-        [program, "sif", "header", images.layered], capture_output=True, text=True, check=True
-    )
+    header = subprocess.run([program, "sif", "header", image], capture_output=True, text=True, check=True)
     facts = dict(re.findall(r"(?m)^([^:]+): +(.*)$", header.stdout))
-    assert facts["ID"] == str(sif.read_sif(images.layered).identity)
+    assert facts["ID"] == str(sif.read_sif(image).identity)
     assert (facts["Descriptors Free"], facts["Primary Architecture"]) == ("40", "amd64")
     assert facts["Created At"] == "1970-01-01 00:00:00 +0000 UTC"
 
 
-def test_data_as_apptainer_dumps_it(program: str, images: Images) -> None:
+def test_data_as_apptainer_dumps_it(program: str, sample: Sample) -> None:
     def dump(number: int) -> bytes:
         return subprocess.run(
-            [program, "sif", "dump", str(number), images.layered], capture_output=True, check=True
+            [program, "sif", "dump", str(number), sample.image], capture_output=True, check=True
         ).stdout
 
-    assert dump(4).decode() == images.manifest.to_json()
+    assert dump(4).decode() == sample.manifest.to_json()
     assert json.loads(dump(3))["org.opencontainers.image.version"] == "2026.11"
-    for number, part in zip((6, 7, 8), images.manifest.parts, strict=True):
-        assert "sha256:" + hashlib.sha256(dump(number)).hexdigest() == part.digest
+    content, system = dump(8), sample.manifest.file_system
+    assert system is not None
+    assert len(content) == system.size_bytes
+    for layer in system.layers:
+        data = content[layer.offset : layer.offset + layer.size_bytes]
+        assert "sha256:" + hashlib.sha256(data).hexdigest() == layer.data
+        assert data in sample.layers[layer.name].read_bytes()
 
 
-def test_a_sif_of_apptainers_own(program: str, images: Images) -> None:
+def test_a_sif_of_apptainers_own(program: str, sample: Sample, tmp_path: Path) -> None:
     """Files that others wrote are read, and told from ours."""
-    path = images.directory / "foreign.sif"
+    path, base = tmp_path / "foreign.sif", sample.layers["base"]
     subprocess.run([program, "sif", "new", path], capture_output=True, check=True)
     add = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
-    subprocess.run([program, "sif", "add", *add, path, images.layers[0]], capture_output=True, check=True)
-    read = sif.read_sif(path)
-    assert [thing.size for thing in read.partitions] == [images.layers[0].stat().st_size]
-    with pytest.raises(Exception, match=r"`foreign\.sif` is a SIF that envbuild did not build"):
+    subprocess.run([program, "sif", "add", *add, path, base], capture_output=True, check=True)
+    root = sif.read_sif(path).root
+    assert root is not None
+    assert path.read_bytes()[root.offset : root.end] == base.read_bytes()
+    with pytest.raises(RequestError, match=r"`foreign\.sif` is a SIF that envbuild did not build"):
         sif.read_manifest(path)
-    path.unlink()
 
 
-def test_an_object_added_by_apptainer_does_no_harm(program: str, images: Images, tmp_path: Path) -> None:
-    """As a signature is: the parts still verify."""
+def test_an_object_added_by_apptainer_does_no_harm(program: str, sample: Sample, tmp_path: Path) -> None:
+    """As a signature is: the image is still whole."""
     path = tmp_path / "copy.sif"
-    path.write_bytes(images.layered.read_bytes())
+    path.write_bytes(sample.image.read_bytes())
     note = tmp_path / "note"
     note.write_text("seen")
     subprocess.run([program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True)
-    assert sif.read_manifest(path) == images.manifest
-    assert all(verdict.ok for verdict in sif.verify_parts(path))
-    assert around.changed_around(path) == around.changed_around(images.layered)
+    assert len(sif.read_sif(path).objects) == len(sif.read_sif(sample.image).objects) + 1
+    assert sif.read_manifest(path) == sample.manifest
+    assert verify_image(path) == ()
 
 
-def test_a_signed_image_is_as_it_was_built(program: str, images: Images, tmp_path: Path) -> None:
+def test_a_signed_image_is_as_it_was_built(program: str, sample: Sample, tmp_path: Path) -> None:
     path, key = tmp_path / "signed.sif", tmp_path / "key.pem"
-    path.write_bytes(images.layered.read_bytes())
+    path.write_bytes(sample.image.read_bytes())
     commands: list[list[str | Path]] = [
         ["openssl", "genrsa", "-out", key, "2048"],
         [program, "sign", "--key", key, path],
     ]
     for words in commands:
         subprocess.run(words, capture_output=True, check=True)
-    assert path.stat().st_size > images.layered.stat().st_size
-    assert around.changed_around(path) == around.changed_around(images.layered)
+    assert path.stat().st_size > sample.image.stat().st_size
+    assert verify_image(path) == ()

@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.image.compose import bill_of, bill_of_image
-from envbuild.image.packages import read_packages
-from envbuild.image.sif import LOCK, SBOM, read_data, read_sif
+from envbuild.errors import RequestError
+from envbuild.image.compose import FinishedLayer, bill_of_image, compose
+from envbuild.image.contents import file_system, layer_file_systems
+from envbuild.image.packages import Contents, read_packages
+from envbuild.image.sbom import sbom
 from envbuild.image.squashfs import Squashfs
-from envbuild.lock.text import load
+from envbuild.lock.text import dump
 from envbuild.system import squashfs
-from tests.support.small_images import BASE, Layer, small_image
+from envbuild.system.squashfs import digests
+from tests.support import trees
+from tests.support.asking import bare_lock
+from tests.support.small_images import BASE, UNREAD, Layer, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"
 DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
@@ -52,12 +57,24 @@ UPPER: Layer = {f"{SITE}/six-1.dist-info/METADATA": metadata("six", "MIT")}
 
 
 def test_file_systems_are_read_and_the_upper_wins(tmp_path: Path) -> None:
-    image = small_image(tmp_path, LOWER, UPPER)
-    with image.open("rb") as file:
-        layers = [Squashfs(file, part.offset, part.size) for part in read_sif(image).partitions]
-        contents = read_packages(layers)
+    small_image(tmp_path, LOWER, UPPER)
+    contents = contents_of(*(tmp_path / f"small.sif-{number}.sqfs" for number in (0, 1)))
     assert contents.deb_licences == {"libc6": ("LGPL-2.1+",), "libgcc-s1": ("GPL-3+",)}
     assert contents.wheel_licences == {"six": ("MIT",)}
+
+
+def contents_of(*blobs: Path) -> Contents:
+    with layer_file_systems({blob.name: blob for blob in blobs}) as layers:
+        return read_packages(list(layers.values()))
+
+
+def test_layers_tell_what_their_image_does(tmp_path: Path) -> None:
+    """The bill is made of layers: they say what is seen in the image."""
+    image = small_image(tmp_path, LOWER, UPPER)
+    with file_system(image) as whole:
+        seen = read_packages([whole])
+    assert seen == contents_of(*(tmp_path / f"small.sif-{number}.sqfs" for number in (0, 1)))
+    assert seen.wheel_licences
 
 
 def test_only_what_tells_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,33 +88,60 @@ def test_only_what_tells_is_looked_into(tmp_path: Path, monkeypatch: pytest.Monk
             yield entry
 
     monkeypatch.setattr(Squashfs, "walk", watched)
-    bill_of_image(image)
+    with file_system(image) as whole:
+        read_packages([whole])
     assert "/usr/lib" in seen
     assert not [path for path in seen if path.startswith("/usr/lib/")]
 
 
-def test_an_image_without_one_gives_the_same(tmp_path: Path) -> None:
-    image = small_image(tmp_path, LOWER, UPPER)
-    assert read_sif(image).find(SBOM) is None
+def test_a_composed_image_carries_the_bill_of_its_layers(tmp_path: Path) -> None:
+    small_image(tmp_path, LOWER, UPPER)
+    layers = []
+    for number in (0, 1):
+        blob = tmp_path / f"small.sif-{number}.sqfs"
+        found = digests(blob)
+        layers.append(
+            FinishedLayer(
+                name=f"layer-{number}", blob=blob, digest=found.whole, data=found.data, tables=found.tables
+            )
+        )
+    image, lock = tmp_path / "composed.sif", bare_lock(name="composed")
+    compose(
+        image,
+        layers,
+        manifest_of=lambda system: trees.manifest_of(dump(lock).encode(), file_system=system),
+        lock=lock,
+        plan="{}\n",
+        advanced=lambda _: None,
+    )
     bill = bill_of_image(image)
-    blobs = [tmp_path / f"small.sif-{number}.sqfs" for number in (0, 1)]
-    (version,) = {json.loads(bill)["metadata"]["component"]["version"]}
-    assert version
-    assert bill_of(load(read_data(image, LOCK), image), blobs) == bill
+    assert bill == sbom(lock, contents_of(*(layer.blob for layer in layers)))
+    assert json.loads(bill)["metadata"]["component"]["name"] == "composed"
+
+
+@pytest.mark.parametrize("bill", [b"", b"{", b"[" * 99_999, b"\xff"])
+def test_a_bill_that_is_none(tmp_path: Path, bill: bytes) -> None:
+    image = small_image(tmp_path, UNREAD, bill=bill)
+    with pytest.raises(RequestError, match=r"the bill of materials in `small\.sif` is damaged"):
+        bill_of_image(image)
+
+
+BILL = b'{"bomFormat":"CycloneDX","specVersion":"1.6"}\n'
 
 
 def test_the_verb_writes_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image = small_image(tmp_path, LOWER)
+    image = small_image(tmp_path, UNREAD, bill=BILL)
     for words in (["sbom", str(image)], ["sbom", str(image), "-o", str(tmp_path / "bill.json")]):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert json.loads(shown) == json.loads((tmp_path / "bill.json").read_text())
+    assert json.loads(shown) == json.loads(BILL)
+    assert (tmp_path / "bill.json").read_bytes() == BILL
 
 
 def test_the_verb_replaces_bills_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image = small_image(tmp_path, LOWER)
+    image = small_image(tmp_path, UNREAD, bill=BILL)
     kept = image.read_bytes()
     (tmp_path / "spec.yaml").write_text("name: x\n")
     os.mkfifo(tmp_path / "pipe")

@@ -16,6 +16,7 @@ from envbuild.image.sif import read_sif
 from envbuild.image.sifformat import DATA_OFFSET
 from envbuild.image.squashfs import Squashfs
 from tests.support.small_images import Layer, small_image
+from tests.support.trees import write_image
 
 TREE: Layer = {"/etc/a": b"one\n", "/etc/b": b"two\n", "/link": ("etc/a",)}
 
@@ -88,27 +89,29 @@ def test_owners_times_and_attributes(tmp_path: Path) -> None:
     assert found(one, marked) == [("/etc/a", "attributes", "user.note")]
 
 
-def test_the_same_files_packed_otherwise(tmp_path: Path) -> None:
-    image = small_image(tmp_path, TREE)
-    for words, told in ((("-comp", "gzip"), "compression"), (("-b", "4096"), "size of blocks")):
-        part = read_sif(image).partitions[0]
-        other = tmp_path / "other.sif"
-        packed = squash(tmp_path / "small.sif-0", tmp_path / "packed", *words, "-all-root", "-all-time", "0")
-        content = bytearray(image.read_bytes())
-        content[part.offset : part.end] = packed.read_bytes()
-        # The table says how long the file system is, and where the data behind it begin.
-        for thing in read_sif(image).objects:
-            if thing.offset > part.offset:
-                at = 4096 + (thing.number - 1) * 585 + 17
-                moved = thing.offset + packed.stat().st_size - part.size
-                content[at : at + 8] = moved.to_bytes(8, "little")
-        content[4096 : part.offset] = content[4096 : part.offset].replace(
-            part.size.to_bytes(8, "little"), packed.stat().st_size.to_bytes(8, "little")
-        )
-        other.write_bytes(content)
-        (one,) = compare_images(image, other).differences
-        assert (one.part, one.path, one.kind) == (0, "/", "packing")
-        assert told in one.detail
+@pytest.mark.parametrize(
+    ("words", "told"), [(("-comp", "zstd"), "compression"), (("-b", "4096"), "size of blocks")]
+)
+def test_the_same_files_packed_otherwise(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    tree, _ = trees(tmp_path)
+    images = []
+    for name, options in (("one", ()), ("other", words)):
+        blob = squash(tree, tmp_path / name, *options, "-all-root", "-all-time", "0")
+        images.append(tmp_path / f"{name}.sif")
+        write_image(images[-1], {"base": blob})
+    inside = [each for each in compare_images(*images).differences if each.inside]
+    assert [(each.path, each.kind) for each in inside] == [("/", "packing")]
+    assert told in inside[0].detail
+
+
+def test_what_differs_inside_is_named_with_its_path(tmp_path: Path) -> None:
+    image = small_image(tmp_path, TREE, {"/etc/b": b"three\n"})
+    (tmp_path / "o").mkdir()
+    other = small_image(tmp_path / "o", TREE, {"/etc/b": b"tWo\n"})
+    inside = [each for each in compare_images(image, other).differences if each.inside]
+    assert inside == [
+        Difference(inside=True, path="/etc/b", kind="content", detail="from byte 1 of 6, 4"),
+    ]
 
 
 def test_the_same_image_and_one_of_other_words(tmp_path: Path) -> None:
@@ -120,15 +123,25 @@ def test_the_same_image_and_one_of_other_words(tmp_path: Path) -> None:
     other = small_image(tmp_path / "o", TREE, summary="another")
     kinds = {(each.path, each.kind) for each in compare_images(image, other).differences}
     assert ("envbuild.manifest", "content") in kinds
-    assert all(each.part == -1 for each in compare_images(image, other).differences)
+    assert not any(each.inside for each in compare_images(image, other).differences)
 
 
 def test_one_layer_more(tmp_path: Path) -> None:
     image = small_image(tmp_path, TREE, {"/etc/c": b""})
     (tmp_path / "o").mkdir()
     fewer = small_image(tmp_path / "o", TREE)
-    found = compare_images(image, fewer).differences
-    assert Difference(part=-1, path="layer-1", kind="missing") in found
+    inside = [each for each in compare_images(image, fewer).differences if each.inside]
+    assert inside == [Difference(inside=True, path="/etc/c", kind="missing", detail="file")]
+
+
+def test_two_layers_that_show_what_one_does(tmp_path: Path) -> None:
+    """Only the packing tells them apart."""
+    image = small_image(tmp_path, TREE)
+    (tmp_path / "o").mkdir()
+    upper = {name: TREE[name] for name in ("/etc/b", "/link")}
+    other = small_image(tmp_path / "o", {"/etc/a": b"one\n"}, upper)
+    inside = [each for each in compare_images(image, other).differences if each.inside]
+    assert [(each.path, each.kind) for each in inside] == [("/", "packing")]
 
 
 def padding(image: Path) -> int:
@@ -196,10 +209,11 @@ def test_a_signature_hides_nothing(at: int, told: tuple[str, str], tmp_path: Pat
 
 def test_a_file_system_that_cannot_be_read(tmp_path: Path) -> None:
     image = small_image(tmp_path, TREE)
-    part = read_sif(image).partitions[0]
+    root = read_sif(image).root
+    assert root is not None
     broken = tmp_path / "broken.sif"
     content = bytearray(image.read_bytes())
-    content[part.offset + 96 : part.end] = bytes(part.size - 96)
+    content[root.offset + 96 : root.end] = bytes(root.size - 96)
     broken.write_bytes(content)
     with pytest.raises(RequestError, match="cannot be read"):
         compare_images(image, broken)

@@ -1,66 +1,77 @@
-"""An image in other forms: what overlayfs shows, the same bytes for everybody, nothing by halves."""
+"""An image in other forms: what the image shows, the same bytes for everybody, nothing by halves."""
 
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import json
 import os
-import re
+import resource
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from envbuild.build import merge
-from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Event, TaskStarted, Warned
-from envbuild.image import sif
-from envbuild.image.model import STORY, Manifest, Variable
-from envbuild.image.outputs import Output
-from envbuild.image.sif import read_manifest
-from envbuild.image.sifwriter import write_sif
+from envbuild.errors import EnvbuildError, MachineError, RequestError
+from envbuild.events import Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
+from envbuild.image import shifter
+from envbuild.image.model import Variable
+from envbuild.image.sif import read_sif
 from envbuild.system import squashfs
-from envbuild.workflows.export import export_image
+from envbuild.workflows.export import Format, Written, export_image
 from tests.integration.conftest import make_desk
-from tests.integration.image.conftest import LOCK, Images, part
-from tests.integration.image.test_merge import modes
-from tests.integration.image.test_squashfs import room
+from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users
+from tests.support.squashfs_images import assert_kernel_accepts, list_with_unsquashfs
 
-__all__ = ["room"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
-def written(path: Path, manifest: Manifest, blobs: Sequence[Path]) -> Path:
-    """Write an image with all that travels in one; lock, plan and bill of materials are nobody's."""
-    data = [
-        sif.DataObject(name=sif.LOCK, content=LOCK),
-        sif.DataObject(name=sif.PLAN, content=b"{}\n", kind="json"),
-        sif.DataObject(name=sif.SBOM, content=b'{"bomFormat":"CycloneDX"}\n', kind="sbom"),
-    ]
-    parts = list(zip(manifest.parts, blobs, strict=True))
-    write_sif(path, architecture="amd64", manifest=manifest, parts=parts, data=data)
-    return path
+def exported(image: Path, form: Format, path: Path) -> Written:
+    return export_image(image, form, path, lambda _: None)
+
+
+def file_system_of(image: Path) -> bytes:
+    """Return the file system of an image, byte by byte."""
+    root = read_sif(image).root
+    assert root is not None
+    return image.read_bytes()[root.offset : root.end]
+
+
+def shown_of(image: Path, scratch: Path) -> dict[str, tuple[object, ...]]:
+    """Return what an image shows, as unsquashfs reads it."""
+    root = read_sif(image).root
+    assert root is not None
+    return list_with_unsquashfs(image, scratch, root.offset)
+
+
+def compression(path: Path) -> str:
+    told = subprocess.run(["unsquashfs", "-s", path], capture_output=True, text=True, check=True)
+    return next(
+        line.removeprefix("Compression ") for line in told.stdout.splitlines() if "Compression" in line
+    )
 
 
 @pytest.fixture(scope="module")
-def images(images: Images) -> Iterator[Images]:
+def gzip_image(sample: Sample) -> Iterator[Path]:
+    """The image as it is built for kernels without zstd."""
     with users.shared_directory() as directory:
-        layered = written(directory / "layered.sif", images.manifest, images.layers)
-        whole = images.directory / "flat.squashfs"
-        flat = written(directory / "flat.sif", sif.read_manifest(images.flat), [whole])
-        yield replace(images, layered=layered, flat=flat)
-
-
-def outputs(directory: Path, *formats: str) -> list[Output]:
-    return [Output(format=name, path=directory / name) for name in formats]
+        layers = {}
+        for name, blob in sample.layers.items():
+            squashfs.dump(blob, directory / "dump")
+            layers[name] = directory / f"{name}.squashfs"
+            squashfs.make_of_dumps([directory / "dump"], layers[name], compression="gzip")
+        image = directory / "gzip.sif"
+        trees.write_image(image, layers, lock=LOCK)
+        yield image
 
 
 def found(program: str, image: Path | str, tops: str = ".envbuild .singularity.d bin etc opt") -> list[str]:
-    """Return what processes of an image see, as Apptainer lays its layers over one another."""
+    """Return what processes of an image see."""
     tops = f"ch srv usr {tops}"
     words = ["exec", "--no-home", "--contain"]
     told = subprocess.run(
@@ -73,181 +84,129 @@ def found(program: str, image: Path | str, tops: str = ".envbuild .singularity.d
     for line in told.stdout.splitlines():
         # Not how long directories are and how many links there are: these count otherwise in each.
         mode, *rest = [*line.split()[:1], *line.split()[2:]] or [""]
-        if line and mode != "total" and not line.endswith("manifest.json"):
+        if line and mode != "total":
             lines.append(f"{mode} {rest[-1]}" if mode.startswith("d") and rest else " ".join([mode, *rest]))
     return lines
 
 
-def test_all_forms_at_once_from_one_merge(images: Images, room: Path) -> None:
-    told: list[Event] = []
-    wanted = outputs(room, "squashfs", "shifter", "sif-flat")
-    forms = export_image(images.layered, wanted, told.append)
-    tasks = [event.task for event in told if isinstance(event, TaskStarted)]
-    assert tasks == ["verify", "merge", "zstd", "gzip"]
-    whole, shifter, flat = forms
-    assert whole.files == (room / "squashfs",)
-    assert shifter.files == tuple(
-        room / "shifter" / f"{shifter.identity}.{end}" for end in ("squashfs", "meta")
-    )
-    assert sorted(path.name for path in room.iterdir()) == ["shifter", "sif-flat", "squashfs"]
-    # What differs between layers and one file system is what the image says of itself.
-    files = modes(room / "squashfs")
-    assert files == modes(images.directory / "flat.squashfs") | {f"{STORY}/manifest.json": "-rw-r--r--"}
-    assert files["/usr/bin/set-id"] == "-rwsr-xr-x"
-    assert "/etc/hidden" not in files
-    assert modes(shifter.files[0]) == files
-    manifest = read_manifest(room / "sif-flat")
-    assert (manifest.form, flat.identity) == ("flat", manifest.digest)
-    assert manifest.parts[0].digest == whole.identity
-    inner = subprocess.run(
-        ["unsquashfs", "-cat", room / "squashfs", f"{STORY}/manifest.json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(inner.stdout)["form"] == "flat"
-    kinds = [compression(path) for path in (room / "squashfs", shifter.files[0])]
-    assert kinds == ["zstd", "gzip"]
+def test_a_squashfs_is_the_file_system_of_the_image(sample: Sample, room: Path) -> None:
+    written = exported(sample.image, "squashfs", room / "demo.squashfs")
+    assert written.files == (room / "demo.squashfs",)
+    content = written.files[0].read_bytes()
+    assert content == file_system_of(sample.image)
+    assert written.size_bytes == len(content)
+    assert written.identity == "sha256:" + hashlib.sha256(content).hexdigest()
+    assert_kernel_accepts(written.files[0])
+    shown = list_with_unsquashfs(written.files[0], room / "unpacked")
+    assert shown["/usr/bin/set-id"][:2] == ("file", 0o4755)
+    assert shown["/etc/replaced"][:2] == ("file", 0o600)
+    assert not {"/etc/hidden", "/srv/hidden"} & shown.keys()
 
 
-def compression(path: Path) -> str:
-    told = subprocess.run(["unsquashfs", "-s", path], capture_output=True, text=True, check=True)
-    return next(
-        line.removeprefix("Compression ") for line in told.stdout.splitlines() if "Compression" in line
-    )
+def test_shifter_gets_gzip_for_nodes_without_zstd(sample: Sample, room: Path) -> None:
+    written = exported(sample.image, "shifter", room / "images")
+    image, metadata = written.files
+    assert sorted((room / "images").iterdir()) == sorted(written.files)
+    assert (image.name, metadata.name) == (f"{written.identity}.squashfs", f"{written.identity}.meta")
+    assert written.identity == shifter.image_id(image)
+    assert metadata.read_text() == shifter.metadata_text(sample.manifest.environment)
+    assert compression(image) == "gzip"
+    assert list_with_unsquashfs(image, room / "theirs") == shown_of(sample.image, room / "ours")
 
 
-def test_a_flat_image_exports_to_the_same_bytes_as_a_layered_one(images: Images, room: Path) -> None:
-    for name, image in (("layered", images.layered), ("flat", images.flat)):
-        (room / name).mkdir()
-        export_image(image, outputs(room / name, "squashfs", "sif-flat"), lambda _: None, compression="gzip")
-    for form in ("squashfs", "sif-flat"):
-        assert filecmp.cmp(room / "layered" / form, room / "flat" / form, shallow=False), form
-    assert compression(room / "flat/squashfs") == "gzip"
+def test_shifter_gets_the_file_system_as_it_is_where_it_has_gzip(gzip_image: Path, room: Path) -> None:
+    image, _ = exported(gzip_image, "shifter", room / "images").files
+    assert image.read_bytes() == file_system_of(gzip_image)
 
 
-def test_root_and_user_export_alike(images: Images, shared: Path, installed: Path) -> None:
+def test_what_was_exported_before_is_replaced(sample: Sample, gzip_image: Path, room: Path) -> None:
+    for form in FORMATS:
+        first, again = (exported(image, form, room / form) for image in (gzip_image, sample.image))
+        assert all(path.exists() for path in again.files)
+        assert first.identity != again.identity or form == "oci"
+    assert (room / "squashfs").read_bytes() == file_system_of(sample.image)
+    # Shifter's files are named after what they hold: both images lie beside each other.
+    assert len(list((room / "shifter").iterdir())) == 4
+
+
+def test_it_is_told_how_far_it_is(gzip_image: Path, room: Path) -> None:
+    for form in FORMATS:
+        told: list[Event] = []
+        export_image(gzip_image, form, room / form, told.append)
+        tasks = [(type(event), event.task) for event in told if isinstance(event, TaskStarted | TaskDone)]
+        assert tasks == [(kind, task) for task in ("verify", form) for kind in (TaskStarted, TaskDone)]
+        for task in ("verify", form):
+            counts = [event.bytes for event in told if isinstance(event, TaskAdvanced) and event.task == task]
+            assert sum(counts) > 100_000
+
+
+def test_root_and_user_export_alike(sample: Sample, shared: Path, installed: Path) -> None:
     desks = [make_desk(shared, "exporting", installed)]
     desks.append(make_desk(shared, "exporting too", installed, root=True))
-    formats = {"squashfs": "one", "shifter": "images", "sif-flat": "flat.sif", "oci": "image.oci"}
     for desk, umask in zip(desks, (0o077, 0o022), strict=True):
-        for form, place in formats.items():
-            words = ["--format", form, "-o", place]
-            desk.envbuild("export", images.layered, *words, umask=umask)
+        for form in FORMATS:
+            desk.envbuild("export", sample.image, "--format", form, "-o", form, umask=umask)
     names = [path.relative_to(desks[0].place) for path in sorted(desks[0].place.rglob("*")) if path.is_file()]
-    assert len(names) == 5
+    assert len(names) == 4
     for name in names:
         assert filecmp.cmp(desks[0].place / name, desks[1].place / name, shallow=False), name
 
 
-def test_what_is_said(images: Images, shared: Path, installed: Path) -> None:
+def test_what_is_said(sample: Sample, shared: Path, installed: Path) -> None:
     desk = make_desk(shared, "saying", installed)
-    said = desk.envbuild("export", images.layered, "--format", "squashfs", "-o", "x", "--json")
-    (told,) = json.loads(said.stdout)["outputs"]
-    assert told["files"] == ["x"]
+    said = desk.envbuild("export", sample.image, "--format", "squashfs", "-o", "x", "--json")
+    told = json.loads(said.stdout)
+    assert (told["format"], told["files"]) == ("squashfs", ["x"])
     assert told["size_bytes"] == (desk.place / "x").stat().st_size
-    (desk.place / "notes").write_text("mine\n")
-    for form, place in (("squashfs", "notes"), ("shifter", "notes"), ("sif-flat", "no/where")):
-        refused = desk.envbuild("export", images.layered, "--format", form, "-o", place, code=2)
-        assert refused.stderr.startswith("error: "), refused.stderr
-        assert "read " not in refused.stderr, "no work was begun"
-    assert (desk.place / "notes").read_text() == "mine\n"
-    words: list[str | Path] = [
-        "export",
-        images.layered,
-        "--format",
-        "oci",
-        "-o",
-        "y",
-        "--compression",
-        "gzip",
-    ]
-    refused = desk.envbuild(*words, code=2)
-    assert refused.stderr.startswith("error: the form oci has no squashfs to compress by gzip\n")
+    assert f"x: written (squashfs, {told['size_bytes'] / 1e6:.1f} MB, sha256:" in said.stderr
+    for words in (["--format", "sif-flat"], ["--format", "squashfs", "--compression", "gzip"], []):
+        desk.envbuild("export", sample.image, *words, "-o", "y", code=2)
+    assert not (desk.place / "y").exists()
 
 
-def test_a_squashfs_and_a_flat_sif_run(images: Images, room: Path, program: str) -> None:
-    export_image(images.layered, outputs(room, "squashfs", "sif-flat"), lambda _: None)
-    expected = found(program, images.layered)
-    assert found(program, room / "sif-flat") == expected
-    assert found(program, room / "squashfs") == expected
-
-
-def by_the_kernel(layers: list[Path], room: Path) -> set[str]:
-    """Return kind and path of all that overlayfs itself shows of layers."""
-    mine = room / "mine"
-    mine.mkdir()
-    lines = [f"cd {mine} && mkdir whole {' '.join(str(number) for number in range(len(layers)))}"]
-    lines += [f"squashfuse {layer} {number}" for number, layer in enumerate(layers)]
-    order = ":".join(str(number) for number in reversed(range(len(layers))))
-    lines += [f"mount -t overlay overlay -o userxattr,lowerdir={order} whole"]
-    lines += ["find whole -mindepth 1 -printf '%y /%P\\n'", "umount whole"]
-    lines += [f"umount {number}" for number in range(len(layers))]
-    words = ["unshare", "--map-root-user", "--mount", "sh", "-ec", "\n".join(lines)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True)
-    lines = [re.sub("^f ", "- ", line) for line in told.stdout.splitlines()]
-    return {line for line in lines if not line.endswith("manifest.json")}
-
-
-def foreign_layer(room: Path) -> Path:
-    """Make a layer as others make them: opaque directories, hard links, capabilities."""
-    tree = room / "foreign"
-    tree.mkdir(mode=0o755)
-    trees.write(
-        tree,
-        {
-            "/opt/env/lib/only": ("over an opaque directory\n", 0o644),
-            "/srv/one": ("linked\n", 0o640),
-            "/usr/bin/able": ("x\n", 0o755),
-        },
-    )
-    os.setxattr(tree / "opt/env/lib", "user.overlay.opaque", b"y")
-    os.setxattr(tree / "usr/bin/able", "user.note", b"left out")
-    for name in ("two", "three"):
-        (tree / "srv" / name).hardlink_to(tree / "srv/one")
-    layer = room / "foreign.squashfs"
-    subprocess.run(
-        ["mksquashfs", tree, layer, "-quiet", "-no-progress", "-all-root", "-all-time", "0"], check=True
-    )
-    return layer
-
-
-def test_layers_of_others_merge_as_overlayfs_shows_them(images: Images, room: Path) -> None:
-    foreign = foreign_layer(room)
-    (room / "over/srv").mkdir(parents=True)
-    (room / "over/srv/one").write_text("another\n")
-    over = room / "over.squashfs"
-    squashfs.make(room / "over", over, pseudo=[squashfs.whiteout("/srv/three")])
-    blobs = [*images.layers, foreign, over]
-    parts = [part("overlay" if at else "root", f"l{at}", blob=blob) for at, blob in enumerate(blobs)]
-    image = written(room / "five.sif", trees.manifest_of(LOCK, parts), blobs)
+@pytest.mark.parametrize(
+    ("form", "place", "problem"),
+    [
+        ("squashfs", "notes", "is there already and is no squashfs: it is left alone"),
+        ("oci", "notes", "is there already and is no oci: it is left alone"),
+        ("oci", "packed", "is there already and is no oci: it is left alone"),
+        ("shifter", "notes", "is not a directory"),
+        ("squashfs", "copy.sif", "is there already and is no squashfs: it is left alone"),
+        ("squashfs", "", "is a directory, not a file"),
+        ("squashfs", "no/where", "there is no directory"),
+        ("shifter", "no/where", "there is no directory"),
+    ],
+)
+def test_places_where_nothing_is_written(
+    form: Format, place: str, problem: str, sample: Sample, room: Path
+) -> None:
+    contents = {"notes": b"mine\n", "copy.sif": sample.image.read_bytes(), "packed": b"hsqs"}
+    for name, content in contents.items():
+        (room / name).write_bytes(content)
     told: list[Event] = []
-    export_image(image, outputs(room, "squashfs"), told.append)
-    shown = modes(room / "squashfs")
-    assert [path for path in shown if path.startswith(("/srv/", "/opt/env/lib/"))] == [
-        "/opt/env/lib/only",
-        "/srv/one",
-        "/srv/two",
-    ]
-    contents = subprocess.run(
-        ["unsquashfs", "-cat", room / "squashfs", "srv/one", "srv/two"], capture_output=True, text=True
-    )
-    assert contents.stdout == "another\nlinked\n", "a link outlives its first name"
-    assert shown["/srv/two"] == "-rw-r-----"
-    warned = [event.text for event in told if isinstance(event, Warned)]
-    assert warned == ["extended attributes are left out: user.note of /usr/bin/able (1 in all)"]
-    merged = {f"{mode[0]} {path.partition(' -> ')[0]}" for path, mode in shown.items() if path}
-    assert {line for line in merged if not line.endswith("manifest.json")} == by_the_kernel(blobs, room)
+    with pytest.raises(RequestError) as caught:
+        export_image(room / "copy.sif", form, room / place, told.append)
+    assert problem in caught.value.problem
+    assert told == [], "no work was begun"
+    assert {path.name: path.read_bytes() for path in room.iterdir()} == contents
 
 
-def test_charliecloud_sets_the_variables_as_they_are(images: Images, room: Path) -> None:
+def test_a_squashfs_runs(sample: Sample, room: Path, program: str) -> None:
+    exported(sample.image, "squashfs", room / "whole")
+    assert found(program, room / "whole") == found(program, sample.image)
+
+
+def test_charliecloud_sets_the_variables_as_they_are(sample: Sample, room: Path) -> None:
     odd = [
         Variable(name="ITEM", operation="set", value="$HOME:x"),
         Variable(name="QUOTED", operation="set", value="'quoted'"),
     ]
-    manifest = trees.manifest(environment=(*images.manifest.environment, *odd))
-    squashfs.make(trees.top_tree(room / "top", manifest), room / "top.squashfs")
-    merge.merge([*images.layers[:2], room / "top.squashfs"], room / "whole.sqfs", with_root=True)
+    environment = (*sample.manifest.environment, *odd)
+    top = room / "top.squashfs"
+    squashfs.make(trees.top_tree(room / "top", trees.manifest(environment=environment)), top)
+    layers = {**sample.layers, "metadata": top}
+    trees.write_image(room / "odd.sif", layers, lock=LOCK, environment=environment)
+    exported(room / "odd.sif", "squashfs", room / "whole.sqfs")
     told = subprocess.run(
         ["ch-run", "--env-no-expand", "--set-env", room / "whole.sqfs", "--", "/usr/bin/env"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": "/host", "USER": users.user_name()},
@@ -274,94 +233,116 @@ def podman(home: Path, *words: str | Path) -> str:
     return done.stdout
 
 
-def test_podman_reads_an_oci_archive(images: Images, room: Path) -> None:
+def members_of(archive: Path) -> Mapping[str, tuple[object, ...]]:
+    """Return path → kind, mode, owner and content or target."""
+    kinds = {tarfile.DIRTYPE: "directory", tarfile.REGTYPE: "file", tarfile.SYMTYPE: "link"}
+    shown = {}
+    with tarfile.open(archive) as tar:
+        for one in tar:
+            file = tar.extractfile(one) if one.isreg() else None
+            content = hashlib.sha256(file.read()).hexdigest() if file else one.linkname
+            path = f"/{one.name.strip('/')}"
+            shown[path] = (kinds[one.type], one.mode & 0o7777, (one.uid, one.gid), content)
+    return shown
+
+
+def test_podman_reads_an_oci_archive(sample: Sample, room: Path) -> None:
     """It compares every digest, lays the layers over one another by itself, and knows the variables."""
-    export_image(images.layered, outputs(room, "oci"), lambda _: None)
+    exported(sample.image, "oci", room / "oci")
     home = room / "home"
     home.mkdir()
     podman(home, "pull", "--quiet", f"oci-archive:{room}/oci")
     (told,) = json.loads(podman(home, "image", "inspect", "localhost/demo:2026.11"))
     assert "PATH=/opt/env/bin:/opt/mpi/bin:/usr/local/sbin" in ";".join(told["Config"]["Env"])
     assert "GREETING=it's $HOME `here`" in told["Config"]["Env"]
-    assert told["Labels"]["envbuild.lock"] == images.manifest.lock_digest
+    assert told["Labels"]["envbuild.lock"] == sample.manifest.lock_digest
     podman(home, "create", "--name", "one", "localhost/demo:2026.11", "true")
     podman(home, "export", "one", "--output", "one.tar")
-    with tarfile.open(home / "one.tar") as tar:
-        theirs = {f"/{member.name.strip('/')}": member for member in tar}
-    ours = {path.partition(" -> ")[0] for path in modes(images.directory / "flat.squashfs") if path}
-    assert theirs.keys() == ours
-    assert theirs["/usr/bin/set-id"].mode & 0o7777 == 0o4755
-    assert theirs["/opt/env/lib64"].linkname == "lib"
+    theirs, ours = members_of(home / "one.tar"), shown_of(sample.image, room / "unpacked")
+    assert theirs == {
+        path: (kind, mode, owner, content)
+        for path, (kind, mode, owner, _, content) in ours.items()
+        if path != "/"
+    }
     podman(home, "unshare", "rm", "-rf", "storage")
 
 
-def test_apptainer_runs_an_oci_archive(images: Images, room: Path, program: str) -> None:
-    export_image(images.layered, outputs(room, "oci"), lambda _: None)
+def test_apptainer_runs_an_oci_archive(sample: Sample, room: Path, program: str) -> None:
+    exported(sample.image, "oci", room / "oci")
     # Start-up files of its own take the place of ours when it makes a SIF of one.
     tops = ".envbuild bin etc opt"
-    assert found(program, f"oci-archive:{room}/oci", tops) == found(program, images.layered, tops)
+    assert found(program, f"oci-archive:{room}/oci", tops) == found(program, sample.image, tops)
 
 
-def test_a_hard_link_whose_first_name_is_hidden_in_a_merge(room: Path) -> None:
-    foreign = foreign_layer(room)
-    (room / "hide/srv").mkdir(parents=True)
-    hide = room / "hide.squashfs"
-    squashfs.make(room / "hide", hide, pseudo=[squashfs.whiteout("/srv/one")])
-    merge.merge([foreign, hide], room / "all.squashfs", with_root=True)
-    told = subprocess.run(
-        ["unsquashfs", "-cat", room / "all.squashfs", "srv/two", "srv/three", "opt/env/lib/only"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout == "linked\nlinked\nover an opaque directory\n"
-    assert "/srv/one" not in modes(room / "all.squashfs")
-
-
-def test_shifter_by_zstd_is_warned_of(images: Images, room: Path) -> None:
-    told: list[Event] = []
-    (made,) = export_image(images.flat, outputs(room, "shifter"), told.append, compression="zstd")
-    assert compression(made.files[0]) == "zstd"
-    assert "may lack zstd" in "".join(event.text for event in told if isinstance(event, Warned))
-
-
-def test_a_changed_image_is_no_source(images: Images, room: Path) -> None:
-    copy = room / "copy.sif"
-    content = bytearray(images.layered.read_bytes())
-    content[sif.read_sif(images.layered).partitions[1].offset + 200] ^= 1
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_changed_image_is_no_source(form: Format, sample: Sample, room: Path) -> None:
+    copy, system = room / "copy.sif", sample.manifest.file_system
+    root = read_sif(sample.image).root
+    assert system is not None
+    assert root is not None
+    content = bytearray(sample.image.read_bytes())
+    content[root.offset + system.layers[1].offset + 10] ^= 1
     copy.write_bytes(content)
-    with pytest.raises(RequestError, match=r"`copy\.sif` does not hold what was built: middle"):
-        export_image(copy, outputs(room, "squashfs", "shifter"), lambda _: None)
+    with pytest.raises(RequestError, match=r"`copy\.sif` was changed or damaged: layer middle"):
+        exported(copy, form, room / "out")
     assert [path.name for path in room.iterdir()] == ["copy.sif"]
 
 
-def test_forms_that_an_image_cannot_take(images: Images, room: Path) -> None:
-    mistaken = trees.manifest_of(
-        LOCK,
-        images.manifest.parts,
-        environment=(
-            *images.manifest.environment,
-            Variable(name="ODD", operation="set", value="C:\\"),
-            Variable(name="END", operation="set", value="blank "),
-        ),
-    )
-    image = written(room / "odd.sif", mistaken, images.layers)
+def test_variables_that_shifter_misreads(sample: Sample, room: Path) -> None:
+    odd = [
+        Variable(name="ODD", operation="set", value="C:\\"),
+        Variable(name="END", operation="set", value="blank "),
+    ]
+    environment = (*sample.manifest.environment, *odd)
+    trees.write_image(room / "odd.sif", sample.layers, lock=LOCK, environment=environment)
     told: list[Event] = []
     with pytest.raises(EnvbuildError) as error:
-        export_image(image, outputs(room, "shifter"), told.append)
+        export_image(room / "odd.sif", "shifter", room / "images", told.append)
     assert [one.problem.split(":")[0] for one in error.value.each()] == [
         "Shifter would misread the variable END",
         "Shifter would misread the variable ODD",
     ]
     assert told == [], "no work was begun"
     assert [path.name for path in room.iterdir()] == ["odd.sif"]
+    exported(room / "odd.sif", "squashfs", room / "other forms can be had")
 
 
-def test_an_interrupt_leaves_nothing(images: Images, shared: Path, installed: Path) -> None:
+def files_in(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if not path.is_dir() or path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_full_disk_is_told_as_that(form: Format, gzip_image: Path, room: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    told: list[Event] = []
+    try:
+        with pytest.raises(MachineError) as caught:
+            export_image(gzip_image, form, room / "out", told.append)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.problem == f"`{room / 'out'}` cannot be written: File too large"
+    assert told[-1] == TaskFailed(task=form)
+    assert files_in(room) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_interrupt_leaves_nothing(form: Format, gzip_image: Path, room: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, TaskAdvanced) and event.task == form:
+            assert files_in(room), "it has begun"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_image(gzip_image, form, room / "out", interrupt)
+    assert files_in(room) == []
+
+
+def test_a_signal_stops_what_it_started(sample: Sample, shared: Path, installed: Path) -> None:
     desk = make_desk(shared, "interrupted", installed)
     # One that never ends, so that the moment is known.
     desk.write("bin/mksquashfs", "#!/bin/sh\n> started\nexec sleep 100\n").chmod(0o755)
-    words = [str(installed), "export", str(images.layered), "--format", "squashfs", "-o", "x"]
+    words = [str(installed), "export", str(sample.image), "--format", "shifter", "-o", "x"]
     child = subprocess.Popen(
         words,
         cwd=desk.place,
@@ -373,4 +354,4 @@ def test_an_interrupt_leaves_nothing(images: Images, shared: Path, installed: Pa
         time.sleep(0.05)
     child.terminate()
     assert child.wait(timeout=30) == 130
-    assert sorted(path.name for path in desk.place.iterdir()) == ["bin", "started"]
+    assert sorted(path.name for path in files_in(desk.place)) == ["mksquashfs", "started"]

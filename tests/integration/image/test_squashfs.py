@@ -1,10 +1,11 @@
 """The same tree gives the same squashfs, whoever makes it; what cannot be right is refused."""
 
+import hashlib
 import os
+import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,6 @@ def make_tree(tree: Path, *, backwards: bool = False, linked: bool = False) -> P
     for directory in ("a", "b", "b/deep", "b/deep/er"):
         (tree / directory).chmod(0o755)
     return tree
-
-
-@pytest.fixture
-def room() -> Iterator[Path]:
-    with users.shared_directory() as directory:
-        yield directory
 
 
 def listing(path: Path) -> list[str]:
@@ -167,6 +162,33 @@ def test_gzip_for_kernels_without_zstd(room: Path) -> None:
     )
     assert "Compression gzip" in told.stdout
     assert "Block size 131072" in told.stdout
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip"])
+def test_digests_cover_every_byte_once(room: Path, compression: squashfs.Compression) -> None:
+    """The data lie between superblock and tables, where images hold them."""
+    blob = room / "one.squashfs"
+    squashfs.make(make_tree(room / "one"), blob, compression=compression)
+    content = blob.read_bytes()
+    tables = int.from_bytes(content[64:72], "little")
+    assert 96 < tables < len(content)
+    found = squashfs.digests(blob)
+    assert found.whole == "sha256:" + hashlib.sha256(content).hexdigest()
+    assert found.data == "sha256:" + hashlib.sha256(content[96:tables]).hexdigest()
+    around = content[:96] + content[tables:]
+    assert found.tables == "sha256:" + hashlib.sha256(around).hexdigest()
+
+
+def test_digests_of_more_than_is_read_at_once(room: Path) -> None:
+    tree = make_tree(room / "one")
+    (tree / "large").write_bytes(random.Random(1).randbytes(9 << 20))  # noqa: S311  # the same each time
+    blob = room / "one.squashfs"
+    squashfs.make(tree, blob)
+    content = blob.read_bytes()
+    tables = int.from_bytes(content[64:72], "little")
+    found = squashfs.digests(blob)
+    assert found.data == "sha256:" + hashlib.sha256(content[96:tables]).hexdigest()
+    assert found.tables == "sha256:" + hashlib.sha256(content[:96] + content[tables:]).hexdigest()
 
 
 def test_extract_gives_the_tree_back(room: Path) -> None:

@@ -91,7 +91,9 @@ def test_a_hole_that_is_longer_than_its_file_system(tmp_path: Path) -> None:
     with opened(layer) as image:
         (entry,) = [entry for entry in image.walk() if entry.kind == "file"]
         assert entry.size == 1 << 30
-        assert image.block(entry, 8191) == bytes(131072)
+        with image.open(entry) as file:
+            file.seek(-131072, os.SEEK_END)
+            assert file.read() == bytes(131072)
 
 
 def test_a_directory_comes_before_what_it_holds(tree: Path) -> None:
@@ -115,7 +117,7 @@ def test_pieces_of_a_file(tree: Path) -> None:
 
 def test_what_is_no_squashfs(tmp_path: Path) -> None:
     path = tmp_path / "not"
-    for content, problem in ((b"x" * 4096, "no squashfs"), (b"hsqs", "outside")):
+    for content, problem in ((b"x" * 4096, "not a squashfs"), (b"hsqs", "outside")):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=problem), opened(path):
             pass
@@ -131,10 +133,10 @@ def test_one_that_is_cut_short(tree: Path) -> None:
 def test_a_compression_that_layers_do_not_have(tree: Path) -> None:
     layer = packed(tree)
     data = bytearray(layer.read_bytes())
-    data[20] = 4
-    other = layer.with_name("xz.sqfs")
+    data[20] = 5
+    other = layer.with_name("lz4.sqfs")
     other.write_bytes(data)
-    with pytest.raises(ValueError, match="neither gzip nor zstd"), opened(other):
+    with pytest.raises(ValueError, match="compressor, lz4, is not supported"), opened(other):
         pass
 
 

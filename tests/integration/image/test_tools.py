@@ -11,17 +11,18 @@ import pytest
 from envbuild.errors import ManyErrors
 from envbuild.system import process, tools
 from envbuild.system.sealing import sealed
+from tests.support import trees
 
 
 def test_the_real_tools(tmp_path: Path) -> None:
-    found = tools.identify(tmp_path / "cache")
-    assert [tool.name for tool in found] == ["mksquashfs", "mmdebstrap", "uv"]
-    assert all(tool.version.startswith(tool.name) for tool in found)
+    found = {tool.name: tool for tool in tools.identify(tmp_path / "cache")}
+    assert list(found) == ["installer", "mksquashfs", "mmdebstrap", "zstandard"]
+    assert all(tool.version.startswith(f"{name} ") for name, tool in found.items())
     script = hashlib.sha256(tools.locate("mmdebstrap").read_bytes()).hexdigest()
-    assert found[1].digest == f"sha256:{script}"
+    assert found["mmdebstrap"].digest == f"sha256:{script}"
     # The compression libraries count too.
     program = hashlib.sha256(tools.locate("mksquashfs").read_bytes()).hexdigest()
-    assert found[0].digest != f"sha256:{program}"
+    assert found["mksquashfs"].digest != f"sha256:{program}"
     remembered = json.loads((tmp_path / "cache/tools.json").read_text())["programs"]
     names = [Path(path).name for path in remembered[str(tools.locate("mksquashfs"))]["files"]]
     assert [name.partition(".so")[0] for name in names] == ["ld", "mksquashfs", "libz", "libzstd"]
@@ -147,10 +148,39 @@ def test_all_missing_tools_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert caught.value.exit_code == 5
 
 
-def test_a_python_package_is_identified_by_its_modules(tmp_path: Path) -> None:
-    found = tools.identify(tmp_path, tools.LEGACY_NAMES)
-    assert [tool.name for tool in found] == ["installer", "mksquashfs", "mmdebstrap"]
-    installer = found[0]
-    assert installer.version == f"installer {metadata.version('installer')}"
-    assert installer == tools.identify(tmp_path, ["installer"])[0]
-    assert installer.digest != tools._package("packaging").digest
+def install(monkeypatch: pytest.MonkeyPatch, tree: Path, files: dict[str, str]) -> None:
+    """Put a distribution named installer before the one that is there."""
+    record = "".join(f"{name},,\n" for name in files)
+    about = {"METADATA": "Metadata-Version: 2.1\nName: installer\nVersion: 9.9\n", "RECORD": record}
+    trees.write(tree, {f"installer-9.9.dist-info/{name}": (text, 0o644) for name, text in about.items()})
+    trees.write(tree, {name: (text, 0o644) for name, text in files.items()})
+    monkeypatch.syspath_prepend(str(tree))
+
+
+@pytest.mark.parametrize("name", ["installer", "zstandard"])
+def test_a_python_package_has_the_version_that_is_installed(tmp_path: Path, name: str) -> None:
+    (found,) = tools.identify(tmp_path, [name])
+    assert (found.name, found.version) == (name, f"{name} {metadata.version(name)}")
+    assert not (tmp_path / "tools.json").exists(), "no program, nothing to remember"
+
+
+def test_the_code_of_a_python_package_is_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"installer/a.py": "1\n", "installer/b.so": "2\n", "installer/note.txt": "x\n"}
+    changes = {
+        "the same": {},
+        "a note": {"installer/note.txt": "y\n"},
+        "a module": {"installer/a.py": "3\n"},
+        "a library": {"installer/b.so": "3\n"},
+        "another module": {"installer/c.py": "1\n"},
+    }
+    found = {}
+    for what, change in changes.items():
+        with monkeypatch.context() as patched:
+            install(patched, tmp_path / what, {**files, **change})
+            (found[what],) = tools.identify(tmp_path / "cache", ["installer"])
+    assert {tool.version for tool in found.values()} == {"installer 9.9"}
+    assert found["the same"].digest == found["a note"].digest
+    others = ("the same", "a module", "a library", "another module")
+    assert len({found[what].digest for what in others}) == len(others)

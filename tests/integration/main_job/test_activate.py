@@ -1,5 +1,7 @@
 """Activation: `module load`, then a program of the image, with the real Lmod."""
 
+import os
+import shutil
 from pathlib import Path
 
 from tests.integration.conftest import Desk, locked_versions
@@ -29,12 +31,24 @@ def test_the_whole_main_job(desk: Desk, image: Path) -> None:
     assert "HYDRA" in in_login(desk, use + "mpiexec --version")
 
 
-def test_thin_runs_from_the_stores_layers(desk: Desk, image: Path) -> None:
-    desk.envbuild("module", "install", image, "--root", "thin", "--thin")
-    assert not list((desk.place / "thin").rglob("*.sif")), "a thin installation copies no image"
-    use = f"module use {desk.place}/thin/modulefiles; module load pytorch-mpi; "
-    printed = in_login(desk, use + "python -c 'import torch; print(torch.__version__)'")
-    assert printed.startswith(locked_versions(desk)["torch"])
+def test_a_linked_module_runs_the_image_where_it_lies(desk: Desk, small_image: Path) -> None:
+    place = desk.place / "linked.sif"
+    shutil.copy(small_image, place)
+    desk.envbuild("module", "install", place, "--root", "linked", "--link")
+    assert not list((desk.place / "linked").rglob("*.sif")), "a link copies no image"
+    use = f"module use {desk.place}/linked/modulefiles; module load on-mpich/1"
+    line = f"{use} && python -c 'import mpi4py, sys; print(sys.prefix)'"
+    assert in_login(desk, line) == "/opt/env\n"
+    os.utime(place, (0, 0))
+    commands = desk.place / "linked/envs/on-mpich/1/bin"
+    changed = f"the image of on-mpich/1 has changed since it was installed: {place}"
+    assert changed in desk.run([commands / "python", "-c", "pass"], code=121).stderr
+    # Lmod breaks lines.
+    assert changed in " ".join(in_login(desk, line, code=1).split())
+    place.unlink()
+    missing = f"the image of on-mpich/1 is missing: {place}"
+    assert missing in desk.run([commands / "python", "-c", "pass"], code=121).stderr
+    assert missing in " ".join(in_login(desk, line, code=1).split())
 
 
 def test_the_wrapper_is_transparent(desk: Desk, small_image: Path) -> None:

@@ -31,7 +31,7 @@ def carried(desk: Desk, image_on: Callable[[str], Path]) -> Path:
     image_on("mpich")
     said = desk.envbuild("layer", "export", "on-mpich.yaml", "--to", "kept-layers", "--json")
     rows = json.loads(said.stdout)["layers"]
-    assert {"base", "mpi"} <= {row["name"] for row in rows}
+    assert {"base", "wheel:mpich", "wheel:mpi4py", "venv"} <= {row["name"] for row in rows}
     assert {row["state"] for row in rows} == {"exported"}
     return desk.place / "kept-layers"
 
@@ -70,7 +70,7 @@ def test_a_site_without_namespaces_composes_tests_and_installs(
     told = site.without("starter", envbuild, "test", image)
     assert "PASS D0/D1.mpi " in told
     assert "FAIL" not in told
-    for kind in ("", "--thin"):
+    for kind in ("", "--link"):
         root = f"modules{kind}"
         words: list[str | Path] = ["module", "install", image, "--root", root, *([kind] if kind else [])]
         assert "test verdict: absent" not in site.without("user", envbuild, *words)

@@ -233,15 +233,16 @@ def test_a_flipped_byte_that_no_loader_reads_is_told(
 ) -> None:
     path, store = image(tmp_path), tmp_path / "store"
     assert checked(path, "--store", store) == 0
-    part = read_sif(path).partitions[1]
+    root = read_sif(path).root
+    assert root is not None
     # What pads a file system to its last block.
-    flipped(path, part.end - 1)
+    flipped(path, root.end - 1)
     capsys.readouterr()
     for _ in range(2):
         assert checked(path, "--store", store, "--json") == 4
         said = capsys.readouterr()
         (finding,) = (one for one in json.loads(said.out)["findings"] if one["status"] == "FAIL")
-        assert (finding["id"], finding["observed"]) == ("S1.digest", "layer-1")
+        assert (finding["id"], finding["observed"]) == ("S1.digest", "the tables of its file system")
         assert "failed: 1 problem;" in said.err
 
 

@@ -15,6 +15,7 @@ from envbuild.check.preflight import components, run
 from envbuild.check.preflight.run import look
 from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
 from envbuild.errors import CheckError, RequestError
+from envbuild.image.model import ImageLayer
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.image.squashfs import Squashfs
 from envbuild.store.store import Store
@@ -45,9 +46,13 @@ LAYER: Layer = {
 
 def scanned(tmp_path: Path) -> tuple[Path, list[LayerScan]]:
     image = small_image(tmp_path, BASE, LAYER)
-    with image.open("rb") as file:
-        parts = read_sif(image).partitions
-        return image, [scan_layer(Squashfs(file, part.offset, part.size)) for part in parts]
+    layers = [image.with_name(f"{image.name}-{number}.sqfs") for number in range(2)]
+    return image, [scan_file(layer) for layer in layers]
+
+
+def scan_file(layer: Path) -> LayerScan:
+    with layer.open("rb") as file:
+        return scan_layer(Squashfs(file, 0, layer.stat().st_size))
 
 
 def test_what_a_scan_keeps(tmp_path: Path) -> None:
@@ -117,13 +122,12 @@ class Kept:
 def test_each_file_system_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image, kept = small_image(tmp_path, BASE, LAYER), Kept(tmp_path / "store")
     first = preflight(image, kept.store)[1]
-    digests = sorted(part.digest.removeprefix("sha256:") for part in read_manifest(image).parts)
-    assert sorted(path.stem for path in kept.files()) == digests
-    found = verify(kept.store)
-    assert (found.notes, found.damages) == (len(digests), ())
+    assert [path.stem for path in kept.files()] == [read_manifest(image).digest.removeprefix("sha256:")]
+    checked = verify(kept.store)
+    assert (checked.notes, checked.damages) == (1, ())
     monkeypatch.setattr("envbuild.check.preflight.run.scan_layer", lambda _: pytest.fail("read again"))
     assert preflight(image, kept.store)[1] == first
-    assert preflight(image, kept.store, intact=True)[1] == first
+    assert preflight(image, kept.store, changed=())[1] == first
 
 
 @pytest.mark.parametrize(
@@ -140,22 +144,27 @@ def test_a_damaged_scan_is_read_anew(tmp_path: Path, spoil: Callable[[str], str]
     assert [path.read_text() for path in kept.files()] == whole
 
 
-def test_an_image_that_lies_about_its_parts_spoils_no_others(tmp_path: Path) -> None:
-    """A stranger's image says that its file systems are ones we know; it is read as it is."""
+def test_an_image_that_lies_about_its_layers_spoils_no_others(tmp_path: Path) -> None:
+    """A stranger's image says that its layers are ones we know; it is read as it is."""
     honest, kept = small_image(tmp_path, BASE, {f"{LIB}/libx.so": Elf()}), Kept(tmp_path / "store")
     broken: Layer = {"/bin/tool": Elf(needed=("libgone.so",), interpreter="/lib/ld.so")}
     liar = small_image(tmp_path, BASE, broken, name="liar.sif")
-    told = read_manifest(honest)
     content = liar.read_bytes()
-    for own, other in zip(read_manifest(liar).parts, told.parts, strict=True):
+    for own, other in zip(layers_of(liar), layers_of(honest), strict=True):
         content = content.replace(own.digest.encode(), other.digest.encode())
+        content = content.replace(own.data.encode(), other.data.encode())
     liar.write_bytes(content)
-    assert read_manifest(liar).parts[1].digest == told.parts[1].digest
+    assert layers_of(liar)[1].digest == layers_of(honest)[1].digest
     assert not preflight(liar, kept.store)[1].passed
-    assert [path.stem for path in kept.files()] == [told.parts[0].digest.removeprefix("sha256:")]
+    assert kept.files() == []
     assert preflight(honest, kept.store)[1].passed
     assert not preflight(liar, kept.store)[1].passed
-    assert not preflight(liar, kept.store, intact=False)[1].passed
+
+
+def layers_of(image: Path) -> tuple[ImageLayer, ...]:
+    system = read_manifest(image).file_system
+    assert system is not None
+    return system.layers
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -163,14 +172,13 @@ def test_a_file_that_stays_as_it_is_is_compared_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
     image, store = small_image(tmp_path, BASE), Store(tmp_path / "store")
-    (part,) = read_manifest(image).parts
     compared = []
 
-    def digest_of(_: int, thing: object) -> str:
-        compared.append(thing)
-        return part.digest if same else "sha256:" + "0" * 64
+    def verify_image(path: Path) -> tuple[str, ...]:
+        compared.append(path)
+        return () if same else ("layer layer-0",)
 
-    monkeypatch.setattr(run, "digest_of", digest_of)
+    monkeypatch.setattr(run, "verify_image", verify_image)
     look(image, store)
     # Just written: a change could still go unseen.
     look(image, store)
@@ -192,17 +200,18 @@ def test_a_store_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None
 
 def test_a_damaged_file_system_is_told(tmp_path: Path) -> None:
     image = small_image(tmp_path, BASE)
-    part = read_sif(image).partitions[0]
+    root = read_sif(image).root
+    assert root is not None
     with image.open("r+b") as file:
-        file.seek(part.offset + 20)
+        file.seek(root.offset + 20)
         file.write(b"\x09")
     with pytest.raises(
-        CheckError, match=r"\(layer-0\) is not the one that was built, and cannot be read: its comp"
+        CheckError, match=r"of `small\.sif` is not the one that was built, and cannot be read: its comp"
     ):
         preflight(image, Store(tmp_path / "store"))
     # Bytes that are known to be those of the manifest were built like that.
     with pytest.raises(RequestError, match=r"of `small\.sif` cannot be read: its comp"):
-        preflight(image, Store(tmp_path / "store"), intact=True)
+        preflight(image, Store(tmp_path / "store"), changed=())
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_build_whose_preflight_fails_ends_with_4(
     said = capsys.readouterr()
     assert json.loads(said.out)["preflight"]["problems"][0]["file"] == "/opt/tool"
     assert "FAIL P1.libraries" in said.err
-    assert "is written" in said.err
+    assert "a.sif: written, but some programs would not start (see above)" in said.err
 
 
 @pytest.mark.parametrize(("offered", "code"), [(("none", "pmi2"), 0), (("none",), 4)])

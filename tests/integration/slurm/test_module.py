@@ -16,14 +16,14 @@ Loaded = Callable[[str, str], CompletedProcess[str]]
 ALONE = [["0", "1", "1", "n1"], ["0", "1", "1", "n1"], ["0", "1", "1", "n2"], ["0", "1", "1", "n2"]]
 
 
-@pytest.fixture(params=["fat", "thin"])
+@pytest.fixture(params=["copy", "link"])
 def loaded(request: pytest.FixtureRequest, login: Desk, image_on: Images) -> Loaded:
     """Run a line of bash on the login node, where a module of the image on an MPI is loaded."""
-    thin = ["--thin"] if request.param == "thin" else []
+    link = ["--link"] if request.param == "link" else []
     root = login.place / f"modules-{request.param}"
 
     def run(mpi: str, line: str) -> CompletedProcess[str]:
-        login.envbuild("module", "install", image_on(mpi), "--root", root, *thin)
+        login.envbuild("module", "install", image_on(mpi), "--root", root, *link)
         use = f"source {LMOD}; module use {root}/modulefiles; module load on-{mpi}/1; "
         return login.run(["bash", "-c", use + line], env={"SLURM_NTASKS_PER_NODE": "2"})
 

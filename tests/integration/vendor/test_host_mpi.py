@@ -72,10 +72,7 @@ def test_an_image_runs_its_jobs_on_the_host_s_mpi(
 def test_the_image_s_own_launcher_starts_them_where_the_host_names_none(
     desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str
 ) -> None:
-    image_on(inside)
-    flat = desk.place / f"flat-{inside}.sif"
-    desk.envbuild("build", f"on-{inside}.yaml", "--flat", "-o", flat)
-    report = run_on(desk, flat, host_mpi(host).site(launcher=False))
+    report = run_on(desk, image_on(inside), host_mpi(host).site(launcher=False))
     assert report["passed"] is True
     assert from_host(report)["status"] == "PASS"
 

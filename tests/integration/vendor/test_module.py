@@ -12,7 +12,7 @@ from tests.integration.vendor.test_launch import PROGRAM
 from tests.support.hostmpi import HostMpi
 
 
-@pytest.mark.parametrize("form", ["copied", "thin"])
+@pytest.mark.parametrize("form", ["copied", "linked"])
 def test_ranks_of_a_module_run_on_the_host_s_mpi(
     desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi], form: str
 ) -> None:
@@ -22,9 +22,8 @@ def test_ranks_of_a_module_run_on_the_host_s_mpi(
     root = desk.place / f"modules-{form}"
     image = image_on("mpich")
     install: list[str | Path] = ["module", "install", image, "--root", root]
-    install += ["--thin"] if form == "thin" else []
+    install += ["--link"] if form == "linked" else []
     desk.envbuild(*install, "--site", site, "--mpi", "host")
-    # A thin one mounts the store's layers, beside what the host lends.
     assert bool(list(root.rglob("*.sif"))) is (form == "copied")
     commands = root / "envs/on-mpich/1/bin"
     # The host's own mpiexec is the one that is found.

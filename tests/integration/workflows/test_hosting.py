@@ -40,7 +40,7 @@ def settings(store: Path) -> Settings:
 
 def subject(**changes: object) -> Subject:
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    return Subject(image=Path("i.sif"), manifest=manifest((), **changes), apptainer=apptainer)
+    return Subject(image=Path("i.sif"), manifest=manifest(**changes), apptainer=apptainer)
 
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -10,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.run import Workshop, build_layers
+from envbuild.build.run import Workshop, build_layers, finished
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned, ignore
-from envbuild.image.compose import bill_of, compose
-from envbuild.image.model import Part
+from envbuild.image.compose import compose
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.model import (
@@ -23,15 +21,14 @@ from envbuild.plan.model import (
     InputFile,
     Interpreter,
     Layer,
-    MergeStep,
-    PrefixStep,
     TextEntry,
     Tool,
+    WheelStep,
     layer_key,
 )
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, tools
-from envbuild.workflows.design import parts_of
+from envbuild.workflows.design import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
@@ -51,18 +48,13 @@ def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...], *, revisi
     return Layer(name=name, key=layer_key(step, ()), step=step)
 
 
-def merged(layers: tuple[Layer, ...]) -> Layer:
-    step = MergeStep(tools=())
-    names = tuple(each.name for each in layers)
-    return Layer(name="+".join(names), key=layer_key(step, layers), step=step, inputs=names)
-
-
 def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:
-    base = layer("base", {"/etc/os": "QQ=="}, pins)
-    ours = layer("venv", {"/opt/env/a": content}, pins), layer("metadata", {"/.envbuild/b": "Qg=="}, pins)
-    both = merged(ours)
-    members = {"base": ("base",), both.name: ("venv", "metadata")}
-    return BuildPlan(layers=(base, *ours, both), root="base", overlays=(both.name,), members=members)
+    layers = (
+        layer("base", {"/etc/os": "QQ=="}, pins),
+        layer("venv", {"/opt/env/a": content}, pins),
+        layer("metadata", {"/.envbuild/b": "Qg=="}, pins),
+    )
+    return BuildPlan(layers=layers, image=tuple(layer.name for layer in layers), tools=())
 
 
 def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...]) -> Path:
@@ -71,17 +63,21 @@ def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...
     workshop = Workshop(
         store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
     )
-    records = build_layers(plan, workshop)
+    build_layers(plan, workshop)
     lock = replace(lock_of(asked(), base_debs=()), tools=pins)
-    return write(place / "image.sif", lock, told, tuple(parts_of(plan, records)), store)
+    return write(place / "image.sif", lock, plan, told, store)
 
 
-def write(path: Path, lock: Lock, plan: BuildPlan, parts: tuple[Part, ...], store: Store) -> Path:
-    text = dump(lock)
-    manifest = trees.manifest(parts, lock_digest="sha256:" + hashlib.sha256(text.encode()).hexdigest())
-    blobs = [(part, store.blob_path(part.digest)) for part in parts]
-    bill = bill_of(lock, [blob for _, blob in blobs])
-    compose(path, manifest, blobs, lock=text, plan=plan.to_json(), bill=bill, advanced=lambda _: None)
+def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store) -> Path:
+    records = [finished(layer, store) for layer in plan.image_layers]
+    compose(
+        path,
+        finished_layers(records, plan, store),
+        manifest_of=lambda system: trees.manifest_of(dump(lock).encode(), file_system=system),
+        lock=lock,
+        plan=told.to_json(),
+        advanced=lambda _: None,
+    )
     return path
 
 
@@ -132,8 +128,8 @@ def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
     content[at] ^= 1
     image.write_bytes(content)
     found = reproduce_image(image, settings, offline=True)
-    assert found.damaged == ("venv+metadata",)
-    assert [(each.layer, each.kind) for each in found.differences] == [("venv+metadata", "packing")]
+    assert found.damaged == ("the tables of its file system",)
+    assert [(each.layer, each.kind) for each in found.differences] == [("image", "packing")]
     assert "time of making" in found.to_text()
 
 
@@ -175,34 +171,28 @@ def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: 
 def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) -> None:
     pins = real_tools(tmp_path)
     gone = [wheel("alpha", sha256="a" * 64), wheel("beta", sha256="b" * 64)]
-    step = PrefixStep(
-        prefix="/opt/env",
-        interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
-        wheels=tuple(InputFile(name=pin.file, sha256=pin.sha256) for pin in gone),
-        tools=(),
+    interpreter = Interpreter(abi="cp311", architecture="amd64", debs=())
+    steps = {
+        f"wheel:{pin.name}": WheelStep(
+            prefix="/opt/env",
+            interpreter=interpreter,
+            wheel=InputFile(name=pin.file, sha256=pin.sha256),
+            tools=(),
+        )
+        for pin in gone
+    }
+    wheels = tuple(
+        Layer(name=name, key=layer_key(step, ()), step=step, needs=("base",)) for name, step in steps.items()
     )
-    plan = plan_of(pins)
-    python = Layer(name="python", key=layer_key(step, ()), step=step, needs=("base",))
-    plan = replace(
-        plan,
-        layers=(*plan.layers, python),
-        overlays=(*plan.overlays, "python"),
-        members={**plan.members, "python": ("python",)},
-    )
-    store = Store(tmp_path / "made")
-    made = make(tmp_path, plan_of(pins), plan_of(pins), pins)
+    here = plan_of(pins)
+    plan = replace(here, layers=(*here.layers, *wheels), image=(*here.image, *steps))
+    made = make(tmp_path, here, here, pins)
     lock = replace(lock_of(asked(), base_debs=(), python=gone), tools=pins)
-    write(made, lock, plan, trees_of(made), store)
+    write(made, lock, here, plan, Store(tmp_path / "made"))
     with pytest.raises(RequestError, match=r"alpha-1.0.*\n  beta-1.0") as caught:
         reproduce_image(made, settings, offline=True)
     assert "--from DIR" in str(caught.value.hint)
     assert caught.value.exit_code == 2
-
-
-def trees_of(image: Path) -> tuple[Part, ...]:
-    from envbuild.image.sif import read_manifest
-
-    return read_manifest(image).parts
 
 
 def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings: Settings) -> None:

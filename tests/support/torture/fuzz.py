@@ -20,7 +20,8 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError
 from envbuild.image.compare import compare_images
 from envbuild.image.contents import image_entries
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest, verify_parts
+from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
 from envbuild.plan.text import load_plan
 from envbuild.spec.load import examine
@@ -141,7 +142,7 @@ def try_image(content: bytes, place: Path) -> None:
         lambda: read_manifest(path),
         lambda: load(read_data(path, LOCK), path),
         lambda: try_plan(read_data(path, PLAN), place),
-        lambda: verify_parts(path),
+        lambda: verify_image(path),
         lambda: image_entries(path),
         lambda: compare_images(path, place / "sound.sif"),
     ):
@@ -175,7 +176,7 @@ def seeds(ground: Ground, kind: str) -> list[bytes]:
 
 def small_one(ground: Ground) -> Path:
     """Return an image of a few kilobytes: the tables of a real one, and a file system that has every kind."""
-    from tests.support.small_images import BASE, small_image  # its parts are not all needed
+    from tests.support.small_images import BASE, small_image  # start-up time
 
     place = ground.place / "small"
     if not place.exists():

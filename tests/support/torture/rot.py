@@ -1,8 +1,10 @@
-"""A store that rots: flipped bits, cut and missing blobs, swapped names; noticed before use, and repaired."""
+"""A store that rots: flipped bits, cut and missing blobs, swapped names; noticed, and repaired.
+
+A build trusts the data of a finished layer; `cache verify` reads them, and whatever takes an image as it is.
+"""
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -52,6 +54,7 @@ SHELVES = {
 def rot(ground: Ground, *, rounds: int, few: bool = False, seed: int = 20261121) -> Outcome:
     """Harm one thing in a finished store, then build: the image must be right, and the store whole again.
 
+    `cache verify --repair` puts damaged layers aside, and images that were made of them are refused.
     Of few, each harm is done to one shelf alone, another one each time.
     """
     outcome = Outcome("store rots")
@@ -84,28 +87,29 @@ def _harm(
         # Locked files are read where layers are missing.
         for shelf in ("layers", "blobs"):
             shutil.rmtree(store / shelf)
-    unused = _unused(store)
-    found = sorted(path for path in store.glob(pattern) if path.stem not in unused)
+    found = sorted(store.glob(pattern))
     chosen = chance.choice(found)
     harm(chosen, chance.random(), [path for path in found if path != chosen])
     outcome.cases += 1
     outcome.count(what)
+    image = desk / "tiny.sif"
     done = ground.run(ground.build(), desk)
+    if "blobs" in pattern:
+        if done.returncode != 0:
+            outcome.hold("envbuild cache verify --repair" in done.stderr, f"{what}: {done.stderr}")
+        elif not ground.is_reference(image):
+            outcome.count("damaged images refused")
+            refused = ground.run(["export", image, "--format", "squashfs", "-o", "never.sqfs"], desk)
+            outcome.hold(refused.returncode == 2, f"{what}: the image was taken: {refused.stderr}")
+            outcome.hold("was changed or damaged: layer " in refused.stderr, f"{what}: {refused.stderr}")
+        image.unlink(missing_ok=True)
+        repaired = ground.run(["cache", "verify", "--repair"], desk)
+        outcome.hold(repaired.returncode == 0, f"{what}: not put aside: {repaired.stderr}")
+        done = ground.run(ground.build(), desk)
     if not outcome.hold(done.returncode == 0, f"{what}: not repaired: {done.stderr}"):
         return
-    outcome.hold(ground.is_reference(desk / "tiny.sif"), f"{what}: other bytes came of it")
+    outcome.hold(ground.is_reference(image), f"{what}: other bytes came of it")
     outcome.problems += [f"{what}: {problem}" for problem in store_problems(store)]
-
-
-def _unused(store: Path) -> set[str]:
-    """Return keys and digests of layers that only a merge is made from: a build does not read them again."""
-    records = [json.loads(path.read_text()) for path in store.glob(SHELVES["record"])]
-    members = [
-        record
-        for record in records
-        if record["name"] in ("venv", "metadata") or record["name"].startswith("wheel:")
-    ]
-    return {record[name].removeprefix("sha256:") for record in members for name in ("key", "blob")}
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -5,8 +5,9 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
-from envbuild.image.model import Manifest, Part
+from envbuild.image.model import Manifest
 from envbuild.system.apptainer import Apptainer
+from tests.support import trees
 
 
 @pytest.fixture
@@ -14,13 +15,8 @@ def manifest() -> Callable[..., Manifest]:
     def make(**changes: object) -> Manifest:
         fields: dict[str, object] = {
             "name": "pytorch-mpi", "version": "2026.11", "summary": "PyTorch on MPICH",
-            "architecture": "amd64", "form": "layered", "environment": (),
+            "architecture": "amd64", "file_system": trees.FILE_SYSTEM, "environment": (),
             "base": "debian-12", "glibc": "2.36", "python": "3.11",
-            "parts": (
-                Part(role="root", layers=("base",), digest="sha256:" + "1" * 64, size_bytes=10),
-                Part(role="overlay", layers=("mpi",), digest="sha256:" + "2" * 64, size_bytes=20),
-                Part(role="overlay", layers=("python",), digest="sha256:" + "3" * 64, size_bytes=30),
-            ),
             "mpi": "mpich", "mpi_family": "mpich",
             "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),
             "lacks": (),

@@ -232,41 +232,6 @@ def test_both_modulefiles_of_somebody_else_are_told_at_once(put, tmp_path):
     assert len(caught.value.errors) == 2
 
 
-def test_a_thin_one_copies_nothing(put, tmp_path, manifest):
-    parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
-    for path in parts.values():
-        path.write_text("")
-    installed = put(thin_parts=parts)
-    assert not (installed.home / "image.sif").exists()
-    launcher = (installed.home / "bin/launcher").read_text()
-    assert f"_eb_image={tmp_path}/11\n" in launcher
-    assert f"_eb_overlays='{tmp_path}/33\n{tmp_path}/22'\n" in launcher
-    assert not put(thin_parts=parts).changed
-    assert put().replaced is not None
-
-
-def test_a_thin_one_tells_when_only_its_maker_can_reach_the_store(put, tmp_path, manifest):
-    store = tmp_path / "private"
-    store.mkdir(mode=0o700)
-    parts = {part.digest: store / part.digest[7:9] for part in manifest().parts}
-    for path in parts.values():
-        path.write_text("")
-    # What lies above the test's own directory may be closed to others as well.
-    assert any("others may not enter" in warning for warning in put(thin_parts=parts).warnings)
-
-
-def test_a_part_that_is_nowhere_is_told(put, manifest):
-    with pytest.raises(RequestError, match="lacks 3 of the image's 3 parts"):
-        put(thin_parts={})
-
-
-@pytest.mark.parametrize("order", [(), (1, 0), (0, 0)])
-def test_parts_without_one_root_in_front_cannot_be_thin(put, manifest, order):
-    parts = manifest().parts
-    with pytest.raises(RequestError, match="no single root"):
-        put(manifest=manifest(parts=tuple(parts[index] for index in order)), thin_parts={})
-
-
 def test_binds_of_the_site_reach_the_launcher(put):
     site = Site(name="here", binds=(SiteBind(source="/scratch", target="/scratch", writable=True),))
     installed = put(site=site)

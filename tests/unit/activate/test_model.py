@@ -8,8 +8,14 @@ from envbuild.errors import EnvbuildError
 PASSED = VerdictNote(state="passed", text="2 ranks")
 
 
-def module_of(manifest, verdict=PASSED, image: Path | None = Path("/sw/image.sif")):
-    return describe(manifest, commands_directory=Path("/sw/bin"), image=image, verdict=verdict)
+def module_of(manifest, verdict=PASSED, stamp: str = ""):
+    return describe(
+        manifest,
+        commands_directory=Path("/sw/bin"),
+        image=Path("/sw/image.sif"),
+        stamp=stamp,
+        verdict=verdict,
+    )
 
 
 def test_what_a_module_says(manifest):
@@ -18,12 +24,15 @@ def test_what_a_module_says(manifest):
     assert module.conflicts == ("cuda", "python", "tensorflow")
     assert module.extensions == ("mpich/5.0.1", "pytorch/2.13.0")
     assert module.variables == (("ENVBUILD_IMAGE", "/sw/image.sif"),)
+    assert (module.image, module.size, module.time) == ("", "", ""), "a copy is compared with nothing"
     assert "Description: PyTorch on MPICH" in module.whatis
     assert "Tested:   passed (2 ranks)" in module.help
 
 
-def test_a_thin_one_names_no_image(manifest):
-    assert module_of(manifest(), image=None).variables == ()
+def test_an_image_that_is_no_copy_is_compared_when_the_module_is_loaded(manifest):
+    module = module_of(manifest(), stamp="20480 1764000000")
+    assert (module.image, module.size, module.time) == ("/sw/image.sif", "20480", "1764000000")
+    assert module.variables == (("ENVBUILD_IMAGE", "/sw/image.sif"),)
 
 
 def test_an_image_may_bear_the_name_of_a_host_module(manifest):
@@ -50,6 +59,7 @@ def test_commands_are_ours_then_the_images_each_once(manifest):
         ("commands", ("sh",)),
         ("commands", ("apptainer",)),
         ("commands", ("launcher",)),
+        ("commands", ("stat",)),
         ("conflicts", ('x", "y',)),
         ("recipes", {"a, b/1": "1"}),
         ("recipes", {"a": "1, b/2"}),

@@ -74,11 +74,48 @@ prepend-path PATH "/sw/my \"envs\"/bin"
 """
 
 
+# What stands in front of `family` where the image is not a copy.
+CHECK = r"""-- The image is not a copy: it may be gone, or another one, since the module was installed.
+if mode() == "load" then
+    local label = "pytorch-mpi/2026.11"
+    local image = "/sw/my \"envs\"/image.sif"
+    local found = require("lfs").attributes(image)
+    if not found or found.mode ~= "file" then
+        LmodError("the image of " .. label .. " is missing: " .. image)
+    elseif found.size ~= tonumber("20480") or found.modification ~= tonumber("1764000000") then
+        LmodError("the image of " .. label .. " has changed since it was installed: " .. image)
+    end
+end
+"""
+
+CHECK_TCL = r"""# The image is not a copy: it may be gone, or another one, since the module was installed.
+if {[module-info mode load]} {
+    set label "pytorch-mpi/2026.11"
+    set image "/sw/my \"envs\"/image.sif"
+    if {![file isfile $image]} {
+        puts stderr "the image of $label is missing: $image"
+        break
+    }
+    if {[file size $image] != "20480" || [file mtime $image] != "1764000000"} {
+        puts stderr "the image of $label has changed since it was installed: $image"
+        break
+    }
+}
+"""
+
+
 @pytest.fixture
 def module(manifest):
     home = Path('/sw/my "envs"')
     note = VerdictNote(state="passed", text="2 ranks")
-    return describe(manifest(), commands_directory=home / "bin", image=home / "image.sif", verdict=note)
+    return describe(
+        manifest(), commands_directory=home / "bin", image=home / "image.sif", stamp="", verdict=note
+    )
+
+
+@pytest.fixture
+def linked(module):
+    return replace(module, image='/sw/my "envs"/image.sif', size="20480", time="1764000000")
 
 
 def test_the_whole_text(module, manifest):
@@ -88,6 +125,13 @@ def test_the_whole_text(module, manifest):
 def test_the_whole_text_in_tcl(module):
     help_text = "\\u000a".join(module.help).replace('"', '\\"')
     assert render(module, TCL) == EXPECTED_TCL.replace("HELP", help_text)
+
+
+def test_an_image_that_is_no_copy_is_looked_at_before_anything_is_set(module, linked):
+    before = 'family("envbuild")\n'
+    assert render(linked) == render(module).replace(before, CHECK + before)
+    before = "# What follows came with Environment Modules 5.1"
+    assert render(linked, TCL) == render(module, TCL).replace(before, CHECK_TCL + before)
 
 
 def test_the_same_module_gives_the_same_text(module):

@@ -44,24 +44,18 @@ def take(root: Path, text: str, *, every: bool = False) -> tuple[Uninstalled, ..
     return uninstall_modules(text, root=root, every=every)
 
 
-@pytest.mark.parametrize("thin", [False, True])
+@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("text", [NAME, f"{NAME}/2026.11"])
-def test_all_is_as_it_was_before(put, root, manifest, tmp_path, thin, text):
+def test_all_is_as_it_was_before(put, root, image, linked, text):
     before = tree(root)
-    parts = None
-    if thin:
-        parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
-        for path in parts.values():
-            path.write_text("a part")
-    installed = put(thin_parts=parts, default=True)
+    installed = put(linked=linked, default=True)
     assert tree(root) != before
     (done,) = take(root, text)
     assert tree(root) == before
     assert done.module == f"{NAME}/2026.11"
     assert set(done.removed) > {installed.modulefile, installed.tcl_modulefile, installed.home}
     assert (done.default, done.default_moved) == (None, True)
-    # What is the store's stays.
-    assert all(path.read_text() == "a part" for path in (parts or {}).values())
+    assert image.read_bytes() == b"image one"
 
 
 def test_directories_that_are_empty_go(put, tmp_path):
@@ -281,23 +275,18 @@ def test_all_is_found_by_name_and_version(put, root, manifest):
     assert [each.layout.label for each in found] == ["alone/1", f"{NAME}/2026.9", f"{NAME}/2026.11"]
     assert [each.default for each in found] == [False, True, False]
     assert all(each.problems == () for each in found)
-    assert found[0].files == (root / "envs/alone/1/image.sif",)
+    assert (found[0].linked, found[0].image) == (False, root / "envs/alone/1/image.sif")
     assert found[0].record is not None
     assert found[0].record.digest == manifest(name="alone", version="1").digest
 
 
-def test_what_is_gone_is_told(put, root, manifest, tmp_path):
-    parts = {part.digest: tmp_path / part.digest[7:9] for part in manifest().parts}
-    for path in parts.values():
-        path.write_text("")
-    installed = put(thin_parts=parts)
-    gone = list(parts.values())[1]
-    gone.unlink()
+def test_what_is_gone_is_told(put, root, image):
+    installed = put(linked=True)
+    image.unlink()
     installed.tcl_modulefile.unlink()
     (listed,) = find_installed(root)
-    assert listed.thin
-    assert listed.files == tuple(parts.values())
-    assert listed.problems == (f"{installed.tcl_modulefile} is missing", f"{gone} is missing")
+    assert (listed.linked, listed.image) == (True, image)
+    assert listed.problems == (f"{installed.tcl_modulefile} is missing", f"{image} is missing")
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from envbuild.activate.wrapper import Launch, launcher_text, mount_text
-from envbuild.errors import RequestError
+from envbuild.activate.wrapper import Launch, launcher_text, mount_text, stamp_of
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Bind
 
 LAUNCH = Launch(
-    label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), overlays=(), digest="sha256:1",
+    label="a/1", home=Path("/sw/a b's $(x)"), image=Path("/sw/i.sif"), stamp="", digest="sha256:1",
     commands=("python",), mpi="mpich", apptainer=Path("/usr/bin/apptainer"),
     binds=(
         SiteBind(source="/data", target="/data"),
@@ -24,7 +21,7 @@ def settings(launch: Launch) -> dict[str, str]:
     head = [
         line for line in launcher_text(launch).split("\n# Every command")[0].splitlines() if line[:1] != "#"
     ]
-    names = ("label", "home", "image", "alone", "overlays", "binds", "mpi", "lent")
+    names = ("label", "home", "image", "stamp", "digest", "binds", "mpi", "lent")
     show = "".join(f"printf '%s\\0' \"$_eb_{name}\"\n" for name in names)
     done = subprocess.run(
         ["/bin/sh", "-eu"], input="\n".join(head) + "\n" + show, capture_output=True, text=True, check=True
@@ -35,7 +32,7 @@ def settings(launch: Launch) -> dict[str, str]:
 def test_settings_are_quoted_for_the_shell():
     found = settings(LAUNCH)
     assert found["home"] == "/sw/a b's $(x)"
-    assert found["alone"] == "sha256:1"
+    assert (found["image"], found["stamp"], found["digest"]) == ("/sw/i.sif", "", "sha256:1")
     assert found["mpi"] == "mpich"
 
 
@@ -62,16 +59,15 @@ def test_a_mount_is_quoted_as_in_csv():
     assert mount_text(bind) == '"type=bind","src=/a,""b"":c","dst=/d",ro'
 
 
-def test_a_thin_one_is_not_known_by_its_root_alone():
-    found = settings(replace(LAUNCH, overlays=(Path("/store/1"), Path("/store/2"))))
-    assert found["overlays"] == "/store/2\n/store/1"
-    assert found["alone"] == ""
-
-
-@pytest.mark.parametrize("store", ["/a,b", "/a:b"])
-def test_a_store_that_apptainer_cannot_take_is_refused(store):
-    with pytest.raises(RequestError, match="cannot use the store"):
-        launcher_text(replace(LAUNCH, overlays=(Path(store, "1"),)))
+def test_a_stamp_is_what_stat_prints(tmp_path):
+    (tmp_path / "i.sif").write_bytes(b"image")
+    (tmp_path / "link").symlink_to("i.sif")
+    done = subprocess.run(
+        ["stat", "-L", "-c", "%s %Y", tmp_path / "link"], capture_output=True, text=True, check=True
+    )
+    stamp = stamp_of(tmp_path / "link")
+    assert stamp == done.stdout.rstrip()
+    assert settings(replace(LAUNCH, stamp=stamp))["stamp"] == stamp
 
 
 def test_the_script_is_plain_posix_and_ends_in_exec():

@@ -15,7 +15,6 @@ from envbuild.check.facts import Reports
 from envbuild.check.judge import Ended, Job
 from envbuild.check.trial import Launch
 from envbuild.image.model import Job as ImageJob
-from envbuild.image.sif import PartVerdict
 from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
 from tests.support import trees
@@ -106,10 +105,6 @@ JOB = ImageJob(
 
 
 def subject(**changes: object) -> run.Subject:
-    manifest = trees.manifest((), **{"jobs": (JOB,), "architecture": host.architecture(), **changes})
+    manifest = trees.manifest(**{"jobs": (JOB,), "architecture": host.architecture(), **changes})
     apptainer = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
     return run.Subject(image=Path("/images/demo.sif"), manifest=manifest, apptainer=apptainer)
-
-
-def part(observed: str) -> PartVerdict:
-    return PartVerdict(role="overlay", layers=("mpi", "python"), expected="sha256:aa", observed=observed)

@@ -13,7 +13,7 @@ from envbuild.check.launchers.torchrun import Torchrun
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.process import Finished
-from tests.unit.check.stage import part, subject
+from tests.unit.check.stage import subject
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_the_probe_is_sent_in_and_its_facts_are_judged(ended: dict[str, object])
     [
         ({"code": 1, "stderr": "FATAL: no such image"}, "FATAL: no such image"),
         ({"code": 1, "stderr": "\x1b[91mImportError\x1b[0m: x\n"}, "ImportError: x"),
-        ({"code": 78}, "exit code 78"),
+        ({"code": 3}, "exit code 3"),
         ({"timed_out": True, "code": -15}, "ended after 5 s"),
         ({"stdout": "not JSON"}, "not JSON"),
         ({"stdout": "[]"}, "[]"),
@@ -127,11 +127,12 @@ def test_the_probe_is_not_started_where_we_are(ended: dict[str, object]) -> None
     assert ended["asked"]["cwd"] == Path("/")
 
 
-def test_every_part_must_be_as_built() -> None:
-    assert run.judge_parts([part("sha256:aa")]).status == "PASS"
-    for parts in ([part("sha256:aa"), part("sha256:bb")], [part("absent")], []):
-        assert run.judge_parts(parts).status == "FAIL"
-    assert "mpi+python is sha256:bb" in run.judge_parts([part("sha256:bb")]).observed
+def test_every_byte_must_be_as_built() -> None:
+    good = run.judge_bytes(())
+    assert (good.status, good.id) == ("PASS", "S1.digest")
+    bad = run.judge_bytes(("layer wheel:numpy", "the lock"))
+    assert (bad.status, bad.id, bad.observed) == ("FAIL", "S1.digest", "layer wheel:numpy, the lock")
+    assert "build it again, or copy it again" in bad.hint
 
 
 def test_an_image_for_another_architecture_is_told() -> None:

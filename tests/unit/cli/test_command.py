@@ -101,9 +101,8 @@ def test_help_is_there_wherever_one_is(
 
 _WRITING = {
     "build": ["build", "t.yaml", "-o", "PLACE"],
-    "build-form": ["build", "t.yaml", "-o", "oci:PLACE"],
     "sbom": ["sbom", "t.sif", "-o", "PLACE"],
-    "export": ["export", "t.sif", "--format", "def", "-o", "PLACE"],
+    "export": ["export", "t.sif", "--format", "oci", "-o", "PLACE"],
     "site": ["site", "probe", "-o", "PLACE"],
     "import-def": ["import-def", "Dockerfile", "-o", "PLACE"],
     "test": ["test", "t.sif", "--report", "PLACE"],
@@ -130,7 +129,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", ["build", "build-form", "sbom", "export", "site", "import-def", "test"])
+@pytest.mark.parametrize("verb", ["build", "sbom", "export", "site", "import-def", "test"])
 def test_a_directory_is_not_made_a_file(verb: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run([word.replace("PLACE", "x.y/") for word in _WRITING[verb]], capsys)
     told = "error: `x.y/` is the name of a directory, and a file is to be written"
@@ -179,6 +178,8 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
         (["module", "nonsense"], "hint: `envbuild module --help` shows what there is"),
         (["biuld"], "Did you mean 'build'?"),
         (["fetch", "x.yaml"], "Missing option '--to'"),
+        (["build", "x.yaml", "--compression", "lz4"], "'lz4' is not one of 'zstd', 'gzip'"),
+        (["export", "x.sif", "--format", "sif-flat", "-o", "y"], "'sif-flat' is not one of 'squashfs', "),
         (["test", "x.sif", "--ranks", "1"], "Invalid value for '--ranks'"),
         (["test", "x.sif", "--timeout", "soon"], "error: `soon` is not a duration\n\nhint: write 90s"),
         (["lock", "x.yaml", "--store"], "Option '--store' requires an argument"),
@@ -292,7 +293,7 @@ class TestBoundary:
         def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("envbuild.workflows.again.recall", interrupted)
+        monkeypatch.setattr("envbuild.workflows.build.build_image", interrupted)
         code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
         assert (code, err[: err.index(",")]) == (130, "interrupted: what is finished is kept")
 

@@ -150,7 +150,7 @@ SITE = Site(
         environment={"MPICH_GPU_SUPPORT_ENABLED": "1"},
     ),
     fabric=SiteFabric(name="slingshot-11", provider="cxi", environment={"FI_PROVIDER": "cxi"}),
-    runtimes=(SiteRuntime(name="sarus"), SiteRuntime(name="apptainer", version="1.4.5", overlay=False)),
+    runtimes=(SiteRuntime(name="sarus"), SiteRuntime(name="apptainer", version="1.4.5")),
 )
 
 
@@ -169,7 +169,6 @@ def test_facts_of_a_site() -> None:
         "fabric.nccl_net": "",
         "fabric.plugin_files": None,
         "runtime.name": "apptainer",
-        "runtime.overlay": False,
         "driver.version": None,
     }
     assert {path: facts.at(path) for path in expected} == expected
@@ -302,7 +301,7 @@ def test_an_image_that_sets_what_carries_its_messages(
     site_says: dict[str, str], image_says: dict[str, str], lent: bool, outcome: str
 ) -> None:
     locked = lock(recipes=(("mpich", "mpi", "5.0.2"),))
-    image = facts_of_image(locked, ReadFacts(), layered=True, variables={"LANG": "C", **image_says})
+    image = facts_of_image(locked, ReadFacts(), variables={"LANG": "C", **image_says})
     fabric = SiteFabric(name="slingshot-11", provider="cxi", environment=site_says)
     facts = on_site(image, Site(name="lumi", fabric=fabric), host_fabric=lent)
     (rule,) = (one for one in judge(facts) if one.rule == "FABRIC.slingshot-needs-cxi")

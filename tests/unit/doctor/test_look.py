@@ -85,11 +85,25 @@ def test_a_starter_counts_with_its_bit_alone(root: Path) -> None:
 
 
 def test_an_old_apptainer_and_none(root: Path) -> None:
-    program(root / "usr/bin/apptainer", version="1.1.9")
-    assert (seen(root).runtime.version, seen(root).runtime.too_old) == ("1.1.9", True)
+    program(root / "usr/bin/apptainer", version="1.0.3")
+    assert (seen(root).runtime.version, seen(root).runtime.oldest) == ("1.0.3", "1.1")
     write(root / "usr/bin/apptainer", "#!/bin/sh\nexit 1\n", mode=0o755)
     assert seen(root).runtime.version == ""
     assert seen(root).runtime.path
+
+
+@pytest.mark.parametrize(
+    ("says", "release"),
+    [
+        ("mksquashfs version 4.5.1 (2022/03/17)", (4, 5, 1)),
+        ("mksquashfs version 4.7 (2025/06/04)", (4, 7)),
+        ("nothing", ()),
+    ],
+)
+def test_the_release_of_mksquashfs_is_read(root: Path, says: str, release: tuple[int, ...]) -> None:
+    assert seen(root).mksquashfs == ()
+    write(root / "usr/bin/mksquashfs", f"#!/bin/sh\n[ $1 != -version ] || echo '{says}'\n", mode=0o755)
+    assert seen(root).mksquashfs == release
 
 
 @pytest.mark.parametrize("content", ["", "\x7fELF of nowhere"])

@@ -13,8 +13,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from envbuild.errors import MachineError, RequestError
-from envbuild.image.compose import bill_of
+from envbuild.errors import RequestError
 from envbuild.image.packages import (
     Contents,
     InstalledDeb,
@@ -231,12 +230,6 @@ class TestPackages:
 
 
 class TestImage:
-    def test_a_damaged_layer_is_told(self, tmp_path: Path) -> None:
-        (tmp_path / "blob").write_bytes(b"hsqs" + bytes(200))
-        with pytest.raises(MachineError, match="a layer cannot be read") as caught:
-            bill_of(LOCK, [tmp_path / "blob"])
-        assert "cache verify" in str(caught.value.hint)
-
     @pytest.mark.parametrize(
         "spoilt", [b"{", b'{"bomFormat": "\xff"}', b"[" * 100_000], ids=["cut", "byte", "deep"]
     )

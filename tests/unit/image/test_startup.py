@@ -9,7 +9,6 @@ from tests.support.trees import manifest
 def test_the_base_carries() -> None:
     files = startup.base_files()
     assert {path: mode for path, (_, mode) in files.items()} == {
-        "/.singularity.d/env/00-guard.sh": 0o755,
         "/.singularity.d/env/99-base.sh": 0o755,
         "/.singularity.d/env/99-runtimevars.sh": 0o755,
     }

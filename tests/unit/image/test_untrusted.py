@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.image.model import MANIFEST_FORMAT, Job, Manifest, Part, Variable
+from envbuild.image.model import MANIFEST_FORMAT, Job, Manifest, Variable
 from envbuild.image.untrusted import parse_manifest
-from tests.support.trees import manifest
+from tests.support.trees import FILE_SYSTEM, manifest
 
-PART = Part(role="root", layers=("base", "framework:pytorch"), digest="sha256:" + "0" * 64, size_bytes=4096)
 JOB = Job(
     id="D2.ddp",
     recipe="pytorch",
@@ -24,7 +23,17 @@ JOB = Job(
     hint="look at the fabric",
     timeout_s=None,
 )
-GOOD = manifest([PART], jobs=(JOB,))
+GOOD = manifest(jobs=(JOB,))
+
+
+def with_system(**changes: object) -> Manifest:
+    return replace(GOOD, file_system=replace(FILE_SYSTEM, **changes))  # type: ignore[arg-type]
+
+
+def with_layer(**changes: object) -> Manifest:
+    """Change the lowest layer."""
+    first, *others = FILE_SYSTEM.layers
+    return with_system(layers=(replace(first, **changes), *others))  # type: ignore[arg-type]
 
 
 def test_a_good_one_comes_back() -> None:
@@ -64,14 +73,15 @@ def test_a_good_one_comes_back() -> None:
             replace(GOOD, environment=(Variable(name="A", operation="set", value="\0"),)),
             "a text holds a control character: '\\x00'",
         ),
-        (replace(GOOD, parts=(replace(PART, digest="md5:0"),)), "parts.digest: 'md5:0' is not allowed"),
-        (replace(GOOD, parts=(replace(PART, layers=("A b",)),)), "parts.layers: 'A b' is not allowed"),
-        (replace(GOOD, parts=(replace(PART, size_bytes=-1),)), "parts.size_bytes: -1 is not positive"),
-        (
-            replace(GOOD, parts=(replace(PART, role="overlay"),)),
-            "parts: the first, and no other, must be the root",
-        ),
-        (replace(GOOD, parts=(PART, PART)), "parts: the first, and no other, must be the root"),
+        (with_layer(data="md5:0"), "file_system.layers.digest: 'md5:0' is not allowed"),
+        (with_layer(digest="md5:0"), "file_system.layers.digest: 'md5:0' is not allowed"),
+        (with_layer(name="A b"), "file_system.layers.name: 'A b' is not allowed"),
+        (with_layer(size_bytes=-1), "file_system.layers: 'base' overlaps what lies before it"),
+        (with_layer(offset=0), "file_system.layers: 'base' overlaps what lies before it"),
+        (with_layer(size_bytes=5000), "file_system.layers: 'wheel:mpich' overlaps what lies before it"),
+        (with_system(tables="x"), "file_system.tables: 'x' is not allowed"),
+        (with_system(tables_offset=96), "file_system: its tables do not lie behind its layers"),
+        (with_system(size_bytes=12288), "file_system: its tables do not lie behind its layers"),
         (replace(GOOD, jobs=(replace(JOB, file="../x.py"),)), "jobs.file: '../x.py' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, recipe=".."),)), "jobs.recipe: '..' is not allowed"),
         (replace(GOOD, jobs=(replace(JOB, launcher="sh"),)), "jobs.launcher: 'sh' is not allowed"),
@@ -119,7 +129,7 @@ def test_each_bad_value_is_named(changed: Manifest, problem: str) -> None:
         ("name", 5, "name: Input should be a valid string"),
         ("ranks", "2", "ranks: Input should be a valid integer"),
         ("ranks", True, "ranks: Input should be a valid integer"),
-        ("form", "round", "form: Input should be 'layered' or 'flat'"),
+        ("file_system", "round", "not a manifest: string indices must be integers, not 'str'"),
         ("recipes", ["a"], "recipes: Input should be an object"),
         ("imports", {"a": 1}, "imports: Input should be a valid array"),
         ("imports", "os", "imports: Input should be a valid array"),
@@ -142,7 +152,7 @@ def test_each_wrong_type_is_named(key: str, value: object, problem: str) -> None
         f'{{"format": {MANIFEST_FORMAT + 1}}}',
         f'{{"format": {MANIFEST_FORMAT}}}',
         "[" * 100_000,
-        f'{{"format": {MANIFEST_FORMAT}, "parts": [[]]}}',
+        f'{{"format": {MANIFEST_FORMAT}, "file_system": [[]]}}',
         "\ud800",
     ],
 )
@@ -152,11 +162,13 @@ def test_what_is_no_manifest(text: str) -> None:
 
 
 def test_a_manifest_of_another_version_says_so() -> None:
-    document = {**json.loads(GOOD.to_json()), "format": MANIFEST_FORMAT - 1}
+    document = json.loads(GOOD.to_json())
     del document["ranks"]
-    said = f"its manifest has format {MANIFEST_FORMAT - 1}, this version of envbuild reads {MANIFEST_FORMAT}"
-    with pytest.raises(ValueError, match=said):
-        parse_manifest(json.dumps(document))
+    newer = f"its manifest has format {MANIFEST_FORMAT + 1}, this version of envbuild reads {MANIFEST_FORMAT}"
+    with pytest.raises(ValueError, match=newer):
+        parse_manifest(json.dumps({**document, "format": MANIFEST_FORMAT + 1}))
+    with pytest.raises(ValueError, match="an earlier version of envbuild made the image"):
+        parse_manifest(json.dumps({**document, "format": MANIFEST_FORMAT - 1}))
 
 
 def test_unknown_and_missing_fields() -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.lock.model import DebPin, PythonPin, ToolPin
-from envbuild.plan.model import (
-    BuildPlan,
-    TextEntry,
-)
+from envbuild.plan.model import BuildPlan, Compression, TextEntry
 from envbuild.plan.planner import make_plan
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
@@ -20,7 +17,7 @@ from envbuild.spec.recipe import Recipe, SourceBuild, Variant
 from tests.support import asking
 from tests.support.asking import bare_lock, base_pin, build_deb, recipe_pin
 
-TEXTS = {"/.singularity.d/env/00-guard.sh": "#!/bin/sh\n"}
+TEXTS = {"/.singularity.d/env/99-base.sh": "#!/bin/sh\n"}
 STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
 
 
@@ -32,19 +29,8 @@ def deb(name: str, version: str = "1.0") -> DebPin:
     return asking.deb(name, version, sha256=sha(f"{version}{name}"))
 
 
-# What decides which layers are merged.
-SIZES = {
-    "pandas": 12_000_000,
-    "torch": 200_000_000,
-    "nvidia-cublas": 400_000_000,
-    "numpy": 20_000_000,
-    "mpich": 10_000_000,
-}
-
-
 def wheel(name: str, version: str, layer: str) -> PythonPin:
-    digest = sha(f"{version}{name}")
-    return asking.wheel(name, version, layer=layer, sha256=digest, size_bytes=SIZES.get(name, 1))
+    return asking.wheel(name, version, layer=layer, sha256=sha(f"{version}{name}"), size_bytes=1)
 
 
 def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
@@ -115,7 +101,7 @@ LOCK = bare_lock(
     ),
     tools=tuple(
         ToolPin(name=name, version="1", digest="sha256:" + sha(name))
-        for name in ("apptainer", "mksquashfs", "mmdebstrap", "uv")
+        for name in ("installer", "mksquashfs", "mmdebstrap", "zstandard")
     ),
 )
 ASKED = asked(MPICH, PYTORCH)
@@ -124,13 +110,13 @@ ASKED = asked(MPICH, PYTORCH)
 def plan(
     what: Asked = ASKED,
     *,
-    flat: bool = False,
+    compression: Compression = "zstd",
     texts: Mapping[str, str] = TEXTS,
     story: Sequence[TextEntry] = STORY,
     **changes: Any,
 ) -> BuildPlan:
     lock = dataclasses.replace(LOCK, **changes)
-    return make_plan(what, lock, root_texts=texts, metadata=story, flat=flat)
+    return make_plan(what, lock, root_texts=texts, metadata=story, compression=compression)
 
 
 def keys(of: BuildPlan) -> dict[str, str]:

@@ -19,12 +19,10 @@ from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
     Layer,
-    MergeStep,
-    PrefixStep,
     RootStep,
     Step,
     SystemStep,
-    VenvStep,
+    WheelStep,
     canonical,
     layer_key,
 )
@@ -81,7 +79,7 @@ def every_variation() -> list[Any]:
 
 
 def layer(name: str, step: Step | None = None) -> Layer:
-    step = step or filled(MergeStep, "1")
+    step = step or filled(FilesStep, "1")
     return Layer(name=name, key=f"sha256:{name}", step=step)
 
 
@@ -103,29 +101,37 @@ def test_every_step_has_a_revision_of_its_own(kind: type) -> None:
 
 
 def test_steps_of_two_kinds_with_the_same_fields_differ() -> None:
-    """So that a merge of nothing and files of nothing are not one layer."""
+    """A step that writes nothing and another that does nothing are not one layer."""
 
     @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     class OtherStep:
+        files: tuple[model.TextEntry, ...]
         tools: tuple[model.Tool, ...]
+        links: dict[str, str]
         revision: int = 1
 
-    one = MergeStep(tools=())
-    assert layer_key(one, ()) != layer_key(OtherStep(tools=()), ())  # type: ignore[arg-type]
+    step, other = FilesStep(files=(), tools=()), OtherStep(files=(), tools=(), links={})
+    assert dataclasses.asdict(step) == dataclasses.asdict(other)
+    assert layer_key(step, ()) != layer_key(other, ())  # type: ignore[arg-type]
 
 
 def test_inputs_and_their_order_are_in_the_key() -> None:
-    step = filled(MergeStep, "1")
+    step = filled(FilesStep, "1")
     a, b = layer("a"), layer("b")
     keys = {layer_key(step, inputs) for inputs in ((), (a,), (b,), (a, b), (b, a), (a, a))}
     assert len(keys) == 6
 
 
 def test_the_format_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = filled(VenvStep, "1")
+    step = filled(FilesStep, "1")
     before = layer_key(step, ())
-    monkeypatch.setattr(model, "KEY_FORMAT", 2)
+    monkeypatch.setattr(model, "KEY_FORMAT", model.KEY_FORMAT + 1)
     assert layer_key(step, ()) != before
+
+
+def test_the_compression_is_in_the_key() -> None:
+    step = filled(FilesStep, "1")
+    assert layer_key(step, (), "gzip") != layer_key(step, ()) == layer_key(step, (), "zstd")
 
 
 def test_a_key_is_the_same_in_another_process_with_other_hashes() -> None:
@@ -142,16 +148,18 @@ def test_a_key_is_the_same_in_another_process_with_other_hashes() -> None:
 
 def test_a_known_key() -> None:
     """Written down, so that a change of the format is never an accident: every store would be built anew."""
-    step = VenvStep(
+    step = WheelStep(
         prefix="/opt/env",
         interpreter=model.Interpreter(abi="cp311", architecture="amd64", debs=()),
-        tools=(model.Tool(name="uv", version="1", digest="sha256:0"),),
+        wheel=model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
+        tools=(model.Tool(name="installer", version="1", digest="sha256:0"),),
     )
     assert canonical(dataclasses.asdict(step)) == (
-        '{"debian_python":false,"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},'
-        '"prefix":"/opt/env","revision":1,"tools":[{"digest":"sha256:0","name":"uv","version":"1"}]}'
+        '{"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},"prefix":"/opt/env","revision":1,'
+        '"tools":[{"digest":"sha256:0","name":"installer","version":"1"}],'
+        f'"wheel":{{"name":"a-1-py3-none-any.whl","sha256":"{"0" * 64}"}}}}'
     )
-    assert layer_key(step, ()) == ("sha256:8248a2efd43cef37bf9e84c1f7d769a0edff8b65f161c721fc79de68e92253e5")
+    assert layer_key(step, ()) == "sha256:62014bcec429d2342c3e77dbd6fd9485942c6fef3ec0c057d02786c353e14de2"
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:
@@ -159,15 +167,10 @@ def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:
 
 
 class TestPlan:
-    PLAN = BuildPlan(
-        layers=(layer("base"), layer("a"), layer("b"), layer("a+b")),
-        root="base",
-        overlays=("a+b",),
-        members={"base": ("base",), "a+b": ("a", "b")},
-    )
+    PLAN = BuildPlan(layers=(layer("base"), layer("a"), layer("b")), image=("base", "b"), tools=())
 
-    def test_parts_come_root_first(self) -> None:
-        assert [part.name for part in self.PLAN.parts()] == ["base", "a+b"]
+    def test_layers_of_the_image(self) -> None:
+        assert [layer.name for layer in self.PLAN.image_layers] == ["base", "b"]
 
     def test_json_holds_every_field(self) -> None:
         data = json.loads(self.PLAN.to_json())
@@ -182,10 +185,8 @@ class TestPlan:
             (BaseStep, "base"),
             (RootStep, "root"),
             (SystemStep, "system"),
-            (VenvStep, "venv"),
-            (PrefixStep, "prefix"),
+            (WheelStep, "wheel"),
             (FilesStep, "files"),
-            (MergeStep, "merge"),
         ],
     )
     def test_kinds(self, step: type, kind: str) -> None:

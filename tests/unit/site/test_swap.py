@@ -23,7 +23,7 @@ def image(*recipes: tuple[str, str], read: ReadFacts) -> Facts:
         for index, (name, version) in enumerate(recipes)
     )
     lock = bare_lock(recipes=tuple(pins))
-    return facts_of_image(lock, read, layered=True)
+    return facts_of_image(lock, read)
 
 
 def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = None) -> Site:
@@ -44,7 +44,6 @@ def test_what_is_known_of_an_image() -> None:
     facts = image(*MPICH, read=read)
     assert (facts.mpi.family, facts.mpi.version, facts.mpi.source) == ("mpich", "5.0.2", "image")
     assert facts.at("frameworks.pytorch.version") == "2.13.0"
-    assert facts.runtime.layered is True
     # Its files come before what tables know of MPICH 5, and what they do not tell stays the lock's.
     assert (facts.mpi.abis, facts.origin("mpi.abis")) == (("mpich",), "image")
     assert (facts.glibc.image, facts.origin("glibc.image")) == ("2.36", "lock")

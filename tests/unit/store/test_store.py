@@ -62,6 +62,8 @@ class TestPublish:
             name="python",
             blob="sha256:" + hashlib.sha256(b"squash").hexdigest(),
             size_bytes=6,
+            data=record.data,
+            tables=record.tables,
             tree=TREE,
         )
         assert store.blob_path(record.blob).read_bytes() == b"squash"

@@ -8,11 +8,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envbuild.errors import BuildError
-from envbuild.store.tree import DEEPEST, WHITEOUT, Tree, collisions, scan, stack, walk
+from envbuild.store.tree import DEEPEST, WHITEOUT, Tree, collisions, scan, walk
 from envbuild.system.leftovers import remove
 from tests.support.trees import deepen
 
@@ -90,59 +88,6 @@ class TestCollisions:
     def test_each_pair_is_told_and_named_in_order(self) -> None:
         trees = {"a": tree(x="f 1"), "b": tree(x="f 2"), "c": tree(x="f 1"), "d": tree(y="f 1")}
         assert collisions(trees) == [("x", "a", "b"), ("x", "b", "c")]
-
-
-class TestStack:
-    def test_the_upper_one_wins_and_directories_merge(self) -> None:
-        low = Tree(entries={"d": "d 0755", "d/a": "f low", "d/b": "f low"})
-        high = Tree(entries={"d": "d 0700", "d/b": "f high", "d/c": "f high"})
-        assert dict(stack([low, high], with_root=True).entries) == {
-            "d": "d 0700",
-            "d/a": "f low",
-            "d/b": "f high",
-            "d/c": "f high",
-        }
-
-    @pytest.mark.parametrize("instead", [WHITEOUT, "f 0644 1", "l elsewhere"])
-    def test_what_takes_a_directorys_place_hides_all_below_it(self, instead: str) -> None:
-        low = Tree(entries={"d": "d 0755", "d/a": "f low", "d-e": "f low"})
-        shown = stack([low, tree(d=instead)], with_root=False)
-        assert dict(shown.entries) == {"d": instead, "d-e": "f low"}
-
-    def test_a_whiteout_matters_only_while_something_lies_below(self) -> None:
-        layers = [tree(a="f 1", b="f 1"), tree(a=WHITEOUT, c=WHITEOUT)]
-        assert dict(stack(layers, with_root=False).entries) == {"a": WHITEOUT, "b": "f 1", "c": WHITEOUT}
-        assert dict(stack(layers, with_root=True).entries) == {"b": "f 1"}
-
-    def test_what_comes_back_is_there(self) -> None:
-        layers = [tree(a="f 1"), tree(a=WHITEOUT), tree(a="f 2")]
-        assert dict(stack(layers, with_root=False).entries) == {"a": "f 2"}
-
-
-kinds = st.sampled_from(["d 0755", "d 0700", "f 0644 1", "l x", WHITEOUT])
-
-
-@st.composite
-def layers(draw: st.DrawFn) -> Tree:
-    """A tree that a disk could hold: what lies below a path lies in a directory."""
-    entries: dict[str, str] = {}
-    for path in ("a", "b", "a/a", "a/b", "a/a/a"):
-        parent = path.rpartition("/")[0]
-        if (not parent or entries.get(parent, "").startswith("d ")) and draw(st.booleans()):
-            entries[path] = draw(kinds)
-    return Tree(entries=entries)
-
-
-@given(st.lists(layers(), min_size=1, max_size=4))
-def test_a_stack_is_a_tree_that_a_disk_could_hold(trees: list[Tree]) -> None:
-    shown = stack(
-        [Tree(entries={"a": "d 0755", "b": "d 0755", "a/a": "d 0755"}), *trees], with_root=True
-    ).entries
-    for path in shown:
-        parent = path.rpartition("/")[0]
-        assert not parent or shown[parent].startswith("d ")
-    assert list(shown) == sorted(shown)
-    assert WHITEOUT not in shown.values()
 
 
 def test_whiteouts_are_no_paths() -> None:

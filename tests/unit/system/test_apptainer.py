@@ -32,6 +32,8 @@ class TestFind:
             ("apptainer version 1.3.0-1.el9", "1.3.0-1.el9"),
             ("apptainer version 1.10.2", "1.10.2"),
             ("apptainer version 2.0", "2.0"),
+            ("singularity-ce version 4.1.2-jammy", "singularity-ce 4.1.2-jammy"),
+            ("singularity-ce version 3.9.0", "singularity-ce 3.9.0"),
         ],
     )
     def test_the_one_that_is_named(self, tmp_path: Path, said: str, version: str) -> None:
@@ -41,8 +43,12 @@ class TestFind:
     @pytest.mark.parametrize(
         ("script", "problem"),
         [
-            ("echo 'apptainer version 1.2.5'", "Apptainer 1.2.5 at `.*` is too old: 1.3 or newer"),
-            ("echo 'singularity-ce version 4.1.1'", "is not an Apptainer"),
+            ("echo 'apptainer version 1.0.3'", "Apptainer 1.0.3 at `.*` is too old: 1.1 or newer"),
+            (
+                "echo 'singularity-ce version 3.8.7'",
+                "SingularityCE 3.8.7 at `.*` is too old: 3.9 or newer",
+            ),
+            ("echo 'singularity version 3.8.7-1.el8'", "is not an Apptainer or SingularityCE"),
             ("echo 'apptainer version ?'", "is not an Apptainer"),
             ("echo 'apptainer version 1.4.5'; exit 1", "is not an Apptainer"),
             ("true", "is not an Apptainer"),
@@ -56,8 +62,18 @@ class TestFind:
 
     def test_an_old_one_tells_its_version(self, tmp_path: Path) -> None:
         with pytest.raises(OldApptainerError) as caught:
-            find(program(tmp_path / "mine", "echo 'apptainer version 1.2.5-1.el9'"))
-        assert caught.value.version == "1.2.5-1.el9"
+            find(program(tmp_path / "mine", "echo 'apptainer version 1.0.3-1.el9'"))
+        assert (caught.value.version, caught.value.oldest) == ("1.0.3-1.el9", "1.1")
+
+    def test_singularityce_does_if_there_is_no_apptainer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = program(tmp_path / "bin/singularity", "echo 'singularity-ce version 4.3.7'")
+        # Without the directories of this machine, in which there may be an Apptainer.
+        monkeypatch.setattr(host, "environment", lambda: {"PATH": f"{other.parent}:/usr/bin:/bin"})
+        assert find() == Apptainer(program=other, version="singularity-ce 4.3.7")
+        own = program(tmp_path / "bin/apptainer", "echo 'apptainer version 1.4.5'")
+        assert find().program == own
 
     def test_a_name_that_is_nowhere(self, tmp_path: Path) -> None:
         with pytest.raises(MachineError, match="there is no Apptainer at"):

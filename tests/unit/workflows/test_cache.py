@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from envbuild import events
-from envbuild.activate.record import RECORD, Record
 from envbuild.cli.main import main
 from envbuild.cli.options import amount, span
 from envbuild.errors import MachineError, RequestError
@@ -22,17 +21,16 @@ from envbuild.store.pins import Pin, holding_files, pin_files, write_pin
 from envbuild.store.prune import Pruned, prune
 from envbuild.store.store import LayerRecord, Store
 from envbuild.workflows.cache import list_cache, prune_cache, usage
-from envbuild.workflows.keeping import hold, identify, keep_image, keep_thin, pin_of_lock
+from envbuild.workflows.keeping import hold, identify, keep_image, pin_of_lock
 from envbuild.workflows.settings import Settings
-from tests.support.small_images import UNREAD, small_image
+from tests.support.small_images import BASE, UNREAD, small_image
 from tests.support.stores import aged, flip, key, layer, locked_file
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = BuildPlan(
     layers=(Layer(name="a", key=key("a"), step=FilesStep(files=(), tools=())),),
-    root="a",
-    overlays=(),
-    members={"a": ("a",)},
+    image=("a",),
+    tools=(),
 )
 
 
@@ -209,27 +207,6 @@ def test_a_directory_that_is_gone_with_its_image_may_be_unmounted(
     assert store.records() == []
 
 
-def test_a_thin_installation_keeps_its_blobs(
-    run: Run, store: Store, settings: Settings, tmp_path: Path
-) -> None:
-    record = layer(store, "a")
-    store.record_path(record.key).unlink()
-    image = small_image(tmp_path, UNREAD)
-    manifest = read_manifest(image)
-    root, release = tmp_path / "apps", tmp_path / "apps/envs/x/.1-aa"
-    release.mkdir(parents=True)
-    (release.parent / "1").symlink_to(".1-aa")
-    (release / RECORD).write_text(Record(name="x", version="1", digest=manifest.digest).to_json())
-    keep_thin(release.parent / "1", root, manifest, [record.blob], store, events.ignore)
-    run("prune")
-    assert store.blob_path(record.blob).exists()
-    (listed,) = list_cache(settings).pins
-    assert (listed.pin.kind, listed.state, listed.pin.name) == ("thin", "live", str(release))
-    (release / RECORD).unlink()
-    run("prune")
-    assert not store.blob_path(record.blob).exists()
-
-
 def test_a_build_in_progress_keeps_its_layers_and_its_pin_gives_way_to_the_images(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
@@ -247,8 +224,28 @@ def test_a_build_in_progress_keeps_its_layers_and_its_pin_gives_way_to_the_image
     assert [each.pin.kind for each in list_cache(settings).pins] == ["image"]
 
 
+def test_an_image_keeps_the_bytes_of_its_layers_whatever_their_key(
+    run: Run, store: Store, tmp_path: Path
+) -> None:
+    """A layer may be in the image as an earlier build made it, and have another blob under its key now."""
+    image = small_image(tmp_path, BASE)
+    manifest, lock = read_manifest(image), load(read_data(image, LOCK), image)
+    assert manifest.file_system is not None
+    (held,) = manifest.file_system.layers
+    blob = store.blob_path(held.digest)
+    blob.parent.mkdir(parents=True)
+    (tmp_path / "small.sif-0.sqfs").rename(blob)
+    aged(blob, 1)
+    spec = tmp_path / "spec.yaml"
+    keep_image(image, manifest, PLAN, lock, spec=spec, store=store, emit=events.ignore, held=None)
+    run("prune")
+    assert blob.exists()
+    image.unlink()
+    run("prune")
+    assert not blob.exists()
+
+
 def test_pins_hold_without_their_image(run: Run, image: Path, store: Store) -> None:
-    blobs = [part.digest for part in read_manifest(image).parts]
     assert run("pin", str(image))[0] == 2, "the plan of this image is none"
     code, _, err = run("pin", "b" * 12)
     assert code == 0
@@ -260,7 +257,6 @@ def test_pins_hold_without_their_image(run: Run, image: Path, store: Store) -> N
     assert code == 0
     run("prune")
     assert store.records() == []
-    assert blobs
 
 
 def test_a_lock_keeps_its_files_and_the_layers_last_planned_from_it(

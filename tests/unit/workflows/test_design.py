@@ -1,48 +1,58 @@
-"""From a plan and what was built of it to the parts of an image."""
+"""From a plan and what was built of it to the layers of an image."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
-from envbuild.image.model import Part
+import pytest
+
+from envbuild.image.compose import FinishedLayer
 from envbuild.plan.model import BuildPlan, FilesStep, Layer
-from envbuild.store.store import LayerRecord
+from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree
-from envbuild.workflows.design import parts_of
+from envbuild.workflows.design import finished_layers
 
 
 def layer(name: str) -> Layer:
     return Layer(name=name, key="sha256:" + "0" * 64, step=FilesStep(files=(), tools=()))
 
 
-def record(name: str, blob: str, size_bytes: int) -> LayerRecord:
+def record(name: str, digit: str) -> LayerRecord:
     return LayerRecord(
-        key="sha256:" + "0" * 64, name=name, blob=blob, size_bytes=size_bytes, tree=Tree(entries={})
+        key="sha256:" + "0" * 64,
+        name=name,
+        blob="sha256:" + digit * 64,
+        size_bytes=10,
+        data="sha256:d" + digit * 63,
+        tables="sha256:e" + digit * 63,
+        tree=Tree(entries={}),
     )
 
 
+# A toolchain is built, and is in no image.
 PLAN = BuildPlan(
-    layers=(layer("base"), layer("mpi"), layer("venv+links")),
-    root="base",
-    overlays=("mpi", "venv+links"),
-    members={"base": ("base",), "mpi": ("mpi",), "venv+links": ("venv", "links")},
+    layers=(layer("base"), layer("toolchain:horovod"), layer("wheel:numpy"), layer("metadata")),
+    image=("base", "wheel:numpy", "metadata"),
+    tools=(),
 )
-RECORDS = {
-    "base": record("base", "sha256:" + "1" * 64, 10),
-    "mpi": record("mpi", "sha256:" + "2" * 64, 20),
-    "venv+links": record("venv+links", "sha256:" + "3" * 64, 30),
-}
 
 
-def test_the_root_and_its_overlays_from_bottom_to_top() -> None:
-    assert parts_of(PLAN, RECORDS) == [
-        Part(role="root", layers=("base",), digest="sha256:" + "1" * 64, size_bytes=10),
-        Part(role="overlay", layers=("mpi",), digest="sha256:" + "2" * 64, size_bytes=20),
-        Part(role="overlay", layers=("venv", "links"), digest="sha256:" + "3" * 64, size_bytes=30),
+def test_the_layers_of_the_image_from_bottom_to_top(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    # Another environment may have built it under another name.
+    records = [record("base", "1"), record("wheel:numpy-2", "2"), record("metadata", "3")]
+    assert finished_layers(records, PLAN, store) == [
+        FinishedLayer(
+            name=name,
+            blob=tmp_path / "blobs/sha256" / (digit * 2) / (digit * 64),
+            digest="sha256:" + digit * 64,
+            data="sha256:d" + digit * 63,
+            tables="sha256:e" + digit * 63,
+        )
+        for name, digit in (("base", "1"), ("wheel:numpy", "2"), ("metadata", "3"))
     ]
 
 
-def test_a_flat_image_names_its_layers_in_one_order() -> None:
-    flat = replace(PLAN, overlays=(), members={"base": ("venv", "base", "mpi")})
-    (part,) = parts_of(flat, RECORDS)
-    assert (part.role, part.layers) == ("root", ("base", "mpi", "venv"))
+def test_none_may_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        finished_layers([record("base", "1")], PLAN, Store(tmp_path))

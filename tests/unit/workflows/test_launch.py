@@ -61,7 +61,7 @@ class Bench:
     def is_for(self, architecture: str) -> None:
         """Make the image one of an architecture."""
         fields = {"mpi": "mpich", "mpi_family": "mpich", "recipes": {"mpich": "5.0.2"}}
-        image = manifest((), architecture=architecture, **fields)
+        image = manifest(architecture=architecture, **fields)
         facts = {"architecture.image": architecture, "mpi.family": "mpich", "mpi.source": "image"}
         facts["mpi.version"] = "5.0.2"
         self._patch.setattr(launch, "read_manifest", lambda _: image)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from envbuild.store.tree import Tree
 from envbuild.store.verify import verify
 from envbuild.system import host
 from envbuild.system.sealing import sealed
+from envbuild.system.squashfs import digests
 from envbuild.workflows import layer as workflow
 from envbuild.workflows.settings import Settings
 from tests.support.stores import aged, flip
@@ -37,17 +37,21 @@ Refused = Callable[[Callable[[dict[str, Any]], None]], str]
 def put(directory: Path, name: str, content: bytes, *, inputs: tuple[str, ...] = ()) -> LayerRecord:
     """Write a layer as `layer export` does."""
     step = asdict(FilesStep(files=(), links={name: "elsewhere"}, tools=()))
-    digest = hashlib.sha256(content).hexdigest()
+    directory.mkdir(exist_ok=True)
+    written = directory / "written"
+    written.write_bytes(content)
+    found = digests(written)
     record = LayerRecord(
-        key=key_of_data("FilesStep", step, list(inputs)),
+        key=key_of_data("FilesStep", step, list(inputs), "zstd"),
         name=name,
-        blob=f"sha256:{digest}",
+        blob=found.whole,
         size_bytes=len(content),
+        data=found.data,
+        tables=found.tables,
         tree=Tree(entries={name: "l elsewhere"}),
     )
-    directory.mkdir(exist_ok=True)
-    (directory / carried.squashfs_name(record)).write_bytes(content)
-    origin = Origin(kind="FilesStep", step=step, inputs=inputs)
+    written.replace(directory / carried.squashfs_name(record))
+    origin = Origin(kind="FilesStep", step=step, inputs=inputs, compression="zstd")
     (directory / carried.manifest_name(record.key)).write_text(carried.manifest(record, origin))
     return record
 
@@ -190,9 +194,10 @@ def test_what_is_listed_and_lost_is_told_and_the_rest_imported(run: Run, layers:
     "change",
     [
         lambda data: data["made_by"]["step"]["links"].update(a="somewhere else"),
-        lambda data: data["made_by"].update(kind="MergeStep"),
+        lambda data: data["made_by"].update(kind="WheelStep"),
+        lambda data: data["made_by"].update(compression="gzip"),
         lambda data: data["made_by"].update(inputs=[f"sha256:{'1' * 64}"]),
-        lambda data: data.update(format=2),
+        lambda data: data.update(format=1),
     ],
 )
 def test_a_manifest_tells_of_no_other_step_than_the_layers_own(
@@ -209,9 +214,12 @@ def test_a_manifest_tells_of_no_other_step_than_the_layers_own(
         lambda data: data.pop("made_by"),
         lambda data: data.pop("layer"),
         lambda data: data["layer"].update(blob="sha256:../../etc/passwd"),
+        lambda data: data["layer"].update(data="sha256:0"),
+        lambda data: data["layer"].pop("tables"),
         lambda data: data["layer"].update(size_bytes="10"),
         lambda data: data["layer"].update(tree=[]),
         lambda data: data["made_by"].update(inputs=7),
+        lambda data: data["made_by"].pop("compression"),
     ],
 )
 def test_what_is_no_manifest_is_told(refused: Refused, change: Callable[[dict[str, Any]], None]) -> None:
@@ -251,7 +259,7 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
     planned = (
         Layer(name=name, key=f"sha256:{name * 64}", step=FilesStep(files=(), tools=())) for name in "ab"
     )
-    plan = SimpleNamespace(parts=lambda: tuple(planned))
+    plan = SimpleNamespace(image_layers=tuple(planned))
     monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
     monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
     monkeypatch.setattr(workflow, "hold", lambda *_: None)
@@ -329,7 +337,7 @@ class TestExport:
     def planned(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> LayerRecord:
         record = published(store, "a")
         layer = Layer(name="a", key=record.key, step=FilesStep(files=(), tools=()))
-        plan = SimpleNamespace(parts=lambda: (layer,), layers=(layer,))
+        plan = SimpleNamespace(image_layers=(layer,), layers=(layer,))
         monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
         monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
         monkeypatch.setattr(workflow, "hold", lambda *_: None)

@@ -1,0 +1,465 @@
+"""Splice squashfs file systems into one: their data is copied as it is, their tables are merged.
+
+A block of data names no path, and is found by its offset alone. So the data of a finished layer may lie
+anywhere in another file system, and only the tables, a few thousandths of the whole, are written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from envbuild.image.squashfs import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
+from envbuild.image.squashfs_format import (
+    ABSENT,
+    EXTENDED,
+    METADATA_BYTES,
+    NONE,
+    SUPERBLOCK_BYTES,
+    UNCOMPRESSED_METADATA,
+    Codec,
+    Compressor,
+    Flag,
+    Superblock,
+    Type,
+)
+from envbuild.system.files import copy_range, write_at
+
+# Data keeps its offset modulo this, so that file systems with reflinks can share it; images are padded to it.
+ALIGNMENT = 4096
+_MAX_NAMES_IN_A_RUN = 256
+_MAX_IDS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """Where the data of an input lies in the spliced file system: `size` bytes from `offset` on."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splice:
+    """A file system that is ready to be written.
+
+    Attributes
+    ----------
+    areas : tuple of Area
+        One for each input.
+    superblock : bytes
+        Its beginning.
+    tables : bytes
+        Its end.
+    tables_offset : int
+        Where `tables` begin, in bytes.
+    """
+
+    inputs: tuple[Squashfs, ...]
+    areas: tuple[Area, ...]
+    superblock: bytes
+    tables: bytes
+    tables_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file system, with the zeros that fill its last 4 KiB."""
+        return _aligned(self.tables_offset + len(self.tables))
+
+    @property
+    def tables_digest(self) -> str:
+        """``sha256:…`` of its superblock and its tables."""
+        return digest_of_tables(self.superblock, self._padded_tables)
+
+    @property
+    def _padded_tables(self) -> bytes:
+        return self.tables.ljust(self.size_bytes - self.tables_offset, b"\0")
+
+    def write(self, file: int, offset: int, advanced: Callable[[int], None] = lambda _: None) -> None:
+        """Write it into a file.
+
+        Parameters
+        ----------
+        file : int
+            A new file, open for writing.
+        offset : int
+            Where it begins in the file: a multiple of 4096, so that data can be shared.
+        advanced : callable
+            Called with the number of bytes each time that so many were copied.
+
+        Raises
+        ------
+        OSError
+            An input cannot be read, or is shorter than it was; or the file cannot be written.
+        """
+        for squashfs, area in zip(self.inputs, self.areas, strict=True):
+            source, start = squashfs.file.fileno(), squashfs.offset + SUPERBLOCK_BYTES
+            copy_range(source, start, area.size, file, offset + area.offset, advanced)
+        write_at(file, self._padded_tables, offset + self.tables_offset)
+        write_at(file, self.superblock, offset)
+
+
+@dataclass(slots=True)
+class _Node:
+    """An inode of the merged tree; one with several names is one node.
+
+    Attributes
+    ----------
+    source : int
+        The input that it is from.
+    names : int
+        How many names it has.
+    number, reference : int
+        Of the inode that is written for it; the reference is -1 until it is.
+    parent : int
+        Of a directory: the number of the one that holds it.
+    """
+
+    inode: Inode
+    source: int
+    children: dict[bytes, _Node] = field(default_factory=dict)
+    names: int = 0
+    number: int = 0
+    reference: int = -1
+    parent: int = 0
+
+    @property
+    def is_directory(self) -> bool:
+        return self.inode.type is Type.DIRECTORY
+
+
+def splice(inputs: Mapping[str, Squashfs]) -> Splice:
+    """Merge file systems, as overlayfs would show them over one another.
+
+    Directories merge; any other entry replaces the one below; a whiteout removes it. Hard links stay links
+    as far as all their names stay. The bottom one may hold anything. The others must have its compressor and
+    block size, and hold directories, files, links and whiteouts without extended attributes.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Squashfs
+        By name, from bottom to top; at least one.
+
+    Raises
+    ------
+    ValueError
+        An input is damaged or cannot be spliced: its name stands before the reason. Nothing is written.
+    """
+    root: _Node | None = None
+    for source, (name, squashfs) in enumerate(inputs.items()):
+        try:
+            if root is not None:
+                _check_fits(squashfs, next(iter(inputs.values())))
+            root = _add(squashfs, source, root)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if root is None:
+        raise ValueError("nothing to splice")
+    layers = tuple(inputs.values())
+    areas, shifts, end = [], [], 0
+    for squashfs in layers:
+        area = Area(offset=end + SUPERBLOCK_BYTES, size=squashfs.data_end - SUPERBLOCK_BYTES)
+        areas.append(area)
+        shifts.append(end)
+        end = _aligned(area.offset + area.size)
+    tables_offset = areas[-1].offset + areas[-1].size
+    superblock, tables = _Writer(layers, shifts, tables_offset).write(root)
+    return Splice(
+        inputs=layers,
+        areas=tuple(areas),
+        superblock=superblock.pack(),
+        tables=tables,
+        tables_offset=tables_offset,
+    )
+
+
+def _check_fits(squashfs: Squashfs, bottom: Squashfs) -> None:
+    own, other = squashfs.superblock, bottom.superblock
+    if own.compressor is not other.compressor:
+        names = own.compressor.name.lower(), other.compressor.name.lower()
+        raise ValueError(f"it is compressed by {names[0]}, and what it is put on by {names[1]}")
+    if own.block_bytes != other.block_bytes:
+        raise ValueError(f"its blocks have {own.block_bytes} bytes, and those below it {other.block_bytes}")
+    if own.compressor is Compressor.XZ and _xz_dictionary_bytes(squashfs) > _xz_dictionary_bytes(bottom):
+        raise ValueError("its dictionary of xz is larger than that of what it is put on")
+    if squashfs.has_attributes:
+        raise ValueError("it has extended attributes, which only the lowest file system may have")
+
+
+def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
+    """Return the size of the dictionary that a kernel allocates for all blocks of a file system."""
+    options = squashfs.compressor_options()
+    if len(options) < 4:
+        return squashfs.superblock.block_bytes
+    return int(struct.unpack_from("<I", options)[0])
+
+
+def _add(squashfs: Squashfs, source: int, root: _Node | None) -> _Node:
+    """Put a file system on the merged tree; return its root."""
+    directories: dict[str, _Node] = {}
+    linked: dict[int, _Node] = {}
+    for entry in squashfs.walk():
+        inode = squashfs.inode(entry.place)
+        if entry.path == "/":
+            merged = root or _Node(inode, source)
+            merged.inode, merged.source = inode, source
+            directories["/"] = merged
+            continue
+        parent, _, text = entry.path.rpartition("/")
+        children, name = directories[parent or "/"].children, text.encode(errors="surrogateescape")
+        if root is not None and entry.kind == "whiteout":
+            children.pop(name, None)
+        elif isinstance(inode, DirectoryInode):
+            lower = children.get(name)
+            if lower is not None and lower.is_directory:
+                lower.inode, lower.source = inode, source
+            else:
+                lower = children[name] = _Node(inode, source)
+            directories[entry.path] = lower
+        elif root is not None and not isinstance(inode, FileInode | LinkInode):
+            raise ValueError(f"{entry.path} is a device, a socket or a FIFO")
+        else:
+            node = linked.get(entry.place)
+            if node is None:
+                node = linked[entry.place] = _Node(inode, source)
+            children[name] = node
+    return directories["/"]
+
+
+class _MetadataWriter:
+    """Collects a table of metadata, block by block."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._pending = bytearray()
+        self._stored = bytearray()
+        self.starts: list[int] = []
+        self.length = 0
+
+    def reference(self) -> int:
+        """Return what refers to the bytes that are added next."""
+        return len(self._stored) << 16 | len(self._pending)
+
+    def add(self, data: bytes) -> None:
+        """Append bytes to the table."""
+        self._pending += data
+        self.length += len(data)
+        while len(self._pending) >= METADATA_BYTES:
+            self._store(METADATA_BYTES)
+
+    def finish(self) -> bytes:
+        """Return the table as it is stored."""
+        if self._pending:
+            self._store(len(self._pending))
+        return bytes(self._stored)
+
+    def _store(self, length: int) -> None:
+        content = bytes(self._pending[:length])
+        del self._pending[:length]
+        self.starts.append(len(self._stored))
+        packed = self._codec.compress(content)
+        if len(packed) < length:
+            self._stored += struct.pack("<H", len(packed)) + packed
+        else:
+            self._stored += struct.pack("<H", UNCOMPRESSED_METADATA | length) + content
+
+
+class _Writer:
+    """Writes the tables of a merged tree.
+
+    Parameters
+    ----------
+    shifts : sequence of int
+        By how many bytes the data of each input has moved.
+    offset : int
+        Where the tables begin.
+    """
+
+    def __init__(self, inputs: Sequence[Squashfs], shifts: Sequence[int], offset: int) -> None:
+        self._inputs, self._shifts, self._offset = inputs, shifts, offset
+        self._codec = Codec(inputs[0].superblock.compressor)
+        self._inodes = _MetadataWriter(self._codec)
+        self._listings = _MetadataWriter(self._codec)
+        counts = [squashfs.superblock.fragments for squashfs in inputs]
+        # The number of the first fragment of each input.
+        self._first_fragments = [sum(counts[:index]) for index in range(len(counts))]
+        self._ids: dict[int, int] = {}
+        self._references: list[int] = []
+
+    def write(self, root: _Node) -> tuple[Superblock, bytes]:
+        """Return the superblock and the tables."""
+        directories = self._number(root)
+        # From the bottom up: a directory refers to inodes that are written.
+        for node in reversed(directories):
+            for child in node.children.values():
+                if not child.is_directory and child.reference < 0:
+                    self._write_inode(child)
+            self._write_directory(node)
+        return self._assemble(root)
+
+    def _number(self, root: _Node) -> list[_Node]:
+        """Give each inode a number; return the directories, each before those in it."""
+        root.number, count = 1, 1
+        directories, waiting = [], [root]
+        while waiting:
+            node = waiting.pop()
+            directories.append(node)
+            node.children = dict(sorted(node.children.items()))
+            for child in node.children.values():
+                if child.names == 0:
+                    count += 1
+                    child.number = count
+                child.names += 1
+                child.parent = node.number
+            waiting += [child for child in reversed(node.children.values()) if child.is_directory]
+        # That of the root is a number that no inode has.
+        root.parent = count + 1
+        self._references = [0] * count
+        return directories
+
+    def _write_inode(self, node: _Node) -> None:
+        inode = node.inode
+        attributes = inode.attributes != NONE
+        match inode:
+            case FileInode():
+                start = inode.start + self._shifts[node.source] if any(inode.blocks) else 0
+                fragment = inode.fragment
+                if fragment != NONE:
+                    fragment += self._first_fragments[node.source]
+                extended = (
+                    attributes or node.names > 1 or inode.sparse > 0 or max(start, inode.size) > 0xFFFF_FFFF
+                )
+                if extended:
+                    sizes = (start, inode.size, inode.sparse, node.names, fragment, inode.fragment_offset)
+                    body = struct.pack("<QQQIIII", *sizes, inode.attributes)
+                else:
+                    body = struct.pack("<IIII", start, fragment, inode.fragment_offset, inode.size)
+                body += bytes(inode.blocks)
+            case LinkInode():
+                extended = attributes
+                body = struct.pack("<II", node.names, len(inode.target)) + inode.target
+            case _:
+                extended = attributes
+                body = struct.pack("<I", node.names)
+                if inode.type in (Type.BLOCK_DEVICE, Type.CHARACTER_DEVICE):
+                    body += struct.pack("<I", inode.device)
+        if extended and not isinstance(inode, FileInode):
+            body += struct.pack("<I", inode.attributes)
+        self._add_inode(node, body, extended=extended)
+
+    def _write_directory(self, node: _Node) -> None:
+        listing, length = self._listings.reference(), self._listings.length
+        self._write_listing(list(node.children.items()))
+        # `.` and `..` count as 3 bytes, and are not stored.
+        size = self._listings.length - length + 3
+        links = 2 + sum(child.is_directory for child in node.children.values())
+        block, offset = listing >> 16, listing & 0xFFFF
+        extended = size > 0xFFFF or node.inode.attributes != NONE
+        if extended:
+            body = struct.pack("<IIIIHHI", links, size, block, node.parent, 0, offset, node.inode.attributes)
+        else:
+            body = struct.pack("<IIHHI", block, links, size, offset, node.parent)
+        self._add_inode(node, body, extended=extended)
+
+    def _write_listing(self, children: Sequence[tuple[bytes, _Node]]) -> None:
+        """Write names in runs, each of inodes with near numbers in one block of the table."""
+        at = 0
+        while at < len(children):
+            first = children[at][1]
+            end = at + 1
+            while (
+                end < len(children)
+                and end - at < _MAX_NAMES_IN_A_RUN
+                and children[end][1].reference >> 16 == first.reference >> 16
+                and -0x8000 <= children[end][1].number - first.number <= 0x7FFF
+            ):
+                end += 1
+            self._listings.add(struct.pack("<III", end - at - 1, first.reference >> 16, first.number))
+            for name, child in children[at:end]:
+                step, kind = child.number - first.number, child.inode.type
+                head = struct.pack("<HhHH", child.reference & 0xFFFF, step, kind, len(name) - 1)
+                self._listings.add(head + name)
+            at = end
+
+    def _add_inode(self, node: _Node, body: bytes, *, extended: bool) -> None:
+        inode = node.inode
+        kind = inode.type + EXTENDED if extended else inode.type
+        node.reference = self._references[node.number - 1] = self._inodes.reference()
+        owner = self._id(inode.user), self._id(inode.group)
+        self._inodes.add(struct.pack("<HHHHII", kind, inode.mode, *owner, inode.mtime_s, node.number) + body)
+
+    def _id(self, number: int) -> int:
+        place = self._ids.setdefault(number, len(self._ids))
+        if place >= _MAX_IDS:
+            raise ValueError(f"there are more than {_MAX_IDS} owners")
+        return place
+
+    def _assemble(self, root: _Node) -> tuple[Superblock, bytes]:
+        """Put the tables together, each directly behind the one before, as kernels demand."""
+        bottom = self._inputs[0]
+        tables = bytearray(self._inodes.finish())
+        directory_table = self._offset + len(tables)
+        tables += self._listings.finish()
+        fragments = b"".join(
+            FRAGMENT.pack(start + shift, stored, 0)
+            for squashfs, shift in zip(self._inputs, self._shifts, strict=True)
+            for start, stored, _ in FRAGMENT.iter_unpack(squashfs.fragments)
+        )
+        fragment_table = self._add_indexed(tables, fragments)
+        export_table = ABSENT
+        flags = bottom.superblock.flags & (Flag.COMPRESSOR_OPTIONS | Flag.EXPORTABLE) | Flag.DEDUPLICATED
+        if flags & Flag.EXPORTABLE:
+            references = struct.pack(f"<{len(self._references)}Q", *self._references)
+            export_table = self._add_indexed(tables, references)
+        id_table = self._add_indexed(tables, struct.pack(f"<{len(self._ids)}I", *self._ids))
+        attribute_table = ABSENT
+        if bottom.attribute_ids:
+            attribute_table = self._add_attributes(tables)
+        superblock = replace(
+            bottom.superblock,
+            inodes=len(self._references),
+            fragments=len(fragments) // FRAGMENT.size,
+            flags=flags
+            | (0 if fragments else Flag.NO_FRAGMENTS)
+            | (Flag.NO_ATTRIBUTES if attribute_table == ABSENT else 0),
+            ids=len(self._ids),
+            root=root.reference,
+            bytes_used=self._offset + len(tables),
+            id_table=id_table,
+            attribute_table=attribute_table,
+            inode_table=self._offset,
+            directory_table=directory_table,
+            fragment_table=fragment_table,
+            export_table=export_table,
+        )
+        return superblock, bytes(tables)
+
+    def _add_indexed(self, tables: bytearray, content: bytes, head: bytes = b"") -> int:
+        """Append a table with an index of its blocks; return where the index, or its head, begins."""
+        writer = _MetadataWriter(self._codec)
+        writer.add(content)
+        stored = writer.finish()
+        begin = self._offset + len(tables)
+        tables += stored
+        index = self._offset + len(tables)
+        tables += head + struct.pack(f"<{len(writer.starts)}Q", *(begin + start for start in writer.starts))
+        return index
+
+    def _add_attributes(self, tables: bytearray) -> int:
+        """Append the extended attributes of the bottom: references between its blocks stay as they are."""
+        bottom = self._inputs[0]
+        begin = self._offset + len(tables)
+        tables += bottom.raw_attributes()
+        count = len(bottom.attribute_ids) // 16
+        return self._add_indexed(tables, bytes(bottom.attribute_ids), struct.pack("<QII", begin, count, 0))
+
+
+def digest_of_tables(superblock: bytes, tables: bytes) -> str:
+    """Return the digest of a superblock and the tables of its file system: ``sha256:…``."""
+    return "sha256:" + hashlib.sha256(superblock + tables).hexdigest()
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,186 @@
+"""Squashfs 4.0 on disk: the superblock, blocks of metadata, compressors. Pure.
+
+All numbers are little-endian. Offsets count from the start of the superblock, in bytes.
+
+Sources: squashfs-tools-ng, doc/format.adoc; Linux, fs/squashfs/squashfs_fs.h.
+"""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zlib
+from dataclasses import astuple, dataclass
+from enum import IntEnum, IntFlag
+
+import zstandard
+
+MAGIC = 0x73717368
+SUPERBLOCK_BYTES = 96
+METADATA_BYTES = 8192
+UNCOMPRESSED_METADATA = 0x8000
+UNCOMPRESSED_BLOCK = 1 << 24
+ABSENT = 0xFFFF_FFFF_FFFF_FFFF
+"""The offset of a table that is not there."""
+NONE = 0xFFFF_FFFF
+"""The number of a fragment or of extended attributes in an inode that has none."""
+
+_SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
+_BLOCK_BYTES = [1 << power for power in range(12, 21)]
+# For a dictionary of 1 MiB, the largest that a block can use.
+_XZ_MEMORY_BYTES = 16 << 20
+# The kernel's decoder has a dictionary of at least this size, and knows no checksum but CRC32.
+_XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "dict_size": METADATA_BYTES}]
+
+
+class Compressor(IntEnum):
+    """The compressors of the format."""
+
+    GZIP = 1
+    LZMA = 2
+    LZO = 3
+    XZ = 4
+    LZ4 = 5
+    ZSTD = 6
+
+
+_SUPPORTED = (Compressor.GZIP, Compressor.XZ, Compressor.ZSTD)
+
+
+class Flag(IntFlag):
+    """The flags of a superblock that matter here."""
+
+    NO_FRAGMENTS = 0x10
+    DEDUPLICATED = 0x40
+    EXPORTABLE = 0x80
+    NO_ATTRIBUTES = 0x200
+    COMPRESSOR_OPTIONS = 0x400
+
+
+class Type(IntEnum):
+    """Basic types of inodes; the extended form of each has a number that is `EXTENDED` higher."""
+
+    DIRECTORY = 1
+    FILE = 2
+    LINK = 3
+    BLOCK_DEVICE = 4
+    CHARACTER_DEVICE = 5
+    FIFO = 6
+    SOCKET = 7
+
+
+EXTENDED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superblock:
+    """The first 96 bytes of a squashfs.
+
+    Attributes
+    ----------
+    inodes, fragments, ids : int
+        How many there are.
+    mtime_s : int
+        When it was made, in seconds since the epoch.
+    block_bytes : int
+        Length of a block of data before compression: a power of 2 from 4 KiB to 1 MiB.
+    root : int
+        Reference of the root's inode.
+    bytes_used : int
+        Length of the file system.
+    id_table, attribute_table, inode_table, directory_table, fragment_table, export_table : int
+        Offsets; `ABSENT` for a table that is not there.
+    """
+
+    inodes: int
+    mtime_s: int
+    block_bytes: int
+    fragments: int
+    compressor: Compressor
+    flags: int
+    ids: int
+    root: int
+    bytes_used: int
+    id_table: int
+    attribute_table: int
+    inode_table: int
+    directory_table: int
+    fragment_table: int
+    export_table: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> Superblock:
+        """Read a superblock.
+
+        Raises
+        ------
+        ValueError
+            It is not one of a squashfs 4.0 with a supported compressor, or it contradicts itself.
+        """
+        if len(data) < SUPERBLOCK_BYTES:
+            raise ValueError("it is cut short")
+        magic, inodes, mtime, block_bytes, fragments, compressor, block_log, flags, ids, *rest = (
+            _SUPERBLOCK.unpack_from(data)
+        )
+        major, minor, *offsets = rest
+        if magic != MAGIC or (major, minor) != (4, 0):
+            raise ValueError("it is not a squashfs 4.0")
+        if compressor not in _SUPPORTED:
+            name = Compressor(compressor).name.lower() if compressor in iter(Compressor) else compressor
+            raise ValueError(f"its compressor, {name}, is not supported: gzip, xz and zstd are")
+        if block_bytes not in _BLOCK_BYTES or 1 << block_log != block_bytes:
+            raise ValueError(f"it claims blocks of {block_bytes} bytes")
+        values = (inodes, mtime, block_bytes, fragments, Compressor(compressor), flags, ids, *offsets)
+        return cls(**dict(zip(cls.__slots__, values, strict=True)))
+
+    def pack(self) -> bytes:
+        """Return it as `SUPERBLOCK_BYTES` bytes."""
+        inodes, mtime, block_bytes, fragments, compressor, flags, ids, *offsets = astuple(self)
+        log = block_bytes.bit_length() - 1
+        head = (MAGIC, inodes, mtime, block_bytes, fragments, compressor, log, flags, ids)
+        return _SUPERBLOCK.pack(*head, 4, 0, *offsets)
+
+
+class Codec:
+    """Compresses and decompresses the blocks of one file system; not for several threads."""
+
+    def __init__(self, compressor: Compressor) -> None:
+        self._compressor = compressor
+        self._zstd_compressor = zstandard.ZstdCompressor(level=3)
+        self._zstd_decompressor = zstandard.ZstdDecompressor()
+
+    def compress(self, data: bytes) -> bytes:
+        """Return a block of metadata, compressed so that all readers can read it."""
+        match self._compressor:
+            case Compressor.ZSTD:
+                return self._zstd_compressor.compress(data)
+            case Compressor.XZ:
+                return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_XZ_FILTERS)
+            case _:
+                return zlib.compress(data, 9)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        """Return the content of a block, of at most `most` bytes.
+
+        Raises
+        ------
+        ValueError
+            The block is damaged, or holds more.
+        """
+        try:
+            if self._compressor is Compressor.ZSTD:
+                # The decoder allocates as much as the frame claims.
+                if zstandard.frame_content_size(data) > most:
+                    raise ValueError("a block holds more than it may")
+                return self._zstd_decompressor.decompress(data, max_output_size=most)
+            if self._compressor is Compressor.XZ:
+                xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+                content, whole = xz.decompress(data, most), xz.eof
+            else:
+                gzip = zlib.decompressobj()
+                content, whole = gzip.decompress(data, most), gzip.eof
+        except (zstandard.ZstdError, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"a block is damaged: {error}") from error
+        if not whole:
+            raise ValueError("a block is damaged, or holds more than it may")
+        return content

@@ -1,0 +1,43 @@
+"""An image shows what its layers show when they are unpacked over each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from envbuild.image.sif import read_sif
+from tests.integration.conftest import Desk
+from tests.support.squashfs_images import assert_kernel_accepts, assert_shows_layers
+
+SYSTEM = """\
+name: system
+version: "1"
+base: debian-12
+mpi: mpich
+packages:
+  system: [less]
+  python: [numpy, tabulate]
+"""
+
+
+def test_pytorch(desk: Desk, image: Path, tmp_path: Path) -> None:
+    check(desk, image, tmp_path)
+
+
+def test_a_debian_package_over_the_base(desk: Desk, tmp_path: Path) -> None:
+    spec = desk.write("system.yaml", SYSTEM)
+    desk.envbuild("build", spec)
+    check(desk, spec.with_suffix(".sif"), tmp_path)
+
+
+def check(desk: Desk, image: Path, scratch: Path) -> None:
+    system = json.loads(desk.envbuild("inspect", image, "--json").stdout)["file_system"]
+    digests = [layer["digest"].removeprefix("sha256:") for layer in system["layers"]]
+    blobs = [desk.store / "blobs/sha256" / digest[:2] / digest for digest in digests]
+    root = read_sif(image).root
+    assert root is not None
+    assert root.size == system["size_bytes"]
+    assert_shows_layers(image, root.offset, blobs, scratch)
+    partition = scratch / "partition"
+    desk.envbuild("export", image, "--format", "squashfs", "-o", partition)
+    assert_kernel_accepts(partition)

@@ -1,0 +1,183 @@
+"""`module install --link`: the image stays where it lies, and is looked at before it is started."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.installed import find_installed
+from envbuild.activate.uninstall import choose
+from envbuild.errors import RequestError
+from envbuild.image.sif import read_manifest, read_sif
+from envbuild.store.store import Store
+from envbuild.workflows.module import install_module, list_modules
+from envbuild.workflows.settings import Settings
+from tests.support.small_images import BASE, small_image
+from tests.unit.activate.conftest import APPTAINER
+
+GONE = "the image of pytorch-mpi/2026.11 is missing: "
+CHANGED = "the image of pytorch-mpi/2026.11 has changed since it was installed: "
+
+
+@pytest.fixture
+def apptainer(tmp_path):
+    """Stands in for Apptainer: prints what it was asked to start."""
+    program = tmp_path / "apptainer"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    return replace(APPTAINER, program=program)
+
+
+def start(installed) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [installed.home / "bin/python", "train.py"],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+
+
+def change(image: Path) -> None:
+    """Make it another one of the same size, as a copy that was put in its place would be."""
+    image.write_bytes(b"image two")
+    os.utime(image, (1_000_000_000, 1_000_000_000))
+
+
+def settings_of(installed) -> list[str]:
+    lines = (installed.home / "bin/launcher").read_text().splitlines()
+    return [line for line in lines if line.startswith(("_eb_image=", "_eb_stamp="))]
+
+
+def test_nothing_is_copied(put, image, manifest):
+    installed = put(linked=True)
+    names = sorted(path.name for path in installed.home.iterdir())
+    assert names == ["bin", "installed.json", "make_venv.py"]
+    digest = manifest().digest.removeprefix("sha256:")[:16]
+    assert str(installed.home.readlink()) == f".2026.11-{digest}-link"
+    record = json.loads((installed.home / "installed.json").read_text())
+    assert (record["image"], record["digest"]) == (str(image), manifest().digest)
+    assert settings_of(installed) == [f"_eb_image={image}", f"_eb_stamp='9 {int(image.stat().st_mtime)}'"]
+    for modulefile in (installed.modulefile, installed.tcl_modulefile):
+        text = modulefile.read_text()
+        assert CHANGED.partition("pytorch")[0] in text
+        assert f'"{int(image.stat().st_mtime)}"' in text
+    assert not put(linked=True).changed
+
+
+def test_a_copy_is_compared_with_nothing(put):
+    installed = put()
+    assert settings_of(installed) == [f"_eb_image={installed.home}/image.sif", "_eb_stamp=''"]
+    assert json.loads((installed.home / "installed.json").read_text())["image"] == ""
+    for modulefile in (installed.modulefile, installed.tcl_modulefile):
+        assert "has changed" not in modulefile.read_text()
+
+
+def test_a_copy_takes_its_place_and_the_other_way_round(put, manifest):
+    release = put(linked=True).home.resolve()
+    copied = put()
+    assert copied.replaced == release
+    assert (copied.home / "image.sif").is_file()
+    again = put(linked=True)
+    assert again.changed
+    assert again.home.resolve() == release
+    (listed,) = find_installed(copied.modulefiles.parent)
+    assert listed.kept == (copied.replaced.with_name(release.name.removesuffix("-link")),)
+
+
+def test_a_relative_name_becomes_absolute(put, image, monkeypatch):
+    monkeypatch.chdir(image.parent.parent)
+    assert settings_of(put(image=Path("built/image.sif"), linked=True))[0] == f"_eb_image={image}"
+
+
+def test_its_commands_start_the_image_where_it_lies(put, image, apptainer):
+    done = start(put(linked=True, apptainer=apptainer))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-3:] == [str(image), "python", "train.py"]
+
+
+def test_its_commands_start_an_image_that_was_written_at_the_end_of_a_second(put, image, apptainer):
+    os.utime(image, ns=(0, 1_600_000_000_999_999_999))
+    done = start(put(linked=True, apptainer=apptainer))
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_commands_say_that_the_image_is_another_one_or_gone(put, image, apptainer):
+    installed = put(linked=True, apptainer=apptainer)
+    change(image)
+    done = start(installed)
+    assert (done.returncode, done.stdout) == (121, "")
+    assert done.stderr.splitlines() == [f"envbuild: {CHANGED}{image}", "envbuild: install the module again"]
+    image.unlink()
+    done = start(installed)
+    assert (done.returncode, done.stdout) == (121, "")
+    assert done.stderr.splitlines() == [f"envbuild: {GONE}{image}", "envbuild: install the module again"]
+
+
+def test_installed_again_it_goes_on_with_what_is_there_now(put, image, apptainer):
+    put(linked=True, apptainer=apptainer)
+    change(image)
+    installed = put(linked=True, apptainer=apptainer)
+    assert installed.changed
+    assert settings_of(installed)[1] == "_eb_stamp='9 1000000000'"
+    assert '"1000000000"' in installed.modulefile.read_text()
+    assert '"1000000000"' in installed.tcl_modulefile.read_text()
+    assert start(installed).returncode == 0
+
+
+@pytest.mark.parametrize("closed", ["directory", "image"])
+def test_one_that_others_cannot_read_is_told(put, image, monkeypatch, closed):
+    # What lies above the test's own directory may be closed to others as well.
+    (image.parent if closed == "directory" else image).chmod(0o700)
+    stat = Path.stat
+    ours = {image, image.parent}
+
+    def of(path, **options):
+        found = stat(path, **options)
+        return found if path in ours else os.stat_result((found.st_mode | 0o055, *found[1:]))
+
+    monkeypatch.setattr(Path, "stat", of)
+    (warning,) = put(linked=True).warnings
+    assert warning == "only you can start this: others may not " + (
+        f"enter `{image.parent}`, where its image lies" if closed == "directory" else f"read `{image}`"
+    )
+    assert put().warnings == ()
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
+    return Settings(store=Store(tmp_path / "store"), emit=lambda _: None)
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_modules_are_listed_with_where_their_image_lies(tmp_path, settings, link):
+    image = small_image(tmp_path, BASE)
+    root = tmp_path / "sw"
+    install_module(image, root=root, link=link, settings=settings)
+    (listed,) = list_modules(root, settings)
+    assert listed.to_row()[:2] == ("demo/2026.11", "link" if link else "copy")
+    data = listed.to_data()
+    assert data["linked"] is link
+    assert data["image"] == str(image if link else root / "envs/demo/2026.11/image.sif")
+    assert data["problems"] == []
+    assert (choose(root, "demo", None, every=False)[0].in_use or Path()).name.endswith("-link") is link
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("harmed", ["the header", "layer layer-0", "the tables of its file system"])
+def test_an_image_that_is_not_as_built_is_not_installed(tmp_path, settings, link, harmed):
+    image = small_image(tmp_path, BASE)
+    system, root = read_manifest(image).file_system, read_sif(image).root
+    assert system is not None
+    assert root is not None
+    places = {"the header": 8, "layer layer-0": root.offset + system.layers[0].offset}
+    place = places.get(harmed, root.offset + system.tables_offset)
+    content = bytearray(image.read_bytes())
+    content[place] ^= 1
+    image.write_bytes(content)
+    with pytest.raises(RequestError, match=f"^`small.sif` was changed or damaged: {harmed}"):
+        install_module(image, root=tmp_path / "sw", link=link, settings=settings)
+    assert not (tmp_path / "sw").exists()

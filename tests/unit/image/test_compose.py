@@ -1,0 +1,79 @@
+"""An image is composed of layers that are as they were published, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.image.compose import FinishedLayer, compose
+from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.verify import verify_image
+from envbuild.lock.text import dump
+from envbuild.system.squashfs import digests
+from tests.support import trees
+from tests.support.asking import bare_lock
+from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
+
+LOCKED = bare_lock()
+
+
+def layer(directory: Path, name: str) -> FinishedLayer:
+    names = listing([name.encode()], 0, 40, 2)
+    inodes = directory_inode(1, size=len(names)) + file_inode(2, size=0)
+    blob = forge(directory / f"{name}.squashfs", inodes, 0, names, begin=5000)
+    found = digests(blob)
+    return FinishedLayer(name=name, blob=blob, digest=found.whole, data=found.data, tables=found.tables)
+
+
+def composed(directory: Path, *layers: FinishedLayer) -> Path:
+    path = directory / "image.sif"
+    compose(
+        path,
+        layers,
+        manifest_of=lambda system: trees.manifest_of(dump(LOCKED).encode(), file_system=system),
+        lock=LOCKED,
+        plan="{}\n",
+        advanced=lambda _: None,
+    )
+    return path
+
+
+def test_an_image_carries_lock_and_plan_and_names_its_layers(tmp_path: Path) -> None:
+    layers = [layer(tmp_path, name) for name in ("base", "top")]
+    image = composed(tmp_path, *layers)
+    system = read_manifest(image).file_system
+    assert system is not None
+    named = [(one.name, one.digest, one.data) for one in system.layers]
+    assert named == [(one.name, one.digest, one.data) for one in layers]
+    assert read_data(image, LOCK) == dump(LOCKED).encode()
+    assert read_data(image, PLAN) == b"{}\n"
+    assert verify_image(image) == ()
+
+
+@pytest.mark.parametrize("place", [10, 5010, -1])
+def test_a_layer_with_damaged_tables_is_refused_and_nothing_is_written(tmp_path: Path, place: int) -> None:
+    base, top = (layer(tmp_path, name) for name in ("base", "top"))
+    content = bytearray(top.blob.read_bytes())
+    content[place] ^= 1
+    top.blob.write_bytes(content)
+    with pytest.raises(MachineError, match="a layer cannot be read: ") as raised:
+        composed(tmp_path, base, top)
+    assert "cache verify --repair" in (raised.value.hint or "")
+    assert not (tmp_path / "image.sif").exists()
+
+
+def test_a_layer_with_damaged_data_shows_in_the_image(tmp_path: Path) -> None:
+    base, top = (layer(tmp_path, name) for name in ("base", "top"))
+    content = bytearray(top.blob.read_bytes())
+    content[1000] ^= 1
+    top.blob.write_bytes(content)
+    assert verify_image(composed(tmp_path, base, top)) == ("layer top",)
+
+
+def test_a_layer_that_is_gone(tmp_path: Path) -> None:
+    base = layer(tmp_path, "base")
+    base.blob.unlink()
+    with pytest.raises(MachineError, match="a layer cannot be read: "):
+        composed(tmp_path, base)
