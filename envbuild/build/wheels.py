@@ -41,9 +41,8 @@ modules.sort(key=lambda module: (-os.path.getsize(module[0]), module))
 
 def hold(value, held):
     held.append(value)
-    if isinstance(value, (tuple, frozenset)):
-        parts = value
-    else:
+    parts = value if isinstance(value, (tuple, frozenset)) else ()
+    if hasattr(value, "co_code"):
         parts = [getattr(value, name) for name in dir(value) if name.startswith("co_")]
     for part in parts:
         hold(part, held)

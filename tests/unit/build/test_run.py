@@ -11,6 +11,8 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from envbuild.build import run
 from envbuild.build.run import Workshop, build_layers, check_conflicts, missing_layers
 from envbuild.errors import BuildError, EnvbuildError
-from envbuild.events import Event, TaskFailed, TaskStarted, Warned
+from envbuild.events import Event, LayerReused, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -34,7 +36,7 @@ from envbuild.plan.model import (
 )
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import scan
-from envbuild.system import host, process, squashfs
+from envbuild.system import clock, host, process, squashfs
 from envbuild.system.apptainer import Apptainer
 from tests.support.wheels import make_wheel
 
@@ -266,6 +268,53 @@ class TestBuild:
         with pytest.raises(BuildError, match="could not be unpacked"):
             build_layers(plan_of(BASE, X, Y), shop)
         assert not records(workshop).keys() & {"wheel:x", "wheel:y"}
+
+    @pytest.mark.parametrize("name", ["wheel:y", "b"])
+    def test_what_another_process_builds_is_waited_for(
+        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        build_layers(PLAN, workshop)
+        events.clear()
+        record = workshop.store.record_path(PLAN.layer(name).key)
+        away = record.rename(record.with_name("away"))
+        other = ExitStack()
+        other.enter_context(Store(workshop.store.root).claim(PLAN.layer(name).key))
+
+        def publish(_: float) -> None:
+            away.rename(record)
+            other.close()
+
+        monkeypatch.setattr(clock, "pause", publish)
+        with other:
+            build_layers(PLAN, workshop)
+        assert started(events) == set()
+        assert LayerReused(layer=name, key=PLAN.layer(name).key) in events
+        assert record.exists()
+
+    @pytest.mark.parametrize("name", ["wheel:y", "b"])
+    def test_what_another_process_failed_to_build_is_built(
+        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        build_layers(PLAN, workshop)
+        events.clear()
+        workshop.store.record_path(PLAN.layer(name).key).unlink()
+        other = ExitStack()
+        other.enter_context(Store(workshop.store.root).claim(PLAN.layer(name).key))
+        monkeypatch.setattr(clock, "pause", lambda _: other.close())
+        with other:
+            build_layers(PLAN, workshop)
+        assert started(events) == {name}
+
+    def test_wheels_are_built_once_by_all_who_begin_at_once(self, tmp_path: Path) -> None:
+        both: list[tuple[Workshop, list[Event]]] = []
+        for _ in range(2):
+            events: list[Event] = []
+            both.append((at(tmp_path, events), events))
+        with ThreadPoolExecutor() as pool:
+            for building in [pool.submit(build_layers, PLAN, workshop) for workshop, _ in both]:
+                building.result()
+        built = sorted(name for _, events in both for name in started(events))
+        assert built == sorted(names(PLAN.layers))
 
     def test_a_rebuild_that_gives_other_bytes_is_reported(
         self, tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch

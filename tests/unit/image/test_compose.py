@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from envbuild.errors import MachineError
-from envbuild.image.compose import FinishedLayer, compose
+from envbuild.errors import MachineError, RequestError
+from envbuild.image.compose import FinishedLayer, check_target, compose
 from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import dump
@@ -77,3 +78,52 @@ def test_a_layer_that_is_gone(tmp_path: Path) -> None:
     base.blob.unlink()
     with pytest.raises(MachineError, match="a layer cannot be read: "):
         composed(tmp_path, base)
+
+
+class TestTarget:
+    """Where an image cannot or should not be written is told before any work is done."""
+
+    def refused(self, path: Path, *keep: Path) -> str:
+        with pytest.raises(RequestError) as raised:
+            check_target(path, keep=keep)
+        assert (raised.value.hint or "").endswith("name another file with -o IMAGE.sif")
+        return raised.value.problem
+
+    def test_a_new_file_or_another_image_is_fine(self, tmp_path: Path) -> None:
+        image = composed(tmp_path, layer(tmp_path, "base"))
+        check_target(image, keep=[tmp_path / "spec.yaml"])
+        check_target(tmp_path / "new.sif", keep=[tmp_path / "spec.yaml"])
+
+    def test_what_is_no_image_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "letter").write_text("Dear")
+        os.mkfifo(tmp_path / "pipe")
+        for name in ("letter", "pipe"):
+            told = f"`{tmp_path}/{name}` is there already and is no image: it is left alone"
+            assert self.refused(tmp_path / name) == told
+
+    def test_what_is_to_be_kept_is_kept_by_every_name(self, tmp_path: Path) -> None:
+        image = composed(tmp_path, layer(tmp_path, "base"))
+        (tmp_path / "link").symlink_to("image.sif")
+        for path in (image, tmp_path / "link"):
+            assert "it is left alone" in self.refused(path, image)
+
+    def test_a_directory_is_no_file(self, tmp_path: Path) -> None:
+        assert self.refused(tmp_path) == f"`{tmp_path}` is a directory, not a file"
+        told = f"there is no directory `{tmp_path}/nowhere` for `x.sif`"
+        assert self.refused(tmp_path / "nowhere/x.sif") == told
+
+    def test_nothing_goes_to_standard_output(self) -> None:
+        assert self.refused(Path("-")) == "an image is not written to standard output"
+
+    def test_where_nobody_may_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Root may write everywhere.
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        assert self.refused(tmp_path / "x.sif") == f"nothing can be written in `{tmp_path}`"
+
+    def test_another_kind_is_told_by_its_name(self, tmp_path: Path) -> None:
+        (tmp_path / "bill").write_text("mine")
+        with pytest.raises(RequestError, match="is there already and is no bill: it is left alone") as raised:
+            check_target(
+                tmp_path / "bill", keep=(), is_one=lambda _: False, what="bill", hint="name it with -o"
+            )
+        assert raised.value.hint == "name it with -o"

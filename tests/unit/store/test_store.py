@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.store import RECORD_FORMAT, LayerRecord, Store
 from envbuild.store.tree import Tree
 from envbuild.system import host
 from envbuild.system.sealing import sealed
@@ -67,6 +67,16 @@ class TestPublish:
             tree=TREE,
         )
         assert store.blob_path(record.blob).read_bytes() == b"squash"
+
+    def test_its_data_and_its_tables_have_digests_of_their_own(self, store: Store) -> None:
+        superblock, data, tables = bytearray(b"s" * 96), b"data" * 1000, b"tables"
+        # Where the table of inodes begins: behind the data.
+        superblock[64:72] = (96 + len(data)).to_bytes(8, "little")
+        publish(store, bytes(superblock) + data + tables)
+        found = store.get(KEY)
+        assert found is not None
+        assert found.data == "sha256:" + hashlib.sha256(data).hexdigest()
+        assert found.tables == "sha256:" + hashlib.sha256(bytes(superblock) + tables).hexdigest()
 
     def test_all_finished_layers_are_listed(self, store: Store) -> None:
         assert store.records() == []
@@ -154,7 +164,8 @@ class TestGet:
     @pytest.mark.parametrize(
         "change",
         [
-            {"format": 1},
+            {"format": RECORD_FORMAT - 1},
+            {"format": RECORD_FORMAT + 1},
             {"key": "sha256:" + "b2" * 32},
             {"key": 5},
             {"name": None},
@@ -166,6 +177,8 @@ class TestGet:
             {"size_bytes": 6.0},
             {"size_bytes": "6"},
             {"size_bytes": True},
+            {"data": None},
+            {"tables": 5},
             {"tree": []},
             {"tree": "opt"},
             {"tree": {"opt": 5}},

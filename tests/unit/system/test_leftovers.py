@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from envbuild.system import host
-from envbuild.system.leftovers import own_name, private_work, remove, sweep
+from envbuild.system.leftovers import atomic_file, own_name, private_work, remove, sweep
 from tests.support.trees import deepen
 
 ENDED = "99999999"
@@ -20,6 +21,10 @@ ENDED = "99999999"
 def ended(name: str) -> str:
     """Return a name as a process that lives no more made it."""
     return name.replace(f"-{os.getpid()}-", f"-{ENDED}-")
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
 def test_half_files_of_ended_processes_go_and_no_others(tmp_path: Path) -> None:
@@ -88,6 +93,65 @@ def test_private_work_ends_with_the_block_and_takes_what_was_left(tmp_path: Path
 
 def test_nowhere_is_nothing_to_sweep(tmp_path: Path) -> None:
     sweep(tmp_path / "nowhere")
+
+
+class TestAtomicFile:
+    @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+    def test_it_has_its_place_and_mode_at_the_end(self, tmp_path: Path, mask: int, mode: int) -> None:
+        place = tmp_path / "file"
+        place.write_text("before")
+        umask = os.umask(mask)
+        try:
+            with atomic_file(place, mode=0o666) as file:
+                os.write(file, b"after")
+                assert place.read_text() == "before"
+        finally:
+            os.umask(umask)
+        assert place.read_text() == "after"
+        assert place.stat().st_mode & 0o777 == mode
+        assert names(tmp_path) == ["file"]
+
+    def test_it_can_be_run_at_once(self, tmp_path: Path) -> None:
+        with atomic_file(tmp_path / "program", mode=0o777) as file:
+            os.write(file, b"#!/bin/sh\necho yes\n")
+        said = subprocess.run([tmp_path / "program"], capture_output=True, check=True)
+        assert said.stdout == b"yes\n"
+
+    @pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
+    def test_nothing_is_left_of_a_failure(self, tmp_path: Path, error: type[BaseException]) -> None:
+        place = tmp_path / "file"
+        place.write_text("before")
+
+        def fail() -> None:
+            with atomic_file(place, mode=0o666) as file:
+                os.write(file, b"half")
+                raise error
+
+        with pytest.raises(error):
+            fail()
+        assert place.read_text() == "before"
+        assert names(tmp_path) == ["file"]
+
+    def test_nothing_is_left_where_it_can_take_no_place(self, tmp_path: Path) -> None:
+        place = tmp_path / "file"
+        with pytest.raises(IsADirectoryError), atomic_file(place, mode=0o666):
+            place.mkdir()
+        assert names(tmp_path) == ["file"]
+        assert place.is_dir()
+
+    @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])
+    def test_only_a_regular_file_is_replaced(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+        make(place := tmp_path / "there")
+        kind = stat.S_IFMT(place.stat().st_mode)
+        with pytest.raises(OSError, match="it is "), atomic_file(place, mode=0o666):
+            pass
+        assert stat.S_IFMT(place.stat().st_mode) == kind
+        assert names(tmp_path) == ["there"]
+
+    def test_half_files_of_killed_processes_go_first(self, tmp_path: Path) -> None:
+        (tmp_path / ended(f".file.{own_name()}.partial")).touch()
+        with atomic_file(tmp_path / "file", mode=0o666):
+            assert len(names(tmp_path)) == 1
 
 
 @pytest.fixture
