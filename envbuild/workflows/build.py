@@ -12,7 +12,7 @@ import uv
 
 from envbuild.build.run import Workshop, build_layers, check_conflicts, finished, missing_layers
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import Looked, look, preflight_layers
+from envbuild.check.preflight.run import Looked, keep_composed, look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target, compose
@@ -229,6 +229,7 @@ def _compose(path: Path, state: Locked, plan: BuildPlan, settings: Settings) -> 
                 advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
             )
         settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
+        keep_composed(manifest, store)
         return manifest, looking.result()
 
 

@@ -39,7 +39,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.store.store import Store
 from envbuild.system import host
-from envbuild.system.files import read_input, signature
+from envbuild.system.files import exists, read_input, signature
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
 _MAX_SCAN_BYTES = 512 << 20
@@ -160,14 +160,23 @@ def preflight_layers(
     return _examine(_simulation(manifest, scans, {}), manifest, lock, ())
 
 
+def keep_composed(manifest: Manifest, store: Store) -> None:
+    """Keep that an image was composed here, so that `look` takes its word for which layers it is made of.
+
+    An image has the data of its layers but not their tables: their digests cannot be compared with its bytes.
+    """
+    _write(store, _composed(manifest, store), "")
+
+
 def look(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> Looked:
     """Read an image's file system, or what the store knows of it.
 
     Parameters
     ----------
     store : Store
-        Keeps what was read of each layer, and of each image, under its digest, in ``scans/``;
-        one that cannot be written, or holds a damaged scan, costs time alone.
+        Keeps what was read of each layer, and of each image, under its digest, in ``scans/``; what it has
+        of layers counts for images that were composed here. One that cannot be written, or holds a damaged
+        scan, costs time alone.
     changed : tuple of str, optional
         What `verify_image` found; if absent the image is compared here, unless it has been and the file is
         the same by its inode and times.
@@ -181,7 +190,8 @@ def look(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -
     """
     manifest = read_manifest(image)
     changed = _changed(image, manifest, store) if changed is None else changed
-    layers = manifest.file_system.layers if manifest.file_system and not changed else ()
+    trusted = not changed and exists(_composed(manifest, store))
+    layers = manifest.file_system.layers if manifest.file_system and trusted else ()
     scans = [scan for layer in layers if (scan := _read_kept(store, layer.digest)) is not None]
     if not layers or len(scans) < len(layers):
         scans = [_scan_image(image, manifest, store, same=not changed)]
@@ -244,6 +254,10 @@ def _kept(store: Store, digest: str) -> Path | None:
     except RequestError:
         return None
     return store.root / "scans" / f"{SCAN_FORMAT}-{components.digest()[:12]}" / name[:2] / f"{name}.json"
+
+
+def _composed(manifest: Manifest, store: Store) -> Path:
+    return store.root / "scans/composed" / manifest.digest.removeprefix("sha256:")
 
 
 def _read_kept(store: Store, digest: str) -> LayerScan | None:

@@ -159,6 +159,7 @@ def test_an_image_that_lies_about_its_layers_spoils_no_others(tmp_path: Path) ->
     assert kept.files() == []
     assert preflight(honest, kept.store)[1].passed
     assert not preflight(liar, kept.store)[1].passed
+    assert not preflight(liar, kept.store, changed=("layer layer-1",))[1].passed
 
 
 def layers_of(image: Path) -> tuple[ImageLayer, ...]:
