@@ -185,20 +185,13 @@ def is_below(path: Path, directory: Path) -> bool:
 
 def exists(path: Path) -> bool:
     """Return whether there is something at a path that we may see; never raises."""
-    found = what(path)
-    return found != ""
+    return _mode(path) is not None
 
 
 def is_directory(path: Path) -> bool:
     """Return whether there is a directory at a path; never raises."""
-    found = what(path)
-    return found == f"{stat.S_IFDIR:o}"
-
-
-def what(path: Path) -> str:
-    """Return what there is at a path, as `envbuild.system.noted` notes it: its kind in octal, or nothing."""
     mode = _mode(path)
-    return "" if mode is None else f"{stat.S_IFMT(mode):o}"
+    return mode is not None and stat.S_ISDIR(mode)
 
 
 def list_directory(path: Path) -> tuple[str, ...]:
