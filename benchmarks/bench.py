@@ -11,6 +11,7 @@ ratios, not seconds. Tools such as hyperfine and pyperf run all repeats of one c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,28 +53,28 @@ class Bench:
         The spec of all images, with a place for one more Python package.
     module : str
         The Python module whose import is timed.
+    at_exit : contextlib.ExitStack
+        What is undone before the working directory is removed.
     cases : dict
         Case → ``seconds`` (wall clock), ``cpu_seconds`` or ``peak_bytes`` (of all its processes) → a value
         per repeat.
     missing : dict of str to str
         Case → why it cannot be measured here.
-    further : dict
-        Further results of the row.
     """
 
     place: Path
     spec: str
     module: str
+    at_exit: contextlib.ExitStack
     cases: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    further: results.Row = field(default_factory=dict)
 
     def envbuild(self, *words: str | Path) -> list[str | Path]:
         """Return a command line of this checkout's envbuild."""
         return [ROOT / ".venv/bin/envbuild", *words]
 
-    def run(self, words: Words, *, peak_of: str = "") -> str:
-        """Run a command and return its output; note its peak memory for a case."""
+    def run(self, words: Words, *, peak_of: str = "", accepted: Collection[int] = (0,)) -> str:
+        """Run a command that must end with an accepted exit code; note its peak memory for a case."""
         with subprocess.Popen(
             [str(word) for word in words],
             cwd=self.place,
@@ -90,7 +91,7 @@ class Bench:
             output, _ = process.communicate()
             if peak_of:
                 self._note(peak_of, peak_bytes=sampler.stop())
-        if process.returncode != 0:
+        if process.returncode not in accepted:
             raise RuntimeError(f"{[str(word) for word in words]}\n{output}")
         return output
 
@@ -141,24 +142,60 @@ def prepare_starts(bench: Bench) -> None:
     bench.run(bench.envbuild("module", "install", "bench.sif", "--store", "full", "--root", "modules"))
 
 
+def prepare_compose(bench: Bench) -> None:
+    """Mount an XFS file system, and copy the store `full` to it."""
+    if os.geteuid() != 0 or shutil.which("mkfs.xfs") is None:
+        return
+    disk, mounted = bench.place / "xfs.img", bench.place / "xfs"
+    with disk.open("wb") as file:
+        file.truncate(8 << 30)
+    bench.run(["mkfs.xfs", "-q", "-m", "reflink=1", disk])
+    mounted.mkdir()
+    bench.run(["mount", "-o", "loop", disk, mounted])
+    bench.at_exit.callback(bench.run, ["umount", mounted])
+    bench.run(["cp", "--archive", "full", mounted])
+
+
+def prepare_centre(bench: Bench) -> None:
+    """Build the list of a centre with the store `centre`, and keep its wheels for uv."""
+    shutil.copy(ROOT / "benchmarks/centre.yaml", bench.place)
+    bench.run(bench.envbuild("fetch", "centre.yaml", "--to", "kept-centre", "--store", "centre"))
+    _build_centre(bench, "centre")
+
+
+def _build_centre(bench: Bench, store: str) -> None:
+    # Exit code 4: the list has a torchvision for GPUs beside a PyTorch for CPUs.
+    bench.run(_build(bench, "centre", store), accepted=(0, 4))
+
+
 def _build(bench: Bench, spec: str, store: str) -> Words:
+    """Remove the image of the build before, and return the command that builds one."""
+    (bench.place / "image.sif").unlink(missing_ok=True)
     return bench.envbuild("build", f"{spec}.yaml", "-o", "image.sif", "--store", store)
 
 
-def _copy_store(bench: Bench, store: str, *parts: str) -> None:
-    """Copy the store `full`, or parts of it, as hard links."""
+def _copy_store(bench: Bench, store: str, *parts: str, source: str = "full") -> None:
+    """Copy a store, or parts of it, as hard links."""
     shutil.rmtree(bench.place / store, ignore_errors=True)
     (bench.place / store).mkdir()
     for part in parts or ("",):
-        bench.run(["cp", "--archive", "--link", "--no-target-directory", f"full/{part}", f"{store}/{part}"])
+        bench.run(
+            ["cp", "--archive", "--link", "--no-target-directory", f"{source}/{part}", f"{store}/{part}"]
+        )
 
 
 def _copy_base(bench: Bench) -> None:
     """Copy the store `full` with the locked files and the base, but no other layer."""
     _copy_store(bench, "store")
-    for path in (bench.place / "store/layers").glob("*/*.json"):
-        if json.loads(path.read_text())["name"] != "base":
+    for path, name in _records(bench, "store"):
+        if name != "base":
             path.unlink()
+
+
+def _records(bench: Bench, store: str) -> list[tuple[Path, str]]:
+    """Return the records of a store's layers with the layers' names, sorted by name."""
+    paths = (bench.place / store / "layers").glob("*/*.json")
+    return sorted(((path, json.loads(path.read_text())["name"]) for path in paths), key=lambda pair: pair[1])
 
 
 def first(bench: Bench) -> None:
@@ -215,15 +252,38 @@ def nothing(bench: Bench) -> None:
         bench.measure("envbuild", bench.envbuild("build", "bench.yaml", "--store", "full"))
 
 
+def centre(bench: Bench) -> None:
+    """Build the list of a centre with the Debian layers in the store, then with nine tenths of all layers."""
+    for case, share in (("envbuild", 1), ("envbuild, 9/10", 10)):
+        _copy_store(bench, "store", source="centre")
+        records = [(path, name) for path, name in _records(bench, "store") if name not in ("base", "system")]
+        for path, _ in records[::share]:
+            path.unlink()
+        bench.measure(case, partial(_build_centre, bench, "store"))
+    bench.run(["rm", "-rf", "uv-cache", "uv-tree", "uv.sqfs"])
+    bench.measure("uv + mksquashfs", *peers.uv_and_mksquashfs(bench, "centre"))
+
+
 def compose(bench: Bench) -> None:
     """Write finished layers into an image, and copy a file of the same size."""
-    bench.run(["rm", "-f", "image.sif", "copy"])
-    os.sync()
-    bench.run([*_build(bench, "bench", "full"), "--timings"])
-    timings = json.loads((bench.place / "full/logs/bench-timings.json").read_text())
-    (span,) = (span for span in timings["spans"] if span["name"] == "compose")
-    bench.note_times("envbuild", span["seconds"], span["cpu_seconds"])
+    _compose(bench, "full", "image.sif", "envbuild")
     bench.measure("cp + sync", ["cp", "image.sif", "copy"], ["sync", "-f", "copy"])
+    if not (bench.place / "xfs").exists():
+        bench.missing["cp + sync, XFS"] = "needs root and mkfs.xfs"
+        return
+    _compose(bench, "xfs/full", "xfs/image.sif", "envbuild, XFS")
+    copy = ["cp", "--reflink=never", "xfs/image.sif", "xfs/copy"]
+    bench.measure("cp + sync, XFS", copy, ["sync", "-f", "xfs/copy"])
+    bench.run(["rm", "xfs/copy"])
+
+
+def _compose(bench: Bench, store: str, image: str, case: str) -> None:
+    bench.run(["rm", "-f", image, "copy"])
+    os.sync()
+    bench.run([*bench.envbuild("build", "bench.yaml", "-o", image, "--store", store), "--timings"])
+    timings = json.loads((bench.place / store / "logs/bench-timings.json").read_text())
+    (span,) = (span for span in timings["spans"] if span["name"] == "compose")
+    bench.note_times(case, span["seconds"], span["cpu_seconds"])
 
 
 def memory(bench: Bench) -> None:
@@ -269,19 +329,20 @@ class Row:
     repeats: int = 5
 
 
-# Three repeats if one takes about two minutes or more.
+# Three repeats if one takes about two minutes or more, two if ten.
 ROWS: dict[str, Row] = {
     "first": Row(measure=first, prepare=peers.prepare, repeats=3),
     "build": Row(measure=build, prepare=peers.prepare, repeats=3),
     "more": Row(measure=more, prepare=peers.prepare, repeats=3),
-    "mpi": Row(measure=lambda bench: _rebuild(bench, "mpi"), prepare=peers.prepare),
-    "variable": Row(measure=lambda bench: _rebuild(bench, "variable"), prepare=peers.prepare),
+    "mpi": Row(measure=lambda bench: _rebuild(bench, "mpi"), prepare=peers.prepare, repeats=3),
+    "variable": Row(measure=lambda bench: _rebuild(bench, "variable"), prepare=peers.prepare, repeats=3),
     "system": Row(measure=system),
     "nothing": Row(measure=nothing),
     "memory": Row(measure=memory, prepare=peers.prepare),
-    "compose": Row(measure=compose),
+    "compose": Row(measure=compose, prepare=prepare_compose),
     "start": Row(measure=start, prepare=prepare_starts),
     "import": Row(measure=imports, prepare=prepare_starts),
+    "centre": Row(measure=centre, prepare=prepare_centre, repeats=2),
 }
 
 
@@ -293,8 +354,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=ROWS, help="a row (repeatable) [all]")
     parser.add_argument("--small", action="store_true", help="a small image; results are not recorded")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="envbuild-bench-", dir="/var/tmp") as place:
-        bench = Bench(Path(place), *((SMALL_SPEC, "numpy") if options.small else (SPEC, "torch")))
+    with (
+        tempfile.TemporaryDirectory(prefix="envbuild-bench-", dir="/var/tmp") as place,
+        contextlib.ExitStack() as at_exit,
+    ):
+        image = (SMALL_SPEC, "numpy") if options.small else (SPEC, "torch")
+        bench = Bench(Path(place), *image, at_exit=at_exit)
         print("preparing the image", file=sys.stderr, flush=True)
         prepare(bench)
         prepared = set()
@@ -305,12 +370,12 @@ def main() -> None:
                 print(f"preparing {name}", file=sys.stderr, flush=True)
                 row.prepare(bench)
                 prepared.add(row.prepare)
-            bench.cases, bench.missing, bench.further = {}, {}, {}
+            bench.cases, bench.missing = {}, {}
             repeats = options.repeats or row.repeats
             for number in range(repeats):
                 print(f"{name}, repeat {number + 1} of {repeats}", file=sys.stderr, flush=True)
                 row.measure(bench)
-            data = {"cases": bench.cases, "missing": bench.missing, **bench.further}
+            data = {"cases": bench.cases, "missing": bench.missing}
             shown = {name: {**data, "date": "now"}}
             print("\n".join(page.bench_lines(shown)), flush=True)
             if not options.small:

@@ -26,11 +26,14 @@ BENCH = """
 `make bench` measures these: medians, all cases of a row in the same run. The ratio is the time of the
 other tool divided by that of envbuild: above 1, envbuild is faster. The second ratio compares CPU time
 (wall clock differs if cores are idle). Downloads are not timed. The image has PyTorch, SciPy and MPICH on
-Debian 12. All tools install the same packages from the same local files.
+Debian 12; that of the centre has the list in `benchmarks/centre.yaml`. All tools install the same
+packages from the same local files. envbuild compiles no bytecode of directories named `test` or `tests`.
 
 - *stock*: `apptainer build` with pip, and Apptainer's default compression (gzip).
 - *tuned*: `apptainer build` with uv, a warm cache, bytecode compiled on all cores, and zstd.
 - *buildah*: a Containerfile with pip, converted to a SIF.
+- *uv + mksquashfs*: the Python packages alone, installed by uv with an empty cache and bytecode, packed
+  with zstd.
 - *flat*: the same files, packed by `apptainer build` with zstd; *directory*: the same files, unpacked.
 
 """
@@ -85,6 +88,9 @@ COMPARISONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("system", "one more Debian package", "envbuild", ()),
     ("nothing", "nothing changed", "envbuild", ()),
     ("compose", "finished layers to image", "envbuild", ("cp + sync",)),
+    ("compose", "the same on XFS, which shares blocks", "envbuild, XFS", ("cp + sync, XFS",)),
+    ("centre", "a centre's 87 requirements", "envbuild", ("uv + mksquashfs",)),
+    ("centre", "the same, 9/10 of the layers in the store", "envbuild, 9/10", ("uv + mksquashfs",)),
     ("start", "container start", "image", ("flat",)),
     ("start", "container start, as a module", "module", ("flat",)),
     ("start", "32 starts at once", "32 image", ("32 flat",)),

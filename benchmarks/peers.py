@@ -8,6 +8,8 @@ tuned
     uv with a warm cache, bytecode compiled on all cores, zstd level 3.
 buildah
     A Containerfile with pip; the image is converted to a SIF through an OCI archive.
+uv + mksquashfs
+    uv with an empty cache, bytecode compiled on all cores, then one squashfs with zstd level 3; no base.
 """
 
 from __future__ import annotations
@@ -104,6 +106,20 @@ def buildah_build(bench: Bench) -> list[Words]:
         [*build, "--volume", f"{bench.place}/kept:/mnt", "--tag", "peer", "--file", "buildah.txt", "."],
         [*_buildah(bench, "push"), "--quiet", "peer", archive],
         ["apptainer", "--silent", "build", "--force", "peer.sif", archive],
+    ]
+
+
+def uv_and_mksquashfs(bench: Bench, spec: str) -> list[Words]:
+    """Return the commands that install the Python packages of a lock and pack them as ``uv.sqfs``."""
+    uv = ROOT / ".venv/bin/uv"
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-deps"]
+    install += ["--no-index", "--find-links", f"kept-{spec}/wheels", "--cache-dir", "uv-cache"]
+    install += ["--compile-bytecode", "--python", "uv-tree/bin/python"]
+    packing = ["-quiet", "-no-progress", "-comp", "zstd", "-Xcompression-level", "3"]
+    return [
+        [uv, "venv", "--quiet", "--no-config", "--python", "/usr/bin/python3", "uv-tree"],
+        [*install, *_requirements(bench.place / f"{spec}.lock.yaml").split()],
+        ["mksquashfs", "uv-tree", "uv.sqfs", *packing],
     ]
 
 

@@ -23,8 +23,10 @@ from typing import Any
 
 from benchmarks import page, results
 from envbuild.check.controls import overlooked
+from envbuild.image.sif import read_sif
 from envbuild.store.store import Store
 from tests.support.controls import controls_of, subject_of
+from tests.support.squashfs_images import assert_shows_layers
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = (2, 4)
@@ -61,7 +63,7 @@ class Shop:
         shutil.rmtree(self.place / "fetching")
 
     def build(self, name: str, seen: set[str]) -> results.Row:
-        """Build an example; add the keys of its layers to those seen."""
+        """Build an example and compare it with its layers; add their digests to those seen."""
         words = ["build", f"{name}.yaml", "--locked", "--offline", "--from", "kept", "--json"]
         code, text, seconds = self.envbuild(*words)
         row: results.Row = {
@@ -81,18 +83,30 @@ class Shop:
             return row
         row["image_bytes"] = json.loads(text)["size_bytes"]
         _, text, _ = self.envbuild("inspect", f"{name}.sif", "--json")
-        row["recipes"] = json.loads(text)["recipes"]
-        _, text, _ = self.envbuild("plan", f"{name}.yaml", "--offline", "--json")
-        plan = json.loads(text)
-        held = {member for part in (plan["root"], *plan["overlays"]) for member in part.split("+")}
+        described = json.loads(text)
+        row["recipes"] = described["recipes"]
+        digests = [layer["digest"] for layer in described["file_system"]["layers"]]
         store = Store(self.place / "store")
-        for layer in plan["layers"]:
-            record = store.get(layer["key"])
-            if layer["name"] in held and record is not None and layer["key"] not in seen:
-                seen.add(layer["key"])
-                row["new_bytes"] += record.size_bytes
+        blobs = [store.blob_path(digest) for digest in digests]
+        row["new_bytes"] = sum(
+            blob.stat().st_size for digest, blob in zip(digests, blobs, strict=True) if digest not in seen
+        )
+        seen.update(digests)
+        try:
+            self._compare_with_layers(name, blobs)
+        except AssertionError as error:
+            row["problems"].append(f"the image does not show its layers: {str(error)[:300]}")
         say(f"{name}: built in {seconds:.0f} s, {row['image_bytes'] / 1e6:.0f} MB")
         return row
+
+    def _compare_with_layers(self, name: str, blobs: Sequence[Path]) -> None:
+        """Compare modes, owners, times, links and contents with the layers unpacked over each other."""
+        image = self.place / f"{name}.sif"
+        root = read_sif(image).root
+        if root is None:
+            raise AssertionError("it has no file system")
+        with tempfile.TemporaryDirectory(dir=self.place) as scratch:
+            assert_shows_layers(image, root.offset, blobs, Path(scratch))
 
     def test(self, name: str, row: results.Row) -> None:
         """Test an image on each number of ranks."""

@@ -148,7 +148,13 @@ def assert_shows_layers(image: Path, offset: int, layers: Sequence[Path], scratc
             else:
                 expected[path] = entry
         subprocess.run(["rm", "-rf", "--", unpacked], check=True)
-    assert list_with_unsquashfs(image, scratch / "image", offset) == expected
+    shown = list_with_unsquashfs(image, scratch / "image", offset)
+    differences = [
+        (path, shown.get(path), expected.get(path))
+        for path in sorted({*shown, *expected})
+        if shown.get(path) != expected.get(path)
+    ]
+    assert not differences, f"{len(differences)} paths differ (image, layers): {differences[:5]}"
     subprocess.run(["rm", "-rf", "--", scratch / "image"], check=True)
 
 
