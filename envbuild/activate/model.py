@@ -11,7 +11,6 @@ from typing import Literal
 
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.model import Manifest
-from envbuild.spec.model import NAME, VERSION
 
 FAMILY = "envbuild"
 
@@ -26,9 +25,6 @@ _HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh", "singularity"
 
 # A link named `default` chooses a version, and `1.0.lua` is the file of version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
-
-_COMMAND = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
-_MODULE = r"[A-Za-z0-9][A-Za-z0-9._+/-]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,51 +110,29 @@ def visible(text: str) -> str:
 
 
 def check_names(manifest: Manifest) -> None:
-    """Refuse a manifest whose names could leave their place in a path or a script.
-
-    An image may come from anywhere, and its names become paths.
+    """Refuse a manifest whose names would hide something of the host or of the module system.
 
     Raises
     ------
     RequestError
-        A name, version, command or conflict is not of the form that specs
-        allow, a command is one that must remain the host's, or a version is
-        what module systems mean something else by.
+        A command must remain the host's, or module systems read the version as something else.
     """
-    checks: list[tuple[str, str, str]] = [
-        ("name", NAME, manifest.name),
-        ("version", VERSION, manifest.version),
-        *(("command", _COMMAND, command) for command in manifest.commands),
-        *(("conflict", _MODULE, conflict) for conflict in manifest.conflicts),
-        *(("recipe", NAME, recipe) for recipe in manifest.recipes),
-        *(("recipe version", VERSION, version) for version in manifest.recipes.values()),
+    errors = [
+        RequestError(
+            f"the command `{command}` cannot have a wrapper: it would hide the host's own",
+            hint="take it out of `commands` in its recipe, and build again",
+        )
+        for command in manifest.commands
+        if command in _HOST_ONLY
     ]
-    raise_all(
-        [
+    if re.fullmatch(_RESERVED_VERSION, manifest.version):
+        errors.append(
             RequestError(
-                f"the image's {what} `{visible(value)}` cannot be used in a module",
-                hint="change it in the spec or recipe, and build again: letters and digits are safe",
-            )
-            for what, pattern, value in checks
-            if not re.fullmatch(pattern, value, flags=re.ASCII) or len(value) > 200
-        ]
-        + [
-            RequestError(
-                f"the command `{command}` cannot have a wrapper: it would hide the host's own",
-                hint="take it out of `commands` in its recipe, and build again",
-            )
-            for command in manifest.commands
-            if command in _HOST_ONLY
-        ]
-        + [
-            RequestError(
-                f"the version `{visible(version)}` means something else to module systems",
+                f"the version `{manifest.version}` means something else to module systems",
                 hint="give the spec another `version`, such as `1`, and build again",
             )
-            for version in [manifest.version]
-            if re.fullmatch(_RESERVED_VERSION, version)
-        ]
-    )
+        )
+    raise_all(errors)
 
 
 def command_names(manifest: Manifest) -> tuple[str, ...]:

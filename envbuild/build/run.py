@@ -15,6 +15,7 @@ from envbuild.build.wheels import compile_modules, unpack_wheel
 from envbuild.errors import BuildError, EnvbuildError, counted
 from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
+    ENV_PREFIX,
     BaseStep,
     BuildPlan,
     FilesStep,
@@ -25,7 +26,6 @@ from envbuild.plan.model import (
     SystemStep,
     WheelStep,
 )
-from envbuild.plan.planner import ENV_PREFIX
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import clock, host, spans, squashfs
@@ -264,7 +264,7 @@ def _layer_task(layer: Layer, workshop: Workshop) -> Iterator[_LayerTask]:
 
 
 def _log_of(layer: Layer, store: Store) -> Path:
-    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.kind}.log"
+    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.step.kind}.log"
     log.unlink(missing_ok=True)
     return log
 

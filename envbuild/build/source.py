@@ -75,7 +75,7 @@ def build_from_source(
         _make_passable(directory)
     (built / "uv").touch()
     for patch in step.patches:
-        (built / "patches" / patch.path).write_bytes(base64.b64decode(patch.content))
+        (built / "patches" / patch.name).write_bytes(base64.b64decode(patch.content))
     shop = _Shop(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
     shop.unpack(archive)
     shop.install(wheels)
@@ -134,9 +134,9 @@ class _Shop:
             self._run(
                 [
                     *("patch", "--strip=1", "--batch", "--forward", "--fuzz=0"),
-                    *(f"--directory={_SOURCE}", f"--input=/mnt/patches/{patch.path}"),
+                    *(f"--directory={_SOURCE}", f"--input=/mnt/patches/{patch.name}"),
                 ],
-                what=f"the patch `{patch.path}` does not fit",
+                what=f"the patch `{patch.name}` does not fit",
             )
 
     def build(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.check import judge
@@ -45,7 +45,7 @@ class Subject:
 
     def jobs(self) -> list[Job]:
         """Return its mini jobs, as the judge knows them."""
-        return [Job(**asdict(job)) for job in self.manifest.jobs]
+        return [Job(**job.model_dump()) for job in self.manifest.jobs]
 
 
 def launcher_of(subject: Subject, name: str = "mpiexec") -> Launcher | None:
@@ -120,7 +120,7 @@ def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
             f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
         )
         return [no_facts(why)]
-    return judge.judge_probe(facts, asdict(subject.manifest))
+    return judge.judge_probe(facts, subject.manifest.model_dump())
 
 
 def no_facts(why: str) -> Finding:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from envbuild.image.model import Variable
-from envbuild.spec.model import VARIABLE, Prepend
+from envbuild.spec.model import Prepend
 
 PREFIX = "/opt/env"
 # What a process of Debian is given, for runtimes that take PATH as a whole.
@@ -65,11 +65,6 @@ def render_script(variables: Sequence[Variable]) -> str:
     An unset becomes an empty value: Apptainer starts its scripts with the
     host's variables taken away, puts back afterwards those that no script
     has defined, and drops those that are empty by then.
-
-    Raises
-    ------
-    ValueError
-        A name is no name of a variable, or a value holds a NUL.
     """
     lines = ["#!/bin/sh"]
     for variable in variables:
@@ -85,17 +80,9 @@ def render_table(variables: Sequence[Variable]) -> str:
     An unset becomes an empty value. One pair of single quotes is taken off by
     the reader, so a value that has one gets another. Items of a search path
     that begin with ``$`` stay as they are under ``ch-run --env-no-expand``.
-
-    Raises
-    ------
-    ValueError
-        A value holds a line break or NUL.
     """
     values = {variable.name: "" for variable in variables if variable.operation == "unset"}
     values |= apply(variables, {"PATH": DEFAULT_PATH})
-    for name, value in values.items():
-        if re.search(r"[\n\r\0]", value):
-            raise ValueError(f"the value of {name} holds a line break or NUL")
     quoted = {name: f"'{value}'" if re.fullmatch("'.*'", value) else value for name, value in values.items()}
     return "".join(f"{name}={value}\n" for name, value in sorted(quoted.items()))
 
@@ -122,8 +109,6 @@ def apply(variables: Sequence[Variable], before: Mapping[str, str]) -> dict[str,
 
 def _assignment(variable: Variable) -> str | None:
     """Right-hand side of the assignment; None where nothing changes."""
-    if not re.fullmatch(VARIABLE, variable.name):
-        raise ValueError(f"`{variable.name}` is not a name of an environment variable")
     by_operation: dict[Literal["set", "prepend", "unset"], str | None] = {
         "unset": "''",
         "set": _quoted(variable.value),
@@ -136,7 +121,5 @@ def _assignment(variable: Variable) -> str | None:
 
 
 def _quoted(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("the value of an environment variable cannot hold a NUL")
     # Not `\'`: the shell built into Apptainer 1.4 keeps a backslash outside of quotes in an assignment.
     return "'" + value.replace("'", "'\"'\"'") + "'"

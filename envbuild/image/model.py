@@ -1,14 +1,43 @@
-"""What an image says of itself: the manifest that travels in every form of it."""
+"""What an image says of itself: the manifest that travels in every form of it.
+
+A manifest may come from a file that a stranger made, and its values become file names, words of command
+lines and lines of modulefiles: they have the types of a spec's fields, and making one checks them all.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Final, Literal, Self
 
-# Raised whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT = 5
+from pydantic import Field, ValidationError, model_validator
+
+from envbuild.spec.model import (
+    VARIABLE,
+    CommandName,
+    ConflictName,
+    Digest,
+    LayerName,
+    Model,
+    Name,
+    ReleaseVersion,
+    Soname,
+    Text,
+    VariableName,
+    first_problem,
+    full_match,
+)
+from envbuild.spec.recipe import (
+    JobFile,
+    JobId,
+    LauncherName,
+    ModuleName,
+    ReportedName,
+    Tolerance,
+)
+
+# Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
+MANIFEST_FORMAT: Final = 5
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
@@ -16,9 +45,11 @@ JUDGE = f"{STORY}/judge.py"
 JOBS = f"{STORY}/jobs"
 MANIFEST_PATH = f"{STORY}/manifest.json"
 
+_Seconds = Annotated[float, Field(gt=0, le=86_400)]
+_Length = Annotated[int, Field(ge=0)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLayer:
+
+class ImageLayer(Model):
     """The data of a layer in an image.
 
     Attributes
@@ -33,15 +64,14 @@ class ImageLayer:
         ``sha256:…`` of its data.
     """
 
-    name: str
-    digest: str
-    offset: int
-    size_bytes: int
-    data: str
+    name: LayerName
+    digest: Digest
+    offset: _Length
+    size_bytes: _Length
+    data: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSystem:
+class FileSystem(Model):
     """The file system of an image.
 
     Attributes
@@ -56,14 +86,24 @@ class FileSystem:
         ``sha256:…`` of its superblock and its tables.
     """
 
-    size_bytes: int
+    size_bytes: _Length
     layers: tuple[ImageLayer, ...]
-    tables_offset: int
-    tables: str
+    tables_offset: _Length
+    tables: Digest
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        end = 0
+        for layer in self.layers:
+            if layer.offset <= end:
+                raise ValueError(f"the data of layer `{layer.name}` overlap what lies before them")
+            end = layer.offset + layer.size_bytes
+        if not end <= self.tables_offset < self.size_bytes:
+            raise ValueError("the tables do not lie behind the layers")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class Variable(Model):
     """One environment variable of the image: a literal, or a prepend.
 
     Attributes
@@ -74,14 +114,13 @@ class Variable:
         A literal; never expanded.
     """
 
-    name: str
+    name: Annotated[str, full_match(VARIABLE, "a name of an environment variable")]
     operation: Literal["set", "prepend", "unset"]
-    value: str = ""
+    value: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A mini job that the image carries under `JOBS`; fields as in `spec.model.VerifyJob`.
+class Job(Model):
+    """A mini job that the image carries under `JOBS`; fields as in `spec.recipe.VerifyJob`.
 
     Attributes
     ----------
@@ -89,28 +128,29 @@ class Job:
         Whose it is; its file is ``JOBS/<recipe>/<file>``.
     """
 
-    id: str
-    recipe: str
-    file: str
-    title: str
-    expect: dict[str, str]
-    same_on_all_ranks: tuple[str, ...]
-    compare_with_single: dict[str, float]
-    compare_with_reported: dict[str, dict[str, float]]
-    hint: str
-    timeout_s: float | None
-    launcher: str = "mpiexec"
-    environment: dict[str, str] = field(default_factory=dict)
-    says: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    id: JobId
+    recipe: Name
+    file: JobFile
+    title: Text
+    expect: dict[ReportedName, Text]
+    same_on_all_ranks: tuple[ReportedName, ...]
+    compare_with_single: dict[ReportedName, Tolerance]
+    compare_with_reported: dict[ReportedName, dict[ReportedName, Tolerance]]
+    hint: Text
+    timeout_s: _Seconds | None
+    launcher: LauncherName = "mpiexec"
+    environment: dict[VariableName, Text] = {}
+    says: dict[ReportedName, tuple[Text, ...]] = {}
     own_mpi: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Model):
     """The image's own story, as canonical JSON in the SIF and under `STORY`.
 
     Attributes
     ----------
+    format : int
+        `MANIFEST_FORMAT`.
     architecture : str
         In Debian's words (``amd64``).
     file_system : FileSystem or None
@@ -133,32 +173,32 @@ class Manifest:
         Defaults of `envbuild test` (count; seconds).
     """
 
-    name: str
-    version: str
-    summary: str
-    architecture: str
+    format: Literal[5]
+    name: Name
+    version: ReleaseVersion
+    summary: Text
+    architecture: Name
     file_system: FileSystem | None
     environment: tuple[Variable, ...]
-    base: str
-    glibc: str
-    python: str
-    mpi: str
-    mpi_family: str
-    recipes: dict[str, str]
-    imports: tuple[str, ...]
-    lacks: tuple[str, ...]
-    commands: tuple[str, ...]
-    conflicts: tuple[str, ...]
+    base: Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._@:+-]*", "a name of a base image")]
+    glibc: Annotated[str, full_match(r"[0-9]+\.[0-9]+", "a version of glibc")]
+    python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
+    mpi: Name | Literal[""]
+    mpi_family: Name | Literal[""]
+    recipes: dict[Name, ReleaseVersion]
+    imports: tuple[ModuleName, ...]
+    lacks: tuple[Soname, ...]
+    commands: tuple[CommandName, ...]
+    conflicts: tuple[ConflictName, ...]
     jobs: tuple[Job, ...]
-    ranks: int
-    timeout_s: float
-    labels: dict[str, str]
-    lock_digest: str
-    format: int = MANIFEST_FORMAT
+    ranks: Annotated[int, Field(ge=2, le=4096)]
+    timeout_s: _Seconds
+    labels: dict[Text, Text]
+    lock_digest: Digest
 
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")) + "\n"
+        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":")) + "\n"
 
     @property
     def digest(self) -> str:
@@ -172,28 +212,19 @@ class Manifest:
         Raises
         ------
         ValueError
-            It is no manifest, or of a format that this version does not know.
+            It is no manifest of `MANIFEST_FORMAT`, or holds a value that no spec could have put there.
         """
-        data = json.loads(text)
-        found = data.get("format") if isinstance(data, dict) else None
-        if isinstance(found, int) and found < MANIFEST_FORMAT:
-            raise ValueError("an earlier version of envbuild made the image")
-        if found != MANIFEST_FORMAT:
-            what = f"format {found}" if isinstance(found, int) else "no format"
-            raise ValueError(f"its manifest has {what}, this version of envbuild reads {MANIFEST_FORMAT}")
         try:
-            if (system := data["file_system"]) is not None:
-                layers = tuple(ImageLayer(**layer) for layer in system["layers"])
-                data["file_system"] = FileSystem(**{**system, "layers": layers})
-            data["environment"] = tuple(Variable(**variable) for variable in data["environment"])
-            data["jobs"] = tuple(_job(job) for job in data["jobs"])
-            for name in ("imports", "lacks", "commands", "conflicts"):
-                data[name] = tuple(data[name])
-            return Manifest(**data)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a manifest: {error}") from error
+            return Manifest.model_validate_json(text)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False):
+                if problem["loc"] == ("format",):
+                    raise ValueError(_format_problem(problem["input"])) from None
+            raise ValueError(first_problem(error)) from None
 
 
-def _job(data: dict[str, Any]) -> Job:
-    says = {name: tuple(texts) for name, texts in data["says"].items()}
-    return Job(**{**data, "same_on_all_ranks": tuple(data["same_on_all_ranks"]), "says": says})
+def _format_problem(written: object) -> str:
+    if isinstance(written, int) and written < MANIFEST_FORMAT:
+        return "an earlier version of envbuild made the image"
+    shown = f"format {written}" if isinstance(written, int) else "no format"
+    return f"its manifest has {shown}, this version of envbuild reads {MANIFEST_FORMAT}"

@@ -52,9 +52,7 @@ def unset_variables(variables: Sequence[Variable]) -> tuple[str, ...]:
 def misread(variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
     """Yield the variables whose values Shifter would read otherwise than they are: name, and why."""
     for name, value in environment(variables).items():
-        if re.search(r"[\n\r\0]", value):
-            yield name, "a line break ends the entry"
-        elif value != value.rstrip(" \t\v\f"):
+        if value != value.rstrip(" "):
             yield name, "blanks at the end are cut off"
         elif value.endswith("\\"):
             yield name, "a backslash at the end joins the next line to it"

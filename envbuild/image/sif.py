@@ -16,7 +16,6 @@ from envbuild.image import sifformat as form
 from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM
-from envbuild.image.untrusted import parse_manifest
 
 __all__ = [
     "LOCK",
@@ -103,7 +102,7 @@ def read_manifest(path: Path) -> Manifest:
         As `read_sif`; or envbuild did not build it, or not a version that this one knows.
     """
     try:
-        return parse_manifest(read_data(path, MANIFEST).decode())
+        return Manifest.from_json(read_data(path, MANIFEST).decode())
     except ValueError as error:
         raise RequestError(
             f"the manifest in `{path.name}` cannot be used: {error}",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import JOBS, MANIFEST_PATH, STORY, FileSystem, Job, Manifest
+from envbuild.image.model import JOBS, MANIFEST_FORMAT, MANIFEST_PATH, STORY, FileSystem, Job, Manifest
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import TextEntry
@@ -27,6 +27,7 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
     commands = {command for chosen in asked.recipes for command in chosen.recipe.commands}
     imports = dict.fromkeys(module for chosen in asked.recipes for module in chosen.recipe.imports)
     return Manifest(
+        format=MANIFEST_FORMAT,
         name=spec.name,
         version=spec.version,
         summary=spec.summary,

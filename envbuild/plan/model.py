@@ -1,24 +1,62 @@
 """Which layers: their steps, their keys, and how they are put together.
 
-Pure: a key reads no disk, clock, network or environment.
+Pure: a key reads no disk, clock, network or environment. A plan may be read from an image that a stranger
+made: making one checks every value in it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-KEY_FORMAT = 2
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from envbuild.spec.model import (
+    Digest,
+    ImagePath,
+    LayerName,
+    Model,
+    Name,
+    Text,
+    VariableName,
+    first_problem,
+    full_match,
+    image_path,
+)
+
+KEY_FORMAT: Final = 2  # here and in `BuildPlan`
+# No plan has more; each layer's inputs are looked up by name.
+_MAX_LAYERS = 1024
 
 Compression = Literal["zstd", "gzip"]
+ENV_PREFIX: Final = "/opt/env"
+MPI_PREFIX: Final = "/opt/mpi"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class InputFile:
+def _root_path(value: str) -> str:
+    image_path(value.removesuffix("/"))
+    return value
+
+
+def _base64(value: str) -> str:
+    try:
+        base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("it is not base64") from None
+    return value
+
+
+_FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%:!-]*$", max_length=255)]
+_RootPath = Annotated[str, AfterValidator(_root_path)]
+_Base64 = Annotated[str, AfterValidator(_base64)]
+
+
+class InputFile(Model):
     """A locked file that a step uses.
 
     Attributes
@@ -29,21 +67,19 @@ class InputFile:
         Hex digest, 64 characters.
     """
 
-    name: str
-    sha256: str
+    name: _FileName
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Tool:
+class Tool(Model):
     """A tool whose bytes decide those of a layer."""
 
-    name: str
-    version: str
-    digest: str
+    name: Text
+    version: Text
+    digest: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseStep:
+class BaseStep(Model):
     """Install Debian packages into an empty root.
 
     Attributes
@@ -54,16 +90,16 @@ class BaseStep:
         Path → content of the files that the image format wants in every root.
     """
 
-    suite: str
-    architecture: str
+    kind: Literal["base"] = "base"
+    suite: Name
+    architecture: Name
     debs: tuple[InputFile, ...]
-    texts: dict[str, str]
+    texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootStep:
+class RootStep(Model):
     """Unpack a root that somebody else has made.
 
     Attributes
@@ -78,16 +114,16 @@ class RootStep:
         As those of `BaseStep`.
     """
 
-    format: str
+    kind: Literal["root"] = "root"
+    format: Annotated[str, full_match("tar|oci|squashfs", "a format of a root")]
     archives: tuple[InputFile, ...]
-    python: str
-    texts: dict[str, str]
+    python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
+    texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemStep:
+class SystemStep(Model):
     """Install further Debian packages on a base; the layer holds what that changes.
 
     Attributes
@@ -96,16 +132,16 @@ class SystemStep:
         The packages that are added.
     """
 
-    suite: str
-    architecture: str
+    kind: Literal["system"] = "system"
+    suite: Name
+    architecture: Name
     debs: tuple[InputFile, ...]
-    texts: dict[str, str]
+    texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class Interpreter(Model):
     """The Python that a layer is made for.
 
     Attributes
@@ -119,32 +155,29 @@ class Interpreter:
         interpreter; all files of a finished root.
     """
 
-    abi: str
-    architecture: str
+    abi: Annotated[str, full_match("cp[23][0-9]+[a-z]*", "the ABI of a Python")]
+    architecture: Name
     debs: tuple[InputFile, ...]
 
     @property
     def version(self) -> str:
         """Its version without the patch level (``3.11``)."""
-        match = re.match(r"cp([23])(\d+)", self.abi)
-        if match is None:
-            raise ValueError(f"`{self.abi}` is not the ABI of a Python that is supported")
-        return f"{match[1]}.{match[2]}"
+        digits = re.sub("[a-z]", "", self.abi)
+        return f"{digits[0]}.{digits[1:]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelStep:
+class WheelStep(Model):
     """Unpack one wheel below a prefix, and compile its modules."""
 
-    prefix: str
+    kind: Literal["wheel"] = "wheel"
+    prefix: Literal["/opt/env", "/opt/mpi"]
     interpreter: Interpreter
     wheel: InputFile
     tools: tuple[Tool, ...]
     revision: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextEntry:
+class TextEntry(Model):
     """A file that we write.
 
     Attributes
@@ -153,13 +186,25 @@ class TextEntry:
         Base64 of its bytes, so that keys can hold any content.
     """
 
-    path: str
-    content: str
+    path: ImagePath
+    content: _Base64
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceStep:
+class Patch(Model):
+    """A patch of a source archive.
+
+    Attributes
+    ----------
+    content : str
+        Base64 of its bytes.
+    """
+
+    name: _FileName
+    content: _Base64
+
+
+class SourceStep(Model):
     """Build a distribution from its source archive, and install it below a prefix.
 
     Made from the base, the toolchain, the virtual environment and the layers
@@ -171,24 +216,24 @@ class SourceStep:
         The source archive (``horovod-0.28.1.tar.gz``).
     build_wheels : tuple of InputFile
         What the build imports, beside the layers that it is made from.
-    patches : tuple of TextEntry
+    patches : tuple of Patch
         Applied in this order.
     environment : dict of str to str
         Variables of the build.
     """
 
-    prefix: str
+    kind: Literal["source"] = "source"
+    prefix: Literal["/opt/env", "/opt/mpi"]
     interpreter: Interpreter
     archive: InputFile
     build_wheels: tuple[InputFile, ...]
-    patches: tuple[TextEntry, ...]
-    environment: dict[str, str]
+    patches: tuple[Patch, ...]
+    environment: dict[VariableName, Text]
     tools: tuple[Tool, ...]
     revision: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesStep:
+class FilesStep(Model):
     """Write files and symbolic links, and nothing else.
 
     Attributes
@@ -197,9 +242,10 @@ class FilesStep:
         Path → target.
     """
 
+    kind: Literal["files"] = "files"
     files: tuple[TextEntry, ...]
     tools: tuple[Tool, ...]
-    links: dict[str, str] = field(default_factory=dict)
+    links: dict[ImagePath, Text] = {}
     revision: int = 1
 
 
@@ -219,8 +265,7 @@ def input_files(step: Step) -> tuple[InputFile, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(Model):
     """One planned layer.
 
     Attributes
@@ -242,21 +287,15 @@ class Layer:
         What its squashfs is compressed by.
     """
 
-    name: str
-    key: str
-    step: Step
-    inputs: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    name: LayerName
+    key: Digest
+    step: Step = Field(discriminator="kind")
+    inputs: tuple[LayerName, ...] = ()
+    needs: tuple[LayerName, ...] = ()
     compression: Compression = "zstd"
 
-    @property
-    def kind(self) -> str:
-        """The kind of its step (``base``, ``wheel``, …)."""
-        return type(self.step).__name__.removesuffix("Step").lower()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildPlan:
+class BuildPlan(Model):
     """All layers in an order in which they can be built, and those that the image holds.
 
     Attributes
@@ -267,11 +306,30 @@ class BuildPlan:
         Names of the layers of the image, from bottom to top.
     tools : tuple of Tool
         What writes the tables of the image's file system.
+    format : int
+        `KEY_FORMAT`.
     """
 
-    layers: tuple[Layer, ...]
-    image: tuple[str, ...]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=_MAX_LAYERS)]
+    image: Annotated[tuple[LayerName, ...], Field(min_length=1)]
     tools: tuple[Tool, ...]
+    format: Literal[2] = KEY_FORMAT
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names: set[str] = set()
+        for layer in self.layers:
+            if layer.name in names:
+                raise ValueError(f"two layers are called `{layer.name}`")
+            for name in (*layer.inputs, *layer.needs):
+                if name not in names:
+                    raise ValueError(f"layer {layer.name} needs `{name}`, which does not come before it")
+            names.add(layer.name)
+        if unknown := sorted(set(self.image) - names):
+            raise ValueError(f"the image has layers that the plan does not list: {', '.join(unknown)}")
+        if len(set(self.image)) < len(self.image):
+            raise ValueError("the image has a layer twice")
+        return self
 
     def layer(self, name: str) -> Layer:
         """Return a layer by its name."""
@@ -285,14 +343,42 @@ class BuildPlan:
 
     def to_json(self) -> str:
         """Return the plan as canonical JSON, one line."""
-        layers = [{"kind": layer.kind, **asdict(layer)} for layer in self.layers]
-        data = {
-            "format": KEY_FORMAT,
-            "layers": layers,
-            "image": self.image,
-            "tools": [asdict(tool) for tool in self.tools],
-        }
-        return canonical(data) + "\n"
+        return canonical(self.model_dump()) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> BuildPlan:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            It is no plan of `KEY_FORMAT`; it holds a value that no planner of ours could have put there; or
+            the key of a layer is not that of its step, as where another version of envbuild made it.
+        """
+        try:
+            plan = BuildPlan.model_validate_json(text)
+        except ValidationError as error:
+            raise ValueError(first_problem(error)) from None
+        layers = {layer.name: layer for layer in plan.layers}
+        for layer in plan.layers:
+            inputs = [layers[name] for name in layer.inputs]
+            if layer_key(layer.step, inputs, layer.compression) != layer.key:
+                raise ValueError(
+                    f"layer {layer.name} has not the key of its step: it was changed or damaged, or another"
+                    " version of envbuild made it"
+                )
+        if plan.to_json() != text:
+            raise ValueError("it is not in canonical form")
+        return plan
+
+    def older_steps(self) -> dict[str, tuple[int, int]]:
+        """Return the layers whose steps this version runs differently: name → revision there and here."""
+        older = {}
+        for layer in self.layers:
+            here = type(layer.step).model_fields["revision"].default
+            if layer.step.revision != here:
+                older[layer.name] = (layer.step.revision, here)
+        return older
 
 
 def canonical(value: object) -> str:
@@ -300,9 +386,14 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+def step_fields(step: Step) -> dict[str, Any]:
+    """Return the fields of a step that make its key, as JSON holds them."""
+    return step.model_dump(mode="json", exclude={"kind"})
+
+
 def layer_key(step: Step, inputs: Sequence[Layer], compression: Compression = "zstd") -> str:
     """Digest of every field of the step, of the layers it is made from, and of how it is packed."""
-    return key_of_data(type(step).__name__, asdict(step), [layer.key for layer in inputs], compression)
+    return key_of_data(type(step).__name__, step_fields(step), [layer.key for layer in inputs], compression)
 
 
 def key_of_data(kind: str, step: object, inputs: Sequence[str], compression: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from operator import attrgetter
 
 from envbuild.lock.model import DebPin, Lock, PythonPin
 from envbuild.plan.model import (
+    ENV_PREFIX,
+    MPI_PREFIX,
     BaseStep,
     BuildPlan,
     Compression,
@@ -15,6 +17,7 @@ from envbuild.plan.model import (
     InputFile,
     Interpreter,
     Layer,
+    Patch,
     RootStep,
     SourceStep,
     Step,
@@ -26,8 +29,7 @@ from envbuild.plan.model import (
 )
 from envbuild.spec.asked import Asked
 
-ENV_PREFIX = "/opt/env"
-MPI_PREFIX = "/opt/mpi"
+_BY_NAME = attrgetter("name")
 
 # Python 2.7 takes an empty variable, which is how an image unsets one, for a place to look in.
 _LEGACY_START = """\
@@ -87,7 +89,7 @@ def _packed(layers: Sequence[Layer], compression: Compression) -> tuple[Layer, .
     for layer in layers:
         inputs = [packed[name] for name in layer.inputs]
         key = layer_key(layer.step, inputs, compression)
-        packed[layer.name] = replace(layer, key=key, compression=compression)
+        packed[layer.name] = layer.model_copy(update={"key": key, "compression": compression})
     return tuple(packed.values())
 
 
@@ -211,7 +213,7 @@ def _source_layers(
             archive=InputFile(name=pin.file, sha256=pin.sha256),
             build_wheels=_wheels(tool for tool in lock.build_python if tool.layer == chosen.layer),
             patches=tuple(
-                TextEntry(path=name, content=base64.b64encode(content).decode())
+                Patch(name=name, content=base64.b64encode(content).decode())
                 for name, content in chosen.patches().items()
             ),
             environment=dict(source.environment),
@@ -258,18 +260,17 @@ def _roots(lock: Lock) -> tuple[InputFile, ...]:
 
 
 def _debs(pins: Iterable[DebPin]) -> tuple[InputFile, ...]:
-    return tuple(sorted(InputFile(name=pin.file_name, sha256=pin.sha256) for pin in pins))
+    files = (InputFile(name=pin.file_name, sha256=pin.sha256) for pin in pins)
+    return tuple(sorted(files, key=_BY_NAME))
 
 
 def _wheels(pins: Iterable[PythonPin]) -> tuple[InputFile, ...]:
-    return tuple(sorted(InputFile(name=pin.file, sha256=pin.sha256) for pin in pins))
+    files = (InputFile(name=pin.file, sha256=pin.sha256) for pin in pins)
+    return tuple(sorted(files, key=_BY_NAME))
 
 
 def _tools(lock: Lock, *names: str) -> tuple[Tool, ...]:
-    return tuple(
-        sorted(
-            Tool(name=pin.name, version=pin.version, digest=pin.digest)
-            for pin in lock.tools
-            if pin.name in names
-        )
+    tools = (
+        Tool(name=pin.name, version=pin.version, digest=pin.digest) for pin in lock.tools if pin.name in names
     )
+    return tuple(sorted(tools, key=_BY_NAME))

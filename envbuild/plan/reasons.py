@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from envbuild.plan.model import BuildPlan, Layer, canonical
+from envbuild.plan.model import BuildPlan, Layer
 
 _SHOWN = 4
 
@@ -69,7 +68,7 @@ def _layers(previous: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
-    now: dict[str, Any] = json.loads(canonical(asdict(layer.step)))
+    now: dict[str, Any] = layer.step.model_dump(mode="json")
     then: dict[str, Any] = earlier.get("step", {})
     found: list[str] = []
     for field in sorted(now.keys() | then.keys()):
@@ -81,8 +80,10 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
 def _field(field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
     if field in _PINNED:
         return _pins(_PINNED[field], _by_name(then), _by_name(now))
-    if field in ("files", "patches"):
-        return _pins(field, _by_path(then), _by_path(now))
+    if field == "files":
+        return _pins(field, _by_content(then, "path"), _by_content(now, "path"))
+    if field == "patches":
+        return _pins(field, _by_content(then, "name"), _by_content(now, "name"))
     if field == "interpreter":
         return ["Python of the base changed"]
     if field == "revision":
@@ -118,8 +119,8 @@ def _by_name(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
     return found
 
 
-def _by_path(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
-    return {item["path"]: ("", json.dumps(item)) for item in value or ()}
+def _by_content(value: Any, name: str) -> _Named:  # noqa: ANN401  # whatever JSON holds
+    return {item[name]: ("", json.dumps(item)) for item in value or ()}
 
 
 def _name_and_version(file_name: str) -> tuple[str, str]:

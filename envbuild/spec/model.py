@@ -11,7 +11,7 @@ from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from envbuild.spec.fields import Checked, Format, without_secrets
 
@@ -38,6 +38,14 @@ class Model(BaseModel):
     """Base of all models: frozen, and unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, str_strip_whitespace=False)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem of a document that a program wrote, with its place: ``jobs.0.file: …``."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
 
 
 class Choice(Model):
@@ -150,12 +158,19 @@ def _variable(value: str) -> str:
 def _clean_text(value: str) -> str:
     if len(value) > MAX_TEXT:
         raise ValueError(f"it is longer than {MAX_TEXT} characters")
-    if any(ord(char) < 32 or ord(char) == 127 for char in value):
+    if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
         raise ValueError("it holds a control character or a line break")
     return value
 
 
-def _image_path(value: str) -> str:
+def image_path(value: str) -> str:
+    """Return an absolute path of an image as it was written.
+
+    Raises
+    ------
+    ValueError
+        It is relative, ends in ``/``, or holds ``.``, ``..`` or ``//``.
+    """
     parts = value.split("/")
     if not value.startswith("/") or value.endswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
         raise ValueError(f"`{value}` is not an absolute path without `.`, `..` and `//`")
@@ -175,8 +190,8 @@ def _relative_path(value: str) -> str:
 
 
 # What JSON Schema is told of the checks above.
-_CLEAN = r"[^\u0000-\u001f\u007f]"
-_PART = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f]+"
+_CLEAN = r"[^\u0000-\u001f\u007f-\u009f]"
+_PART = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f-\u009f]+"
 _CLAUSE = r" *(?:(?:=== *[A-Za-z0-9.*+!=<>~_-]*|(?:~=|[=!<>]=|[<>]) *[A-Za-z0-9.*+!_-]+) *)?"
 _CONSTRAINT = rf"(?:{_RELEASE}|{_CLAUSE}(?:,{_CLAUSE})*)"
 _RESERVED_PATTERN = rf"^(?:APPTAINER|SINGULARITY|BASH_FUNC_|(?:{'|'.join(sorted(RESERVED_VARIABLES))})$)"
@@ -217,7 +232,7 @@ VariableName = Annotated[
     ),
 ]
 ImagePath = Annotated[
-    Text, Checked(_image_path, {"pattern": f"^(?:/{_PART})+$"}, "an absolute path without `.`, `..` and `//`")
+    Text, Checked(image_path, {"pattern": f"^(?:/{_PART})+$"}, "an absolute path without `.`, `..` and `//`")
 ]
 BindTarget = Annotated[
     ImagePath,
@@ -250,7 +265,11 @@ PythonConstraint = Annotated[
     ),
 ]
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
+CommandName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")]
+ConflictName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
+Digest = Annotated[str, full_match(r"sha256:[0-9a-f]{64}", "a digest (`sha256:` and 64 hex digits)")]
+LayerName = Annotated[str, full_match(r"[a-z0-9][a-z0-9._:+-]*", "a name of a layer")]
 # Kind of a recipe → the key of a spec that names such ones.
 SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": "fabric"}
 
@@ -328,8 +347,8 @@ class ModuleSettings(Model):
         Modules that must not be loaded beside it.
     """
 
-    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()
-    conflicts: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")], ...] = ()
+    commands: tuple[CommandName, ...] = ()
+    conflicts: tuple[ConflictName, ...] = ()
 
 
 class EnvSpec(Model):

@@ -10,6 +10,7 @@ from envbuild.spec.arithmetic import evaluate
 from envbuild.spec.fields import Checked, Distribution, Format, ProvenVersion
 from envbuild.spec.model import (
     MODULE,
+    CommandName,
     DebianPackage,
     GlibcVersion,
     ImagePath,
@@ -54,7 +55,7 @@ VariantRequirement = Annotated[
     Text,
     Checked(
         _variant_requirement,
-        {"pattern": r"^ *[A-Za-z0-9{][^\u0000-\u001f\u007f]*$"},
+        {"pattern": r"^ *[A-Za-z0-9{][^\u0000-\u001f\u007f-\u009f]*$"},
         "a Python requirement (PEP 508), such as `jax=={version}`",
     ),
 ]
@@ -72,9 +73,10 @@ Arithmetic = Annotated[
         "integer arithmetic in `n` (ranks), `r` (this rank) and `h` (hosts), such as `n*(n+1)//2`",
     ),
 ]
+JobId = Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
 JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
 SaidText = Annotated[Text, Field(min_length=1)]
-Tolerance = Annotated[float, Field(gt=0)]
+Tolerance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 
 
@@ -122,7 +124,7 @@ class VerifyJob(Model):
         Whether it is about the image's own MPI, and says nothing where the host's takes its place.
     """
 
-    id: Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
+    id: JobId
     job: JobFile
     title: Text
     expect: dict[ReportedName, Arithmetic] = {}
@@ -132,7 +134,7 @@ class VerifyJob(Model):
         ReportedName, Annotated[dict[ReportedName, Tolerance], Field(min_length=1)]
     ] = {}
     hint: Text = ""
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     launcher: LauncherName = "mpiexec"
     variants: tuple[Name, ...] = ()
     environment: dict[VariableName, Text] = {}
@@ -293,4 +295,4 @@ class Recipe(Model):
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False
     environment: dict[VariableName, Text | Prepend] = {}
-    commands: tuple[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")], ...] = ()
+    commands: tuple[CommandName, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.check import verdicts
@@ -30,7 +30,7 @@ class Shown:
 
     def to_json(self) -> str:
         """Return it as JSON: the manifest with digest and verdict."""
-        data = {"digest": self.manifest.digest, "verdict": self.verdict, **asdict(self.manifest)}
+        data = {"digest": self.manifest.digest, "verdict": self.verdict, **self.manifest.model_dump()}
         return json.dumps(data, indent=2, sort_keys=True)
 
     def to_text(self) -> str:

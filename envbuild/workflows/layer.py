@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.plan.model import Compression, Layer, key_of_data
+from envbuild.plan.model import Compression, Layer, key_of_data, step_fields
 from envbuild.store import carried
 from envbuild.store.carried import Origin
 from envbuild.store.pins import freshen, release
@@ -184,10 +184,9 @@ def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, s
             if not _is(part, record):
                 problem = f"layer {record.name} in the store is damaged"
                 raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
-    step = asdict(layer)["step"]
     origin = Origin(
         kind=type(layer.step).__name__,
-        step=step,
+        step=step_fields(layer.step),
         inputs=tuple(keys[name] for name in layer.inputs),
         compression=layer.compression,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import uv
@@ -22,7 +22,6 @@ from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.satisfy import tool_differences
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
-from envbuild.plan.text import load_plan, older_steps
 from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
 from envbuild.spec.asked import Asked, ChosenRecipe
@@ -83,7 +82,7 @@ def reproduce_image(
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
-        f"{name} (revision {there}, here {here})" for name, (there, here) in older_steps(story.plan).items()
+        f"{name} (revision {there}, here {here})" for name, (there, here) in story.plan.older_steps().items()
     )
     files = [pin.sha256 for pin in all_pins(story.lock)]
     with passable_directory() as work, holding_files(settings.store, files):
@@ -117,7 +116,7 @@ def _read_story(image: Path) -> _Story:
         )
     plan_text = _text(image, PLAN)
     try:
-        plan = load_plan(plan_text)
+        plan = BuildPlan.from_json(plan_text)
     except ValueError as error:
         raise RequestError(
             f"the plan in `{image.name}` cannot be carried out: {error}",
@@ -264,7 +263,7 @@ def _compose(path: Path, story: _Story, store: Store) -> dict[str, LayerRecord]:
     compose(
         path,
         finished_layers(records.values(), story.plan, store),
-        manifest_of=lambda system: replace(story.manifest, file_system=system),
+        manifest_of=lambda system: story.manifest.model_copy(update={"file_system": system}),
         lock=story.lock,
         plan=story.plan_text,
         advanced=lambda _: None,

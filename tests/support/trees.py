@@ -12,7 +12,7 @@ from typing import Any
 
 from envbuild.image import environment, startup
 from envbuild.image.contents import layer_file_systems
-from envbuild.image.model import JUDGE, FileSystem, ImageLayer, Manifest
+from envbuild.image.model import JUDGE, MANIFEST_FORMAT, FileSystem, ImageLayer, Manifest
 from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
 from envbuild.image.splice import Splice, splice
 from envbuild.system.squashfs import digests
@@ -78,6 +78,7 @@ FILE_SYSTEM = FileSystem(
 def manifest(**changes: object) -> Manifest:
     """Return a manifest with every field set."""
     fields: dict[str, object] = {
+        "format": MANIFEST_FORMAT,
         "name": "demo",
         "version": "2026.11",
         "summary": "a demonstration",

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -425,7 +424,7 @@ def test_a_linked_image_may_lie_in_a_place_of_any_name(images, place, system):
 @both
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_text(images, place, system, text):
-    manifest = replace(read_manifest(images["1.0"]), summary=text)
+    manifest = read_manifest(images["1.0"]).model_copy(update={"summary": text})
     active = install(
         images["1.0"],
         manifest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -40,7 +39,7 @@ def with_layer(image: Path, files: dict[str, bytes], gone: list[str], directory:
     with file_system(image) as shown:
         whole.write_bytes(os.pread(shown.file.fileno(), shown.size_bytes, shown.offset))
     manifest = sif.read_manifest(image)
-    fields = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(manifest)}
+    fields = dict(manifest)
     out = directory / "spoilt.sif"
     lock = sif.read_data(image, sif.LOCK)
     for name in ("file_system", "lock_digest"):

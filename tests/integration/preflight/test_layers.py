@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,10 +96,11 @@ def test_an_image_that_names_the_layers_of_another_is_read_as_it_is(tmp_path: Pa
 
     bad = small_image(tmp_path, BASE, LACKING, name="bad.sif")
     named = [
-        replace(own, digest=other.digest)
+        own.model_copy(update={"digest": other.digest})
         for own, other in zip(file_system_of(bad).layers, file_system_of(good).layers, strict=True)
     ]
-    lying = replace(read_manifest(bad), file_system=replace(file_system_of(bad), layers=tuple(named)))
+    system = file_system_of(bad).model_copy(update={"layers": tuple(named)})
+    lying = read_manifest(bad).model_copy(update={"file_system": system})
     liar = tmp_path / "liar.sif"
     with layer_file_systems(blobs_of(bad)) as inputs:
         data = {name: read_data(bad, name) for name in (LOCK, PLAN, SBOM)}

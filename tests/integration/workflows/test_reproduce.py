@@ -185,7 +185,7 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
         Layer(name=name, key=layer_key(step, ()), step=step, needs=("base",)) for name, step in steps.items()
     )
     here = plan_of(pins)
-    plan = replace(here, layers=(*here.layers, *wheels), image=(*here.image, *steps))
+    plan = BuildPlan(layers=(*here.layers, *wheels), image=(*here.image, *steps), tools=here.tools)
     made = make(tmp_path, here, here, pins)
     lock = replace(lock_of(asked(), base_debs=(), python=gone), tools=pins)
     write(made, lock, here, plan, Store(tmp_path / "made"))
@@ -206,7 +206,8 @@ def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings
 def test_a_plan_that_was_changed_is_refused(tmp_path: Path, settings: Settings) -> None:
     pins = real_tools(tmp_path)
     plan = plan_of(pins)
-    broken = replace(plan, layers=(replace(plan.layers[0], key="sha256:" + "0" * 64), *plan.layers[1:]))
+    wrong = plan.layers[0].model_copy(update={"key": "sha256:" + "0" * 64})
+    broken = plan.model_copy(update={"layers": (wrong, *plan.layers[1:])})
     image = make(tmp_path, plan, broken, pins)
     with pytest.raises(RequestError, match="not the key of its step") as caught:
         reproduce_image(image, settings, offline=True)

@@ -23,7 +23,7 @@ from envbuild.image.contents import image_entries
 from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
-from envbuild.plan.text import load_plan
+from envbuild.plan.model import BuildPlan
 from envbuild.spec.load import examine
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_asked
@@ -128,7 +128,7 @@ def try_lock(content: bytes, place: Path) -> None:
 def try_plan(content: bytes, place: Path) -> None:
     """Read a plan."""
     try:
-        load_plan(content.decode())
+        BuildPlan.from_json(content.decode())
     except ValueError as error:
         if type(error) not in (ValueError, UnicodeDecodeError):
             raise

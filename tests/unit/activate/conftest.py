@@ -5,7 +5,7 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
-from envbuild.image.model import Manifest
+from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.system.apptainer import Apptainer
 from tests.support import trees
 
@@ -14,6 +14,7 @@ from tests.support import trees
 def manifest() -> Callable[..., Manifest]:
     def make(**changes: object) -> Manifest:
         fields: dict[str, object] = {
+            "format": MANIFEST_FORMAT,
             "name": "pytorch-mpi", "version": "2026.11", "summary": "PyTorch on MPICH",
             "architecture": "amd64", "file_system": trees.FILE_SYSTEM, "environment": (),
             "base": "debian-12", "glibc": "2.36", "python": "3.11",

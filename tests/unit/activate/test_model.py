@@ -45,29 +45,10 @@ def test_commands_are_ours_then_the_images_each_once(manifest):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("name", "../../etc"),
-        ("name", ""),
-        ("name", "a\nb"),
-        ("name", "a" * 201),
-        ("version", "1.0/../.."),
-        ("version", ".hidden"),
-        ("commands", ("ls -l",)),
-        ("commands", ("../x",)),
-        ("commands", ("sh",)),
-        ("commands", ("apptainer",)),
-        ("commands", ("launcher",)),
-        ("commands", ("stat",)),
-        ("conflicts", ('x", "y',)),
-        ("recipes", {"a, b/1": "1"}),
-        ("recipes", {"a": "1, b/2"}),
-    ],
-)
-def test_names_that_could_leave_their_place_are_refused(manifest, field, value):
-    with pytest.raises(EnvbuildError) as caught:
-        module_of(manifest(**{field: value}))
+@pytest.mark.parametrize("command", ["sh", "apptainer", "launcher", "stat"])
+def test_a_command_of_the_host_is_refused(manifest, command):
+    with pytest.raises(EnvbuildError, match="it would hide the host's own") as caught:
+        module_of(manifest(commands=(command,)))
     assert caught.value.exit_code == 2
 
 
@@ -79,18 +60,17 @@ def test_a_version_that_module_systems_read_otherwise_is_refused(manifest, versi
 
 def test_all_of_them_are_told_at_once(manifest):
     with pytest.raises(EnvbuildError) as caught:
-        module_of(manifest(name="A", version="?", commands=("a b", "sh")))
+        module_of(manifest(version="default", commands=("stat", "sh")))
     assert [error.problem for error in caught.value.each()] == [
-        "the image's name `A` cannot be used in a module",
-        "the image's version `?` cannot be used in a module",
-        "the image's command `a b` cannot be used in a module",
+        "the command `stat` cannot have a wrapper: it would hide the host's own",
         "the command `sh` cannot have a wrapper: it would hide the host's own",
+        "the version `default` means something else to module systems",
     ]
 
 
 def test_unprintable_characters_become_escapes(manifest):
     assert visible("a\x1b[31m\u202eb\n") == "a\\u001b[31m\\u202eb\\u000a"
-    module = module_of(manifest(summary="a\x1bb"), VerdictNote(state="failed", text="x\ny"))
+    module = module_of(manifest(summary="a\u202eb"), VerdictNote(state="failed", text="x\ny"))
     assert all(line.isprintable() for line in (*module.help, *module.whatis))
 
 

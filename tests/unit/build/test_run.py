@@ -60,7 +60,7 @@ def wheel(name: str) -> Layer:
     step = WheelStep(
         prefix="/opt/env",
         interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
-        wheel=InputFile(name=f"{name}-1.0-py3-none-any.whl", sha256=name * 64),
+        wheel=InputFile(name=f"{name}-1.0-py3-none-any.whl", sha256=name.encode().hex() * 32),
         tools=(),
     )
     return Layer(name=f"wheel:{name}", key=layer_key(step, ()), step=step, needs=("base",))
@@ -218,7 +218,7 @@ class TestBuild:
             assert modules == {f"opt/env/lib/python3.11/site-packages/{name}/a.py"}
 
     def test_compression_reaches_the_packer(self, workshop: Workshop) -> None:
-        packed = replace(B, compression="gzip")
+        packed = B.model_copy(update={"compression": "gzip"})
         build_layers(plan_of(packed), workshop)
         blob = workshop.store.blob_path(records(workshop)["b"].blob)
         assert blob.read_text().endswith("'gzip')")
@@ -381,7 +381,7 @@ class TestConflicts:
             self.check(workshop, BASE, layer("system", "/opt/a", content=b"1"), A)
 
     def test_of_two_wheels_the_later_wins_with_a_warning(self, workshop: Workshop) -> None:
-        first = replace(layer("wheel:x", "/opt/both", content=b"1"), name="wheel:x")
+        first = layer("wheel:x", "/opt/both", content=b"1")
         second = layer("wheel:y", "/opt/both", content=b"2")
         assert self.check(workshop, BASE, first, second) == [
             "x and y both bring `/opt/both`: that of y is taken"

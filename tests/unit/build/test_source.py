@@ -13,7 +13,7 @@ import pytest
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.source import build_from_source
 from envbuild.errors import BuildError
-from envbuild.plan.model import InputFile, Interpreter, SourceStep, TextEntry
+from envbuild.plan.model import InputFile, Interpreter, Patch, SourceStep
 from envbuild.system.apptainer import Bind
 
 STEP = SourceStep(
@@ -21,7 +21,7 @@ STEP = SourceStep(
     interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
     archive=InputFile(name="x-1.tar.gz", sha256="0" * 64),
     build_wheels=(),
-    patches=(TextEntry(path="a.patch", content=base64.b64encode(b"-old").decode()),),
+    patches=(Patch(name="a.patch", content=base64.b64encode(b"-old").decode()),),
     environment={"LDFLAGS": "-s"},
     tools=(),
 )

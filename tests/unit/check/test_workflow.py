@@ -208,7 +208,7 @@ def test_an_image_that_a_sound_machine_does_not_start_fails(
 def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> None:
     stage.findings = (BAD,)
     testing.test_image(Path("a.sif"), settings=stage.settings)
-    stage.manifest = replace(stage.manifest, jobs=())
+    stage.manifest = stage.manifest.model_copy(update={"jobs": ()})
     testing.test_image(Path("a.sif"), settings=stage.settings)
     verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None

@@ -20,6 +20,7 @@ from envbuild.plan.model import (
     SystemStep,
     TextEntry,
     WheelStep,
+    layer_key,
 )
 from envbuild.plan.reasons import reasons
 from envbuild.spec.base import BasePython
@@ -371,10 +372,10 @@ class TestReasons:
         text = plan().to_json()
         made = plan()
         layer = made.layer("venv")
-        newer = dataclasses.replace(layer, key="other", step=dataclasses.replace(layer.step, revision=7))
-        after = dataclasses.replace(
-            made, layers=tuple(newer if one.name == "venv" else one for one in made.layers)
-        )
+        step = layer.step.model_copy(update={"revision": 7})
+        newer = layer.model_copy(update={"key": layer_key(step, ()), "step": step})
+        layers = tuple(newer if one.name == "venv" else one for one in made.layers)
+        after = made.model_copy(update={"layers": layers})
         told = reasons(after, text)
         assert told["venv"] == "envbuild makes this kind of layer anew (revision 1 → 7)"
 

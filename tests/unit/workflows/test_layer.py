@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.plan.model import FilesStep, Layer, key_of_data
+from envbuild.plan.model import FilesStep, Layer, key_of_data, step_fields
 from envbuild.store import carried
 from envbuild.store.carried import Origin
 from envbuild.store.store import LayerRecord, Store
@@ -36,7 +35,7 @@ Refused = Callable[[Callable[[dict[str, Any]], None]], str]
 
 def put(directory: Path, name: str, content: bytes, *, inputs: tuple[str, ...] = ()) -> LayerRecord:
     """Write a layer as `layer export` does."""
-    step = asdict(FilesStep(files=(), links={name: "elsewhere"}, tools=()))
+    step = step_fields(FilesStep(files=(), links={f"/{name}": "elsewhere"}, tools=()))
     directory.mkdir(exist_ok=True)
     written = directory / "written"
     written.write_bytes(content)
