@@ -129,15 +129,13 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
                 workshop.emit(LayerReused(layer=layer.name, key=layer.key))
         trees = _WheelTrees(stage / "wheels", wheels, workshop)
         unpacked: list[Future[None]] = []
-        compiled: Future[None] | None = None
         for layer in missing:
             if not isinstance(layer.step, WheelStep):
                 built[layer.name] = pool.submit(_build_layer, layer, record_of, workshop)
-                continue
-            if compiled is None:
+            elif layer.name not in built:
                 unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
                 compiled = pool.submit(trees.compile, unpacked, record_of)
-            built[layer.name] = pool.submit(trees.publish, layer, compiled)
+                built |= {wheel.name: pool.submit(trees.publish, wheel, compiled) for wheel in wheels}
         for unpacking in unpacked:
             unpacking.result()
         for publishing in built.values():
@@ -146,13 +144,17 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
 
 @contextmanager
 def _claimed_wheels(missing: Sequence[Layer], workshop: Workshop) -> Iterator[list[Layer]]:
-    """Give the wheels that are still missing once no other process builds any of them."""
+    """Give the wheels that are still missing once no other process builds any of them, largest first.
+
+    A large one that began last would be worked on alone at the end.
+    """
     store, wheels = workshop.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
     with ExitStack() as claims:
         # All processes take them in one order, so that none waits for another that waits for it.
         for layer in sorted(wheels, key=lambda layer: layer.key):
             claims.enter_context(store.claim(layer.key))
-        yield [layer for layer in wheels if workshop.rebuild or store.get(layer.key) is None]
+        wheels = [layer for layer in wheels if workshop.rebuild or store.get(layer.key) is None]
+        yield sorted(wheels, key=lambda layer: -workshop.locate(_wheel_step(layer).wheel).stat().st_size)
 
 
 def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop: Workshop) -> LayerRecord:

@@ -21,6 +21,7 @@ from envbuild.cli.options import (
     StoreOption,
 )
 from envbuild.cli.streams import put, say, say_lines
+from envbuild.errors import counted
 
 if TYPE_CHECKING:
     from envbuild.workflows.build import Built
@@ -87,7 +88,7 @@ def command(
 
 def _show(built: Built) -> None:
     state = "is up to date" if built.unchanged else "built"
-    size = f"{built.size_bytes / 1e6:.0f} MB, {built.layers} layers"
+    size = f"{built.size_bytes / 1e6:.0f} MB, {counted(built.layers, 'layer')}"
     say(f"{built.path}: {state} ({size}, {built.digest[:19]})")
 
 

@@ -22,6 +22,7 @@ import errno
 import json
 import os
 import secrets
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -56,6 +57,8 @@ _AREAS = frozenset(
     {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage", "tools"}
     | {"stages", "verdicts"}
 )
+# Of stores whose layers were put over each other, and could not be spliced.
+_OLD_AREA = "unchanged"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -109,7 +112,8 @@ class Store:
         Raises
         ------
         RequestError
-            It is no directory, or holds nothing of a store's, or one of its parts is no directory.
+            It is no directory, or holds nothing of a store's, or one of its parts is no directory; or an
+            earlier version made it.
         """
         hint = "name a store with --store DIR or ENVBUILD_STORE"
         try:
@@ -119,6 +123,11 @@ class Store:
             return
         except NotADirectoryError:
             raise RequestError(f"`{self.root}` is no directory, and so no store", hint=hint) from None
+        if _OLD_AREA in names:
+            raise RequestError(
+                f"an earlier version of envbuild made the store `{self.root}`",
+                hint=f"delete it with `rm -rf {shlex.quote(str(self.root))}`, and build the images again",
+            )
         if names and not names & _AREAS:
             raise RequestError(f"`{self.root}` holds nothing that a store holds", hint=hint)
         for name in sorted(names & _AREAS):

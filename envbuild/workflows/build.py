@@ -110,6 +110,7 @@ def build_image(
     refuse_other_kinds(spec)
     path = _place(output, spec, settings)
     _check_sources(sources)
+    settings.store.check_is_one()
     for warning in exposed(settings.store):
         settings.emit(warning)
     state = lock_spec(

@@ -144,6 +144,16 @@ def test_what_changes_is_built_and_the_rest_used_again(build: Run, bench: Bench)
     assert content_of(bench.image)["/etc/motd"] == b"hello again\n"
 
 
+def test_a_store_of_an_earlier_version_is_refused(build: Run, bench: Bench) -> None:
+    (bench.spec.parent / "old/layers").mkdir(parents=True)
+    (bench.spec.parent / "old/unchanged").mkdir()
+    code, _, err = build("--store", "old")
+    assert code == 2
+    assert "an earlier version of envbuild made the store" in err
+    assert "delete it with `rm -rf " in err
+    assert not bench.image.exists()
+
+
 @pytest.mark.parametrize("harm", ["cut", "tables", "gone"])
 def test_an_image_that_is_not_that_of_the_plan_is_written_anew(build: Run, bench: Bench, harm: str) -> None:
     build()
