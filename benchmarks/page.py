@@ -30,7 +30,7 @@ Debian 12; that of the centre has the list in `benchmarks/centre.yaml`. All tool
 packages from the same local files. envbuild compiles no bytecode of directories named `test` or `tests`.
 
 - *stock*: `apptainer build` with pip, and Apptainer's default compression (gzip).
-- *tuned*: `apptainer build` with uv, a warm cache, bytecode compiled on all cores, and zstd.
+- *tuned*: `apptainer build` with uv, a warm cache of unpacked wheels, bytecode compiled on all cores, zstd.
 - *buildah*: a Containerfile with pip, converted to a SIF.
 - *uv + mksquashfs*: the Python packages alone, installed by uv with an empty cache and bytecode, packed
   with zstd.

@@ -24,7 +24,7 @@ from common import SetupError
 from privateapt import open_archive, unpack, workplace
 
 MINIMUM = (1, 1)
-"""Oldest Apptainer that mounts several overlay partitions of a SIF without root."""
+"""As in `envbuild.system.apptainer`."""
 SUITE = "unstable"
 PACKAGE = "apptainer"
 PREFIX = Path("/usr/local")

@@ -27,7 +27,6 @@ from envbuild.activate.wrapper import (
     VENV_MAKER,
     Launch,
     launcher_text,
-    stamp_of,
     venv_maker_text,
 )
 from envbuild.errors import Location, RequestError, raise_all
@@ -121,7 +120,7 @@ def install(
     *,
     root: Path,
     verdict: VerdictNote,
-    linked: bool = False,
+    stamp: str = "",
     default: bool = False,
     site: Site | None = None,
     injection: Injection | None = None,
@@ -143,8 +142,9 @@ def install(
         Where modules live; made if absent.
     verdict : VerdictNote
         What is known of the image on this host.
-    linked : bool
-        Refer to the image where it lies instead of copying it.
+    stamp : str
+        What `stamp_of` returned before the image was checked: refer to the image where it lies, as long as
+        it is that one. Empty to copy it.
     default : bool
         Make it the version that ``module load NAME`` takes; otherwise that stays as it is.
     site : Site, optional
@@ -167,11 +167,13 @@ def install(
         The disk is full.
     """
     check_names(manifest)
+    linked = bool(stamp)
     layout = Layout(root=checked_root(root), name=manifest.name, version=manifest.version)
     launch = _launch(
         manifest,
         layout,
         linked=Path(os.path.abspath(image)) if linked else None,  # noqa: PTH100  # as `checked_root`
+        stamp=stamp,
         site=site,
         injection=injection,
         apart=apart or {},
@@ -261,6 +263,7 @@ def _launch(
     layout: Layout,
     *,
     linked: Path | None,
+    stamp: str,
     site: Site | None,
     injection: Injection | None,
     apart: Mapping[str, str],
@@ -272,7 +275,7 @@ def _launch(
         label=layout.label,
         home=home,
         image=linked or home / IMAGE,
-        stamp=stamp_of(linked) if linked else "",
+        stamp=stamp,
         digest=manifest.digest,
         commands=tuple(name for name in command_names(manifest) if not (on_host_mpi and name in _LAUNCHERS)),
         mpi=manifest.mpi_family,

@@ -164,7 +164,7 @@ for _eb_i in $_eb_binds; do
 done
 unset IFS
 [ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "install the module again"
-if [ -n "$_eb_stamp" ] && [ "$(stat -L -c '%s %Y' "$_eb_image")" != "$_eb_stamp" ]; then
+if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
     _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" "install the module again"
 fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home

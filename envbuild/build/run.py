@@ -26,6 +26,7 @@ from envbuild.plan.model import (
     SystemStep,
     WheelStep,
 )
+from envbuild.squashfs.layers import splice_layers
 from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import clock, host, spans, squashfs
@@ -300,23 +301,23 @@ def _carry_out(
         return tree, scan(tree)
     if not isinstance(step, SourceStep):
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
-    plain = _sandbox(workshop, below["base"])
+    equipped = stage / "root.squashfs"
+    splice_layers({name: workshop.store.blob_path(below[name].blob) for name in layer.inputs}, equipped)
     tree = source.build_from_source(
         step,
         archive=workshop.locate(step.archive),
         wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
         stage=stage,
-        plain=plain,
-        equipped=_sandbox(workshop, *(below[name] for name in layer.inputs)),
+        plain=_sandbox(workshop, below["base"]),
+        equipped=Sandbox(apptainer=workshop.apptainer, root=equipped.absolute()),
         uv=workshop.uv,
         log=log,
     )
     return tree, scan(tree)
 
 
-def _sandbox(workshop: Workshop, root: LayerRecord, *overlays: LayerRecord) -> Sandbox:
-    base, *above = (workshop.store.blob_path(record.blob).absolute() for record in (root, *overlays))
-    return Sandbox(apptainer=workshop.apptainer, root=base, overlays=tuple(above))
+def _sandbox(workshop: Workshop, root: LayerRecord) -> Sandbox:
+    return Sandbox(apptainer=workshop.apptainer, root=workshop.store.blob_path(root.blob).absolute())
 
 
 def _debian_root(
@@ -361,5 +362,5 @@ def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
         shown = "\n".join(conflicts[:10])
         raise BuildError(
             f"layers conflict in {counted(len(conflicts), 'file')}\n{shown}",
-            hint="each path has one owner: drop one of the two, or correct `owns` in the recipe",
+            hint="each path has one owner: drop one of the two from the spec",
         )

@@ -1,4 +1,4 @@
-"""Where a step runs: a base's root, read-only, without network, home or the host's environment."""
+"""Where a step runs: a root of layers, read-only, without network, home or the host's environment."""
 
 from __future__ import annotations
 
@@ -22,21 +22,18 @@ FIXED_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A base's root in which steps run.
+    """A root in which steps run.
 
     Attributes
     ----------
     apptainer : Apptainer
         What runs it.
     root : Path
-        Squashfs of a finished base layer.
-    overlays : tuple of Path
-        Squashfs of finished layers above it, from bottom to top.
+        Squashfs of a finished base layer, or of more.
     """
 
     apptainer: Apptainer
     root: Path
-    overlays: tuple[Path, ...] = ()
 
     def run(
         self,
@@ -69,7 +66,6 @@ class Sandbox:
             argv,
             binds=binds,
             env={**FIXED_ENVIRONMENT, **env},
-            overlays=self.overlays,
             cwd="/",
         )
         # It opens the directory that it is started in, and ours may be closed to us.

@@ -34,7 +34,6 @@ _PROGRAMS = (
     "newgidmap",
     "squashfuse",
     "squashfuse_ll",
-    "fuse-overlayfs",
     "srun",
 )
 # What does the same: apt takes any of them.
@@ -65,7 +64,6 @@ def look(*, store: Path, named: Path | None, survey: Survey | None = None) -> Ma
         root=host.is_root(),
         debian="debian" in machine.text("/etc/os-release").lower(),
         architecture=machine.architecture,
-        kernel=_kernel(machine.text("/proc/sys/kernel/osrelease")),
         programs=programs,
         broken=broken,
         mksquashfs=squashfs.release(machine.says(programs["mksquashfs"] or None, "-version")),
@@ -138,7 +136,7 @@ def _runtime(named: Path | None, machine: Survey) -> Runtime:
     except EnvbuildError:
         return Runtime()
     conf = configuration(found.buildcfg(), machine)
-    return Runtime(path=str(found.program), version=found.version, setuid=conf.starter, overlay=conf.overlay)
+    return Runtime(path=str(found.program), version=found.version, setuid=conf.starter)
 
 
 def _programs(runtime: Runtime, machine: Survey) -> tuple[dict[str, str], dict[str, str]]:
@@ -159,7 +157,7 @@ def _programs(runtime: Runtime, machine: Survey) -> tuple[dict[str, str], dict[s
 
 def _beside(runtime: Runtime, machine: Survey) -> dict[str, str]:
     prefix = Path(os.path.realpath(runtime.path)).parents[1] if runtime.path.count("/") > 2 else None
-    names = ("squashfuse", "squashfuse_ll", "fuse-overlayfs")
+    names = ("squashfuse", "squashfuse_ll")
     found = {}
     for name in names if prefix is not None else ():
         for own in _OWN_TOOLS:
@@ -167,11 +165,6 @@ def _beside(runtime: Runtime, machine: Survey) -> dict[str, str]:
             if machine.is_program(path):
                 found[name] = path
     return found
-
-
-def _kernel(text: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0,)
 
 
 def _temporary(variables: Mapping[str, str]) -> Path:

@@ -71,15 +71,12 @@ class Runtime:
         The release that is needed, if it is older.
     setuid : bool
         Whether it has a starter that root's powers stand behind.
-    overlay : str
-        What its settings say of overlay (``yes``, ``no``, ``try``); empty where they cannot be read.
     """
 
     path: str = ""
     version: str = ""
     oldest: str = ""
     setuid: bool = False
-    overlay: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +91,6 @@ class Machine:
         Whether this is root; whether the system is Debian, so that `make setup` can mend it.
     architecture : str
         In Debian's words.
-    kernel : tuple of int
-        Its version, as far as it is numbers.
     programs : mapping of str to str
         Program → its path; empty where it is not here, or cannot be started.
     broken : mapping of str to str
@@ -144,7 +139,6 @@ class Machine:
     root: bool = False
     debian: bool = True
     architecture: str = "amd64"
-    kernel: tuple[int, ...] = (6, 1)
     programs: Mapping[str, str]
     broken: Mapping[str, str] = field(default_factory=dict)
     mksquashfs: tuple[int, ...] = ()

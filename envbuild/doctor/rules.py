@@ -9,8 +9,6 @@ from envbuild.doctor.model import Finding, Machine, Weight, yours
 from envbuild.system.squashfs import corrupts
 
 SUBORDINATE_IDS = 65_536
-# Unprivileged overlayfs came with it (kernel 5.11); before, fuse-overlayfs does the work.
-_OVERLAY_KERNEL = (5, 11)
 # Before this a machine's clock is wrong, whatever certificates say.
 _FIRST_YEAR = 2026
 
@@ -85,16 +83,6 @@ def _runtime(machine: Machine) -> Iterator[Finding]:
     elif runtime.oldest:
         problem = f"`{runtime.path}` is version {runtime.version}: {runtime.oldest} or newer is needed"
         yield _finding("apptainer.too-old", "blocks", verbs, problem, why, mend, machine)
-    if runtime.overlay == "no":
-        yield Finding(
-            id="apptainer.no-overlay",
-            weight="hampers",
-            verbs=MAKE,
-            problem="`enable overlay = no` in the settings of Apptainer",
-            why="what is built from source, such as Horovod, needs its toolchain over the base; images start",
-            mend="`enable overlay = try` in apptainer.conf",
-            by=_ADMINISTRATOR,
-        )
 
 
 def _programs(machine: Machine) -> Iterator[Finding]:
@@ -185,12 +173,6 @@ def _fuse(machine: Machine) -> Iterator[Finding]:
         mend = f"install squashfuse{_setup(machine)}"
         problem = "there is no squashfuse, on PATH or beside Apptainer"
         yield _finding("program.squashfuse", "blocks", verbs, problem, why, mend, machine)
-    if machine.kernel < _OVERLAY_KERNEL and not machine.programs.get("fuse-overlayfs"):
-        told = ".".join(map(str, machine.kernel))
-        problem = f"there is no fuse-overlayfs, and kernel {told} has no overlay for users"
-        mend = f"install fuse-overlayfs{_setup(machine)}"
-        why = "what is built from source, such as Horovod, has its toolchain over the base"
-        yield _finding("program.fuse-overlayfs", "hampers", MAKE, problem, why, mend, machine)
 
 
 def _surroundings(machine: Machine) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from envbuild.image.sifformat import (
     Descriptor,
     Kind,
 )
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 
 _CHUNK_BYTES = 1024 * 1024
 # What may be added to a finished image and says nothing of what it was made from.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from envbuild.errors import Location, MachineError, RequestError
+from envbuild.errors import Location, RequestError
 from envbuild.image.sif import read_sif
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 
 AGAIN = "build it again, or copy it again from where it came"
 """What to do with an image that was changed or damaged."""
@@ -33,30 +33,6 @@ def file_system(image: Path) -> Iterator[Squashfs]:
         raise unreadable(image, error) from error
 
 
-@contextlib.contextmanager
-def layer_file_systems(blobs: Mapping[str, Path]) -> Iterator[dict[str, Squashfs]]:
-    """Open the squashfs files of layers for the block.
-
-    Parameters
-    ----------
-    blobs : mapping of str to Path
-        Name of the layer → its squashfs.
-
-    Raises
-    ------
-    MachineError
-        One cannot be read, or turns out to be damaged in the block.
-    """
-    try:
-        with contextlib.ExitStack() as files:
-            yield {
-                name: Squashfs(files.enter_context(blob.open("rb")), 0, blob.stat().st_size)
-                for name, blob in blobs.items()
-            }
-    except (OSError, ValueError) as error:
-        raise unreadable_layer(error) from error
-
-
 def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
     """Return the error for an image that cannot be read, or whose file system is damaged."""
     if isinstance(error, OSError):
@@ -68,14 +44,6 @@ def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
         f"the file system of `{image.name}` cannot be read: {error}",
         at=Location(path=image),
         hint=AGAIN,
-    )
-
-
-def unreadable_layer(error: OSError | ValueError) -> MachineError:
-    """Return the error for a layer of the store that cannot be read, or is damaged."""
-    return MachineError(
-        f"a layer cannot be read: {error}",
-        hint="`envbuild cache verify --repair` removes what is damaged; then build it again",
     )
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from envbuild.errors import BuildError
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.model import Manifest
-from envbuild.image.squashfs import Entry, Squashfs
 from envbuild.image.startup import labels
+from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system.files import sha256
 
 # The first member of an archive of ours, by which one is told from other files.

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 
 _STATUS = "/var/lib/dpkg/status"
 _DOC = "/usr/share/doc"

@@ -13,7 +13,7 @@ from envbuild.image import sifformat as form
 from envbuild.image import startup
 from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.image.splice import Splice
+from envbuild.squashfs.splice import Splice
 from envbuild.system.files import is_full, write_at
 from envbuild.system.leftovers import atomic_file
 

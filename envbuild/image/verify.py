@@ -14,8 +14,8 @@ from envbuild.image.model import FileSystem, Manifest
 from envbuild.image.sif import SifFile, digest_of, read_manifest, read_sif
 from envbuild.image.sifformat import Header
 from envbuild.image.sifwriter import DATA, LOCK, digest_of_data, identity_of, lay_out
-from envbuild.image.splice import digest_of_tables
-from envbuild.image.squashfs_format import SUPERBLOCK_BYTES
+from envbuild.squashfs.format import SUPERBLOCK_BYTES
+from envbuild.squashfs.splice import digest_of_tables
 
 Advanced = Callable[[int], None]
 

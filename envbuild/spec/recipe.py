@@ -235,7 +235,7 @@ class Recipe(Model):
     variants : dict of str to Variant
         Accelerator name → what to install; MPI recipes use ``cpu``.
     owns : tuple of str
-        Distributions that make up this recipe's own layer; empty for one that
+        Distributions that are this recipe's alone, and that others get through it; empty for one that
         only brings jobs to what it requires, or consists of Debian packages.
     family : str or None
         Of an MPI: whose launcher it has (``openmpi``); without it that is its own name.

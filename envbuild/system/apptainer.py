@@ -97,7 +97,6 @@ class Apptainer:
         action: str = "exec",
         binds: Sequence[Bind] = (),
         env: Mapping[str, str] | None = None,
-        overlays: Sequence[Path] = (),
         cwd: str | None = None,
         network: bool = False,
         isolated: bool = True,
@@ -127,8 +126,6 @@ class Apptainer:
             words.append("--no-home")
         if not network:
             words += ["--net", "--network", "none"]
-        for overlay in overlays:
-            words += ["--overlay", f"{overlay}:ro"]
         for bind in binds:
             words += ["--mount", str(bind)]
         for name, value in sorted((env or {}).items()):

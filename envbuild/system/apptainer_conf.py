@@ -20,16 +20,12 @@ class Configuration:
 
     Attributes
     ----------
-    overlay : str
-        What its settings say of overlay (``yes``, ``no``, ``try``, ``driver``); empty where they
-        cannot be read or do not tell.
     setuid : bool or None
         Whether it may start with root's powers; None where nothing tells.
     starter : bool
         Whether the starter that has these powers is there, root's and with its bit.
     """
 
-    overlay: str = ""
     setuid: bool | None = None
     starter: bool = False
 
@@ -45,25 +41,24 @@ def configuration(told: str, machine: Survey) -> Configuration:
         Where the paths are that it names.
     """
     built = dict(re.findall(r"^(\w+)=(.*)$", told, flags=re.MULTILINE))
-    settings = _settings(built.get("APPTAINER_CONF_FILE", ""), machine)
-    setuid = settings["allow setuid"] != "no" if "allow setuid" in settings else None
+    setuid = _allows_setuid(built.get("APPTAINER_CONF_FILE", ""), machine)
     return Configuration(
-        overlay=settings.get("enable overlay", ""),
         # One that was built without it has the setting nevertheless.
         setuid=False if built.get("APPTAINER_SUID_INSTALL") == "0" else setuid,
         starter=_has_starter(built.get("LIBEXECDIR", ""), machine),
     )
 
 
-def _settings(path: str, machine: Survey) -> dict[str, str]:
-    """Return the settings that matter here; the last of a name counts."""
+def _allows_setuid(path: str, machine: Survey) -> bool | None:
+    """Return what a file of settings says of ``allow setuid``, where the last time counts."""
     if not path.startswith("/"):
-        return {}
+        return None
     try:
         text = read_input(machine.path(path), limit_bytes=_LIMIT_BYTES).decode(errors="replace")
     except EnvbuildError:
-        return {}
-    return dict(re.findall(r"^[ \t]*(enable overlay|allow setuid)[ \t]*=[ \t]*(\w+)", text, re.MULTILINE))
+        return None
+    values = re.findall(r"^[ \t]*allow setuid[ \t]*=[ \t]*(\w+)", text, re.MULTILINE)
+    return values[-1] != "no" if values else None
 
 
 def _has_starter(directory: str, machine: Survey) -> bool:

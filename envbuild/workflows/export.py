@@ -17,9 +17,9 @@ from envbuild.image.contents import file_system
 from envbuild.image.model import Manifest
 from envbuild.image.oci import LAYOUT, write_archive
 from envbuild.image.sif import read_manifest
-from envbuild.image.squashfs import Squashfs
-from envbuild.image.squashfs_format import Compressor
 from envbuild.image.verify import check_image_is_whole
+from envbuild.squashfs.format import Compressor
+from envbuild.squashfs.reader import Squashfs
 from envbuild.system import clock, squashfs
 from envbuild.system.files import copy_range, sha256, write_atomically
 from envbuild.system.leftovers import atomic_file, private_work

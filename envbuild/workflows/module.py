@@ -10,6 +10,7 @@ from envbuild.activate.install import Installed, checked_root, install
 from envbuild.activate.installed import InstalledModule, find_installed, parse_module
 from envbuild.activate.model import VerdictNote, visible
 from envbuild.activate.uninstall import Uninstalled, choose, strangers, uninstall
+from envbuild.activate.wrapper import stamp_of
 from envbuild.check import verdicts
 from envbuild.check.launchers.hostmpiexec import apart
 from envbuild.check.launchers.srun import apart_under_slurm
@@ -78,13 +79,14 @@ def install_module(
         settings.emit(TaskAdvanced(task=_TASK, bytes=count))
 
     try:
+        stamp = stamp_of(image) if link else ""
         check_image_is_whole(image, advanced=moved)
         installed = install(
             image,
             manifest,
             root=root,
             verdict=verdict,
-            linked=link,
+            stamp=stamp,
             default=default,
             site=site.value if site is not None else None,
             injection=injection,

@@ -33,7 +33,7 @@ variants:
   cpu:
     requirements: ["{{ distribution }}=={version}"]
     backends: [mpi]
-# Its own heavy distributions: they become the layer framework:{{ name }}. What others use too is `python`.
+# Its own distributions, which others get through this recipe. What others use too is `python`.
 owns: [{{ distribution | word }}]
 python: [mpi4py]
 # Debian packages that it needs; S1.imports and S3.libraries of `envbuild test` say what is missing.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
 
 HEADER = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 

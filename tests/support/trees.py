@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.image import environment, startup
-from envbuild.image.contents import layer_file_systems
 from envbuild.image.model import JUDGE, MANIFEST_FORMAT, FileSystem, ImageLayer, Manifest
 from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
-from envbuild.image.splice import Splice, splice
+from envbuild.squashfs.layers import layer_file_systems
+from envbuild.squashfs.splice import Splice, splice
 from envbuild.system.squashfs import digests
 
 _PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/usr/bin/env", "/usr/bin/printenv", "/bin/sleep")

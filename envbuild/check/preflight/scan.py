@@ -15,7 +15,7 @@ from envbuild.elf.cache import cached_names
 from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 
 # Raised whenever a scan sees more, or writes it otherwise.
 SCAN_FORMAT = 5

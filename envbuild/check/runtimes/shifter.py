@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from envbuild.check.findings import Finding
 from envbuild.image.model import Manifest
 from envbuild.image.shifter import misread, unset_variables
-from envbuild.image.squashfs import Entry
+from envbuild.squashfs.reader import Entry
 
 # Directories whose entries are taken over one by one.
 _TAKEN = ("/", "/etc", "/opt", "/var")

@@ -13,6 +13,7 @@ import pytest
 from envbuild.activate.install import Installed, install
 from envbuild.activate.model import VerdictNote
 from envbuild.activate.record import read_record
+from envbuild.activate.wrapper import stamp_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import Manifest
@@ -153,7 +154,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
             read_manifest(image),
             root=place.path / root,
             verdict=verdict or VerdictNote(state="passed", text="2 ranks"),
-            linked=linked,
+            stamp=stamp_of(image) if linked else "",
             default=default,
             site=site,
             apptainer=find(),

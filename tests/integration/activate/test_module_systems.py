@@ -14,6 +14,7 @@ from envbuild.activate.install import Installed, install
 from envbuild.activate.model import VerdictNote
 from envbuild.activate.modulefile import tcl_literal
 from envbuild.activate.uninstall import choose, uninstall
+from envbuild.activate.wrapper import stamp_of
 from envbuild.image.sif import read_manifest
 from envbuild.system.apptainer import find
 from tests.integration.activate.conftest import CHANGES, Place, image_of
@@ -408,7 +409,7 @@ def test_a_linked_image_may_lie_in_a_place_of_any_name(images, place, system):
         read_manifest(image),
         root=place.path / "modules",
         verdict=VerdictNote(state="absent"),
-        linked=True,
+        stamp=stamp_of(image),
         apptainer=find(),
     )
     works = run(

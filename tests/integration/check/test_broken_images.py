@@ -14,7 +14,7 @@ from envbuild.check.preflight import rules
 from envbuild.check.preflight.run import Looked, look
 from envbuild.check.preflight.scan import scan_layer
 from envbuild.image.contents import file_system, image_entries
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs
 from tests.support.patches import with_search_path, with_version

@@ -13,11 +13,12 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.image.compose import FinishedLayer, bill_of_image, compose
-from envbuild.image.contents import file_system, layer_file_systems
+from envbuild.image.contents import file_system
 from envbuild.image.packages import Contents, read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.squashfs import Squashfs
 from envbuild.lock.text import dump
+from envbuild.squashfs.layers import layer_file_systems
+from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees

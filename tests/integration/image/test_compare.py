@@ -14,7 +14,7 @@ from envbuild.errors import RequestError
 from envbuild.image.compare import Difference, compare_file_systems, compare_images
 from envbuild.image.sif import read_sif
 from envbuild.image.sifformat import DATA_OFFSET
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
 from tests.support.small_images import Layer, small_image
 from tests.support.trees import write_image
 

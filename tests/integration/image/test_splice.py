@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image.splice import Splice, splice
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
+from envbuild.squashfs.splice import Splice, splice
 from envbuild.system import squashfs
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
 from tests.support.squashfs_images import (

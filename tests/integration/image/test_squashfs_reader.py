@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuild.image.squashfs import Entry, Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system import squashfs
 from envbuild.system.squashfs import Compression
 

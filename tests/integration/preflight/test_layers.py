@@ -12,14 +12,14 @@ from envbuild.check.preflight.run import keep_composed, look, preflight_layers
 from envbuild.check.preflight.scan import LayerScan, scan_layer
 from envbuild.errors import EnvbuildError
 from envbuild.image.compose import FinishedLayer
-from envbuild.image.contents import layer_file_systems
 from envbuild.image.model import FileSystem
 from envbuild.image.sif import read_data, read_manifest
 from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
-from envbuild.image.splice import splice
-from envbuild.image.squashfs import Squashfs
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
+from envbuild.squashfs.layers import layer_file_systems
+from envbuild.squashfs.reader import Squashfs
+from envbuild.squashfs.splice import splice
 from envbuild.store.store import Store
 from envbuild.system.squashfs import digests
 from tests.support.elves import Elf

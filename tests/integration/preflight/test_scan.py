@@ -17,7 +17,7 @@ from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, 
 from envbuild.errors import CheckError, RequestError
 from envbuild.image.model import ImageLayer
 from envbuild.image.sif import read_manifest, read_sif
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.store.verify import verify
 from tests.support.elves import Elf

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuild.image.contents import file_system
-from envbuild.image.squashfs_format import Compressor
+from envbuild.squashfs.format import Compressor
 from tests.support.torture.fuzz import TARGETS, WORDS, attempt, seeds, small_one
 from tests.support.torture.ground import Ground
 from tests.support.torture.trials import run_trial

@@ -5,6 +5,7 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.model import VerdictNote
+from envbuild.activate.wrapper import stamp_of
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.system.apptainer import Apptainer
 from tests.support import trees
@@ -45,6 +46,9 @@ def image(tmp_path):
 def put(tmp_path, image, manifest):
     def call(**changes):
         arguments = {"root": tmp_path / "sw", "verdict": PASSED, "apptainer": APPTAINER, **changes}
-        return install(arguments.pop("image", image), arguments.pop("manifest", manifest()), **arguments)
+        chosen = arguments.pop("image", image)
+        if arguments.pop("linked", False):
+            arguments["stamp"] = stamp_of(chosen)
+        return install(chosen, arguments.pop("manifest", manifest()), **arguments)
 
     return call

@@ -31,12 +31,12 @@ def apptainer(tmp_path):
     return replace(APPTAINER, program=program)
 
 
-def start(installed) -> subprocess.CompletedProcess[str]:
+def start(installed, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [installed.home / "bin/python", "train.py"],
         capture_output=True,
         text=True,
-        env={"PATH": "/usr/bin:/bin"},
+        env={"PATH": path},
     )
 
 
@@ -101,6 +101,15 @@ def test_its_commands_start_the_image_where_it_lies(put, image, apptainer):
 def test_its_commands_start_an_image_that_was_written_at_the_end_of_a_second(put, image, apptainer):
     os.utime(image, ns=(0, 1_600_000_000_999_999_999))
     done = start(put(linked=True, apptainer=apptainer))
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_commands_start_where_no_program_tells_size_and_time(put, apptainer, tmp_path):
+    """The modulefile has compared them, and an image that is there is better than none."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "readlink").symlink_to("/usr/bin/readlink")
+    done = start(put(linked=True, apptainer=apptainer), path=str(programs))
     assert done.returncode == 0, done.stderr
 
 

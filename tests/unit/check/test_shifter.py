@@ -10,7 +10,7 @@ import pytest
 from envbuild.check.runtimes.shifter import RULES, Seen, lint
 from envbuild.image.environment import default_environment
 from envbuild.image.model import Variable
-from envbuild.image.squashfs import Entry
+from envbuild.squashfs.reader import Entry
 from tests.support.trees import manifest
 
 

@@ -37,7 +37,6 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "apptainer.missing": {"runtime": Runtime()},
     "apptainer.broken": {"runtime": Runtime(path="/bin/false")},
     "apptainer.too-old": {"runtime": Runtime(path="/usr/bin/apptainer", version="1.0.3", oldest="1.1")},
-    "apptainer.no-overlay": {"runtime": replace(SOUND.runtime, overlay="no")},
     "program.mksquashfs": without("mksquashfs"),
     "program.mksquashfs-corrupts": {"mksquashfs": (4, 7, 2)},
     "program.unsquashfs": without("unsquashfs"),
@@ -50,7 +49,6 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "program.newuidmap": without("newuidmap"),
     "program.newgidmap": without("newgidmap"),
     "program.squashfuse": without("squashfuse"),
-    "program.fuse-overlayfs": {**without("fuse-overlayfs"), "kernel": (4, 18)},
     "user-namespaces.forbidden": {"user_namespaces": False},
     "user-namespaces.subordinate-ids": {"subordinate_ids": 1000},
     "fuse.device": {"fuse": False},
@@ -193,17 +191,6 @@ def test_what_blocks_comes_first_and_is_told_by_verb() -> None:
 @pytest.mark.parametrize("release", [(), (4, 5), (4, 6, 1), (4, 7, 5), (4, 7, 6), (5,)])
 def test_other_releases_of_mksquashfs_pack_what_they_are_given(release: tuple[int, ...]) -> None:
     assert findings(replace(SOUND, mksquashfs=release)) == []
-
-
-@pytest.mark.parametrize("name", ["apptainer.no-overlay", "program.fuse-overlayfs"])
-def test_images_start_without_overlay(name: str) -> None:
-    (finding,) = findings(replace(SOUND, **PROVOKED[name]))
-    assert finding.weight == "hampers"
-    assert not {"test", "launch", "module"} & set(finding.verbs)
-
-
-def test_a_new_kernel_does_without_fuse_overlayfs() -> None:
-    assert findings(replace(SOUND, **without("fuse-overlayfs"))) == []
 
 
 def test_a_private_store_may_have_any_umask() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuild.image.splice import splice
-from envbuild.image.squashfs import Squashfs
+from envbuild.squashfs.reader import Squashfs
+from envbuild.squashfs.splice import splice
 from tests.support.forged_squashfs import NONE, directory_inode, file_inode, forge, listing
 
 LIMIT_BYTES = 300 << 20

@@ -170,13 +170,12 @@ class TestCommand:
                 Bind(source=Path("/c"), target="/d", writable=True),
             ],
             env={"Z": "1", "A": "a b=c"},
-            overlays=[Path("low.sqfs"), Path("high.sqfs")],
             cwd="/there",
             network=True,
             isolated=False,
         )
         assert words == [
-            *("/bin/apptainer", "--silent", "run", "--overlay", "low.sqfs:ro", "--overlay", "high.sqfs:ro"),
+            *("/bin/apptainer", "--silent", "run"),
             *("--mount", '"type=bind","src=/a","dst=/b",ro'),
             *("--mount", '"type=bind","src=/c","dst=/d"', "--env", "A=a b=c", "--env", "Z=1"),
             *("--pwd", "/there", "a.sif", "x"),

@@ -21,22 +21,22 @@ def found(root: Path, told: str, settings: str | None = None) -> Configuration:
 
 
 @pytest.mark.parametrize(
-    ("settings", "overlay"),
+    ("settings", "setuid"),
     [
-        ("enable overlay = no\n", "no"),
-        ("\tenable overlay=try # or not\n# enable overlay = no\n", "try"),
-        ("enable overlay = no\nenable overlay = driver\n", "driver"),
-        ("disable overlay = no\nenable overlays = no\n", ""),
-        (None, ""),
+        ("allow setuid = no\n", False),
+        ("\tallow setuid=yes # or not\n# allow setuid = no\n", True),
+        ("allow setuid = no\nallow setuid = yes\n", True),
+        ("disallow setuid = no\nallow setuids = no\n", None),
+        (None, None),
     ],
 )
-def test_overlay_is_what_the_last_setting_says(tmp_path: Path, settings: str | None, overlay: str) -> None:
-    assert found(tmp_path, "PREFIX=/usr\n" + CONF, settings).overlay == overlay
+def test_the_last_setting_counts(tmp_path: Path, settings: str | None, setuid: bool | None) -> None:
+    assert found(tmp_path, "PREFIX=/usr\n" + CONF, settings).setuid is setuid
 
 
 @pytest.mark.parametrize("told", ["", "APPTAINER_CONF_FILE=etc/a.conf\n", "APPTAINER_CONF_FILE=\n"])
 def test_no_settings_but_those_it_names(tmp_path: Path, told: str) -> None:
-    assert found(tmp_path, told, "enable overlay = no\nallow setuid = no\n") == Configuration()
+    assert found(tmp_path, told, "allow setuid = no\n") == Configuration()
 
 
 def test_settings_that_are_no_file_of_settings(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_settings_that_are_no_file_of_settings(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc/a.conf")
     assert found(tmp_path, CONF) == Configuration()
     (tmp_path / "etc/a.conf").unlink()
-    assert found(tmp_path, CONF, "enable overlay = no\n" + "#" * (1 << 20)) == Configuration()
+    assert found(tmp_path, CONF, "allow setuid = no\n" + "#" * (1 << 20)) == Configuration()
 
 
 @pytest.mark.parametrize(

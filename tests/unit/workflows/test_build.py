@@ -16,8 +16,8 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.image.contents import file_system
 from envbuild.image.sif import read_manifest, read_sif
-from envbuild.image.squashfs_format import Compressor
 from envbuild.plan.model import BuildPlan, Compression, FilesStep, Layer, TextEntry, layer_key
+from envbuild.squashfs.format import Compressor
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import build as workflow
 from envbuild.workflows import plan as plan_workflow

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO, Literal
 
-from envbuild.image.squashfs_format import (
+from envbuild.squashfs.format import (
     ABSENT,
     EXTENDED,
     METADATA_BYTES,

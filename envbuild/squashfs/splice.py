@@ -11,8 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from envbuild.image.squashfs import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
-from envbuild.image.squashfs_format import (
+from envbuild.squashfs.format import (
     ABSENT,
     EXTENDED,
     METADATA_BYTES,
@@ -25,6 +24,7 @@ from envbuild.image.squashfs_format import (
     Superblock,
     Type,
 )
+from envbuild.squashfs.reader import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
 from envbuild.system.files import copy_range, write_at
 
 # Data keeps its offset modulo this, so that file systems with reflinks can share it; images are padded to it.

@@ -1,0 +1,1 @@
+"""Read squashfs file systems without mounting them, and splice several into one."""
