@@ -23,9 +23,7 @@ class BasePython(Model):
         Debian packages whose pins identify the interpreter.
     """
 
-    version: Annotated[
-        str, full_match(r"3\.(?:[7-9]|[1-9][0-9])|2\.7", "a Python: 2.7, or 3.7 or newer")
-    ]
+    version: Annotated[str, full_match(r"3\.(?:[7-9]|[1-9][0-9])|2\.7", "a Python: 2.7, or 3.7 or newer")]
     abi: Annotated[str, full_match(r"cp3(?:[7-9]|[1-9][0-9])m?|cp27mu", "an ABI tag, such as `cp311`")]
     packages: tuple[DebianPackage, ...]
 
