@@ -109,6 +109,16 @@ class _Reader:
             self.mistakes.append(error)
             return None
 
+    def content_below(self, directory: Path, name: str) -> bytes | None:
+        """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
+        path = directory / name
+        if not is_below(path, directory):
+            problem = f"`{name}` leads out of the recipe's directory"
+            hint = "a symbolic link may not; copy the file"
+            self.mistakes.append(RequestError(problem, at=Location(path=path), hint=hint))
+            return None
+        return self.content(path, limit_bytes=MAX_BYTES)
+
     def recipe(self, name: str) -> RecipeSource | None:
         directory = self.catalog.recipe(name)
         if directory is None:
@@ -122,7 +132,7 @@ class _Reader:
         files = {
             name: content
             for name in (_RECIPE, *names)
-            if (content := self.content(directory / name, limit_bytes=MAX_BYTES)) is not None
+            if (content := self.content_below(directory, name)) is not None
         }
         # Of the same bytes whose digest is kept; and what cannot be read is told once.
         own = files.get(_RECIPE)

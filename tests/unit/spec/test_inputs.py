@@ -273,6 +273,24 @@ def test_files_stay_below_the_spec(tmp_path: Path) -> None:
     assert [f"spec.yaml:{line}:14" in text for line in (7, 8, 9)] == [True] * 3
 
 
+@pytest.mark.parametrize("name", ["verify/sums.py", "patches/a.patch", "recipe.yaml"])
+def test_files_of_a_recipe_stay_below_it(tmp_path: Path, name: str) -> None:
+    secret = write(tmp_path / "secret", "name: mpich\n")
+    ours = tmp_path / "mine/mpich"
+    shutil.copytree(CATALOG / "recipes/mpich", ours)
+    (ours / name).parent.mkdir(exist_ok=True)
+    (ours / name).unlink(missing_ok=True)
+    (ours / name).symlink_to(secret)
+    text = text_of(tmp_path, recipes=[tmp_path / "mine"])
+    assert f"`{name}` leads out of the recipe's directory\n  --> mine/mpich/{name}" in text
+    # A recipe may be a link as a whole.
+    (ours / name).unlink()
+    shutil.copytree(CATALOG / "recipes/mpich", ours, dirs_exist_ok=True)
+    ours.rename(tmp_path / "elsewhere")
+    ours.symlink_to(tmp_path / "elsewhere")
+    assert asked(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
+
+
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     text = text_of(tmp_path, "files: [{source: pipe, target: /data/a}]\n")
