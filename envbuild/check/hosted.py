@@ -11,14 +11,14 @@ from envbuild.check.judge import Ended
 from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.run import RESULTS, Subject
+from envbuild.check.run import RESULTS, Subject, wait_for_ranks
 from envbuild.check.trial import Launch
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.site.inject import PRIVATE, Injection
 from envbuild.site.lent import ImageSide
 from envbuild.spec.site import SiteMpi
-from envbuild.system import host, process
+from envbuild.system import host
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import sha256
 
@@ -96,7 +96,8 @@ def launch_inside(subject: Subject, launcher: Launcher, injection: Injection, st
         # What a job chooses on purpose stays as it is.
         lent = {**injection.environment, **{name: variables[name] for name in _chosen(variables, injection)}}
         hosted = ["env", *(f"{name}={value}" for name, value in sorted(lent.items())), *command]
-        return _run(launcher.command(runtime, hosted, ranks), directory, limit_s)
+        argv = launcher.command(runtime, hosted, ranks)
+        return wait_for_ranks(argv, env=host.environment(), directory=directory, limit_s=limit_s)
 
     return launch
 
@@ -127,18 +128,14 @@ def launch_outside(subject: Subject, launcher: HostMpiexec, injection: Injection
             isolated=False,
             home=False,
         )
-        return _run(launcher.command(runtime, command, ranks), directory, limit_s)
+        argv = launcher.command(runtime, command, ranks)
+        return wait_for_ranks(argv, env=host.environment(), directory=directory, limit_s=limit_s)
 
     return launch
 
 
 def _chosen(variables: Mapping[str, str], injection: Injection) -> list[str]:
     return [name for name in variables if name in injection.environment and name != "LD_LIBRARY_PATH"]
-
-
-def _run(argv: Sequence[str], directory: Path, limit_s: float) -> Ended:
-    done = process.run(argv, env=host.environment(), cwd=directory, timeout_s=limit_s)
-    return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
 
 
 def judge_from_host(reports: Iterable[Reports], injection: Injection) -> Finding:

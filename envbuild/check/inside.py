@@ -14,9 +14,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from envbuild.check.findings import Finding, document, summary
 from envbuild.check.judge import STORY, Ended, Job, judge_mapped, judge_probe, no_jobs
@@ -31,6 +33,7 @@ _OUTER = re.compile(
     r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_CONFIG)$)"
 )
 _GRACE_S = 3.0
+_TAIL_BYTES = 64 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,27 +113,38 @@ def _launch_with(launcher: Launcher) -> Launch:
         env = environment_of_ranks(
             {**variables, **launcher.environment(), "ENVBUILD_RESULTS": str(directory)}
         )
-        output = directory / "launcher.txt"
-        with output.open("wb") as sink:
-            process = subprocess.Popen(
-                launcher.command([], command, ranks),
-                env=env,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-            try:
-                code, timed_out = process.wait(timeout=limit_s), False
-            except subprocess.TimeoutExpired:
-                code, timed_out = -1, True
-            finally:
-                end(process, variables["ENVBUILD_TOKEN"])
-        text = output.read_bytes()[-64 * 1024 :].decode(errors="replace")
-        return Ended(code=code, timed_out=timed_out, limit_s=limit_s, output=text)
+        process = subprocess.Popen(
+            launcher.command([], command, ranks),
+            env=env,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        tail = bytearray()
+        reader = threading.Thread(target=_keep_tail, args=(process.stdout, tail), daemon=True)
+        reader.start()
+        try:
+            code, timed_out = process.wait(timeout=limit_s), False
+        except subprocess.TimeoutExpired:
+            code, timed_out = -1, True
+        finally:
+            end(process, variables["ENVBUILD_TOKEN"])
+        # Whoever has changed its environment may live on, and hold the pipe open.
+        reader.join(_GRACE_S)
+        return Ended(
+            code=code, timed_out=timed_out, limit_s=limit_s, output=bytes(tail).decode(errors="replace")
+        )
 
     return launch
+
+
+def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
+    """Read a stream to its end and keep the last of it: it may be endless."""
+    while chunk := os.read(stream.fileno(), 65536):
+        tail += chunk
+        del tail[:-_TAIL_BYTES]
 
 
 def environment_of_ranks(extra: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,8 @@ from envbuild.system.apptainer import Apptainer, Bind, not_started
 # Every base holds it, so the bind needs no overlay; and what MPI keeps there lands on a real disk,
 # not in the small tmpfs of a contained start.
 RESULTS = "/tmp"  # noqa: S108  # the path inside the image
+# How much of what a launcher and its ranks write is kept.
+_OUTPUT_BYTES = 1 << 20
 # The check of an image's bytes.
 PARTS = "S1.digest"
 CHANGED = "the file was changed or damaged: build it again, or copy it again from where it came"
@@ -84,10 +86,23 @@ def launch_with(subject: Subject, launcher: Launcher, *, binds: Sequence[Bind] =
             cwd=RESULTS,
         )
         argv = launcher.command(runtime, command, ranks)
-        done = process.run(argv, env=host.environment(), cwd=directory, timeout_s=limit_s)
-        return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
+        return wait_for_ranks(argv, env=host.environment(), directory=directory, limit_s=limit_s)
 
     return launch
+
+
+def wait_for_ranks(argv: Sequence[str], *, env: Mapping[str, str], directory: Path, limit_s: float) -> Ended:
+    """Start a launcher and wait for its end; of what its ranks write the beginning and the end are kept.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it runs.
+    limit_s : float
+        Wall-clock limit in seconds.
+    """
+    done = process.run(argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES)
+    return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
 
 
 def probe(subject: Subject, *, limit_s: float) -> list[Finding]:

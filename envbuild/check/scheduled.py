@@ -7,10 +7,9 @@ from pathlib import Path
 
 from envbuild.check.judge import Ended
 from envbuild.check.launchers.srun import Srun
-from envbuild.check.run import Subject
+from envbuild.check.run import Subject, wait_for_ranks
 from envbuild.check.trial import Launch
 from envbuild.site.inject import Injection
-from envbuild.system import process
 from envbuild.system.apptainer import Bind
 
 # Every base holds it, empty, so the bind needs no overlay. Not /tmp: what an MPI keeps there belongs
@@ -52,7 +51,6 @@ def launch_by_srun(
             home=False,
         )
         argv = launcher.command(runtime, command, ranks)
-        done = process.run(argv, env=env, cwd=directory, timeout_s=limit_s)
-        return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
+        return wait_for_ranks(argv, env=env, directory=directory, limit_s=limit_s)
 
     return launch

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,10 @@ from envbuild.errors import MachineError
 from envbuild.system import spans
 from envbuild.system.terminal import plain
 
-TAIL_BYTES = 64 * 1024
+STDOUT_BYTES = 256 << 20
+STDERR_BYTES = 128 << 10
+LOG_BYTES = 64 << 20
+_UMASK = 0o022
 _GRACE_S = 3.0
 
 # Process groups that must not outlive us, whichever thread started them.
@@ -42,8 +45,7 @@ class Finished:
     code : int
         Exit code; negative for a signal, as `subprocess` has it.
     stdout, stderr : str
-        What it wrote, undecodable bytes replaced; of long output the last
-        `TAIL_BYTES` bytes of stderr (all of stdout is kept).
+        What it wrote, undecodable bytes replaced; of long output the beginning and the end.
     seconds : float
         Wall clock.
     timed_out : bool
@@ -86,9 +88,8 @@ def run(
     timeout_s: float | None = None,
     stdin: bytes | None = None,
     log: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
-    umask: int = 0o022,
     memory_bytes: int | None = None,
+    stdout_bytes: int = STDOUT_BYTES,
 ) -> Finished:
     """Run a process to its end and return how it ended.
 
@@ -108,14 +109,11 @@ def run(
     stdin : bytes, optional
         What it reads; nothing if absent.
     log : Path, optional
-        File that receives both streams as they come.
-    on_line : callable, optional
-        Called with each line of either stream, without its end.
-    umask : int
-        The process's file mode creation mask. Set, never inherited: it
-        decides modes and so bytes.
+        File that receives both streams as they come; of more than `LOG_BYTES` the beginning and the end.
     memory_bytes : int, optional
         How much data each of its processes may hold.
+    stdout_bytes : int
+        How much of stdout is kept.
 
     Raises
     ------
@@ -128,25 +126,24 @@ def run(
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(log.open("ab")) if log is not None else None
-        process = _start(
-            (*_limiting(memory_bytes), *words), env=env, cwd=cwd, has_stdin=stdin is not None, umask=umask
-        )
+        process = _start((*_limiting(memory_bytes), *words), env=env, cwd=cwd, has_stdin=stdin is not None)
         stack.callback(_forget, process)
         stack.callback(_end_group, process)
         deadline = None if timeout_s is None else started + timeout_s
-        collector = _Collector(sink=sink, on_line=on_line)
+        collector = _Collector(sink=sink, stdout_bytes=stdout_bytes)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
         timed_out = timed_out or not _has_ended(process, deadline)
         if timed_out:
             _end_group(process)
         code = process.wait()
+        stdout, stderr = collector.finish()
     if _closing.is_set():
         raise KeyboardInterrupt  # it did not fail: it was ended, with all the others
     return Finished(
         argv=words,
         code=code,
-        stdout=collector.text("stdout"),
-        stderr=collector.text("stderr"),
+        stdout=stdout,
+        stderr=stderr,
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
@@ -225,7 +222,7 @@ def ended_with_us() -> Iterator[None]:
 
 
 def _start(
-    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, has_stdin: bool, umask: int
+    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, has_stdin: bool
 ) -> subprocess.Popen[bytes]:
     if _closing.is_set():
         raise KeyboardInterrupt
@@ -238,7 +235,7 @@ def _start(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            umask=umask,
+            umask=_UMASK,  # set, never inherited: it decides modes and so bytes
         )
     except FileNotFoundError as error:
         if cwd is not None and not cwd.is_dir():
@@ -313,17 +310,64 @@ def _runs_in(entry: Path, group: int) -> bool:
     return state not in ("Z", "X") and int(its_group) == group
 
 
+class _Bounded:
+    """The beginning and the end of a stream that may be endless; what lies between is counted.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        How much is kept.
+    sink : file, optional
+        Receives the beginning as it comes, and the end at last.
+    """
+
+    def __init__(self, limit_bytes: int, sink: IO[bytes] | None = None) -> None:
+        self._half = self._room = limit_bytes // 2
+        self._sink = sink
+        self._head, self._tail = bytearray(), bytearray()
+        self._left_out = 0
+
+    def add(self, chunk: bytes) -> None:
+        head, rest = chunk[: self._room], chunk[self._room :]
+        self._room -= len(head)
+        if self._sink is None:
+            self._head += head
+        elif head:
+            self._sink.write(head)
+            self._sink.flush()
+        self._tail += rest
+        # Not at each chunk: moving what is kept takes time.
+        if len(self._tail) > 2 * self._half:
+            self._cut()
+
+    def finish(self) -> bytes:
+        """Return what was kept; with a sink, what it received now."""
+        if len(self._tail) > self._half:
+            self._cut()
+        middle = f"\n[{self._left_out} bytes left out]\n".encode() if self._left_out else b""
+        if self._sink is not None:
+            self._sink.write(middle + self._tail)
+        return bytes(self._head + middle + self._tail)
+
+    def _cut(self) -> None:
+        extra = len(self._tail) - self._half
+        del self._tail[:extra]
+        self._left_out += extra
+
+
 class _Collector:
     """Drains both streams of a process without letting either block it."""
 
-    def __init__(self, *, sink: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
-        self._chunks: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._partial: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._sink = sink
-        self._on_line = on_line
+    def __init__(self, *, sink: IO[bytes] | None, stdout_bytes: int) -> None:
+        self._kept = {"stdout": _Bounded(stdout_bytes), "stderr": _Bounded(STDERR_BYTES)}
+        self._log = None if sink is None else _Bounded(LOG_BYTES, sink)
 
-    def text(self, name: str) -> str:
-        return self._chunks[name].decode(errors="replace")
+    def finish(self) -> tuple[str, str]:
+        """Return what was kept of both streams, and end the log."""
+        if self._log is not None:
+            self._log.finish()
+        stdout, stderr = (self._kept[name].finish().decode(errors="replace") for name in ("stdout", "stderr"))
+        return stdout, stderr
 
     def drain(self, process: subprocess.Popen[bytes], *, stdin: bytes | None, deadline: float | None) -> bool:
         """Read until both streams end; False when the deadline came first."""
@@ -338,7 +382,6 @@ class _Collector:
             while selector.get_map():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    self._flush()
                     return False
                 # A child of the child may hold the streams open for ever: look up now and then.
                 ready = selector.select(0 if over else 0.5 if left is None else min(left, 0.5))
@@ -351,7 +394,6 @@ class _Collector:
                     break
                 # Once more: what it said last may have come after the look above.
                 over = over or (not ready and process.poll() is not None and not _group_lives(process))
-        self._flush()
         return True
 
     def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
@@ -359,26 +401,9 @@ class _Collector:
         if not chunk:
             selector.unregister(key.fileobj)
             return
-        kept = self._chunks[key.data]
-        kept += chunk
-        if key.data == "stderr" and len(kept) > 2 * TAIL_BYTES:
-            del kept[:-TAIL_BYTES]
-        if self._sink is not None:
-            self._sink.write(chunk)
-            self._sink.flush()
-        if self._on_line is not None:
-            partial = self._partial[key.data]
-            partial += chunk
-            *lines, rest = bytes(partial).split(b"\n")
-            partial[:] = rest
-            for line in lines:
-                self._on_line(line.decode(errors="replace"))
-
-    def _flush(self) -> None:
-        for partial in self._partial.values():
-            if partial and self._on_line is not None:
-                self._on_line(partial.decode(errors="replace"))
-                partial.clear()
+        self._kept[key.data].add(chunk)
+        if self._log is not None:
+            self._log.add(chunk)
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

@@ -112,9 +112,9 @@ class _Reader:
     def content_below(self, directory: Path, name: str) -> bytes | None:
         """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
         path = directory / name
-        if not is_below(path, directory):
+        if not is_below(path, directory) and not _is_of_recipe_beside(path, directory):
             problem = f"`{name}` leads out of the recipe's directory"
-            hint = "a symbolic link may not; copy the file"
+            hint = "a symbolic link may lead to a job or patch of a recipe beside it; copy the file"
             self.mistakes.append(RequestError(problem, at=Location(path=path), hint=hint))
             return None
         return self.content(path, limit_bytes=MAX_BYTES)
@@ -225,6 +225,12 @@ class _Reader:
             if content is not None:
                 result[entry.source] = content
         return result
+
+
+def _is_of_recipe_beside(path: Path, directory: Path) -> bool:
+    """Return whether a link leads to a file under ``verify/`` or ``patches/`` of a recipe in one catalog."""
+    catalog = directory.parent
+    return is_below(path, catalog) and path.resolve().parent.name in ("verify", "patches")
 
 
 def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:

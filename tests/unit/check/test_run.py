@@ -71,7 +71,9 @@ def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_p
     assert "--env ENVBUILD_TOKEN=t" in before
     assert "--env ENVBUILD_RESULTS=/tmp" in before
     assert after == ["mpiexec", "-n", "4", "python", "job.py"]
-    assert ended["asked"] == {"cwd": tmp_path, "timeout_s": 9.0}
+    asked = ended["asked"]
+    assert isinstance(asked, dict)
+    assert (asked["cwd"], asked["timeout_s"]) == (tmp_path, 9.0)
     assert (result.code, result.timed_out, result.limit_s, result.output) == (3, False, 9.0, "out\nerr")
 
 

@@ -283,9 +283,14 @@ def test_files_of_a_recipe_stay_below_it(tmp_path: Path, name: str) -> None:
     (ours / name).symlink_to(secret)
     text = text_of(tmp_path, recipes=[tmp_path / "mine"])
     assert f"`{name}` leads out of the recipe's directory\n  --> mine/mpich/{name}" in text
-    # A recipe may be a link as a whole.
+    # A job may be that of a recipe beside it, and a recipe may be a link as a whole.
     (ours / name).unlink()
     shutil.copytree(CATALOG / "recipes/mpich", ours, dirs_exist_ok=True)
+    write(tmp_path / "mine/other/verify/sums.py", "")
+    (ours / "verify").mkdir(exist_ok=True)
+    (ours / "verify/shared.py").symlink_to("../../other/verify/sums.py")
+    assert asked(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
+    (ours / "verify/shared.py").unlink()
     ours.rename(tmp_path / "elsewhere")
     ours.symlink_to(tmp_path / "elsewhere")
     assert asked(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
