@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.activate.hostcommands import HOST_COMMANDS
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.model import Manifest
 
@@ -19,9 +20,6 @@ HOST_CONFLICTS = ("cuda", "python")
 
 # Commands of every image; the last two run anything in it.
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
-
-# A wrapper of this name would hide what the launcher itself needs from the host.
-_HOST_ONLY = frozenset({"apptainer", "launcher", "readlink", "sh", "singularity", "stat"})
 
 # A link named `default` chooses a version, and `1.0.lua` is the file of version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
@@ -123,7 +121,7 @@ def check_names(manifest: Manifest) -> None:
             hint="take it out of `commands` in its recipe, and build again",
         )
         for command in manifest.commands
-        if command in _HOST_ONLY
+        if command in HOST_COMMANDS
     ]
     if re.fullmatch(_RESERVED_VERSION, manifest.version):
         errors.append(

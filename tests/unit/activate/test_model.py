@@ -45,7 +45,9 @@ def test_commands_are_ours_then_the_images_each_once(manifest):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["sh", "apptainer", "launcher", "stat"])
+@pytest.mark.parametrize(
+    "command", ["sh", "apptainer", "launcher", "stat", "ssh", "sudo", "srun", "ls", "module", "squashfuse_ll"]
+)
 def test_a_command_of_the_host_is_refused(manifest, command):
     with pytest.raises(EnvbuildError, match="it would hide the host's own") as caught:
         module_of(manifest(commands=(command,)))
