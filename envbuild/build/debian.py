@@ -22,7 +22,7 @@ from envbuild.build.workdir import passable_directory
 from envbuild.errors import BuildError
 from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
-from envbuild.system.leftovers import remove
+from envbuild.system.removal import remove
 
 # Everything newer is set back to this by mmdebstrap: the start of the epoch's second year,
 # so that no time of ours is later than a package's own.

@@ -12,7 +12,7 @@ from envbuild.build import debian
 from envbuild.build.archives import unpack_squashfs, unpack_tar
 from envbuild.build.unpack import Hostile, Limits, Writer, refused
 from envbuild.errors import BuildError
-from envbuild.system.leftovers import remove
+from envbuild.system.removal import remove
 
 # What runtimes leave in a root; ours comes in its place.
 _STORIES = (

@@ -31,7 +31,7 @@ from envbuild.store.store import LayerRecord, Store
 from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import clock, host, spans, squashfs
 from envbuild.system.apptainer import Apptainer
-from envbuild.system.leftovers import remove
+from envbuild.system.removal import remove
 from envbuild.system.threads import threads
 
 _PYTHON = f"{ENV_PREFIX}/bin/python"

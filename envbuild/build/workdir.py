@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import BuildError, MachineError
-from envbuild.system.leftovers import private_directory, remove, sweep
+from envbuild.system.leftovers import private_directory, sweep
+from envbuild.system.removal import remove
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ CARRIED = (
     "check/probe",
     "check/trial",
     "spec/arithmetic",
+    "system/removal",
 )
 
 
@@ -37,5 +38,6 @@ def files() -> dict[str, bytes]:
         "lib/envbuild/__init__.py": b"",
         "lib/envbuild/check/__init__.py": b"",
         "lib/envbuild/spec/__init__.py": b"",
+        "lib/envbuild/system/__init__.py": b"",
         **library,
     }

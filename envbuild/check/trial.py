@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from envbuild.check.facts import Reports, rank_outputs, ranks_that_said, read_reports
 from envbuild.check.findings import Finding
 from envbuild.check.judge import Ended, Job, judge_job, skip_job
+from envbuild.system.removal import remove
 
 # (command line of one rank, ranks, private directory, variables, limit in seconds); the launch
 # itself tells the ranks where they see the directory (ENVBUILD_RESULTS).
@@ -100,7 +100,8 @@ def _private_directory(shared: Path | None) -> Iterator[Path]:
         yield path
     finally:
         # What a job leaves there may resist removal; that is no verdict on the image.
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(path)
 
 
 def _tail(text: str, *, lines: int = 20) -> str:

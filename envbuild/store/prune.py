@@ -18,7 +18,7 @@ from envbuild.store.inventory import Item, items
 from envbuild.store.pins import DIRECTORY, Needs
 from envbuild.store.store import Store
 from envbuild.system import clock
-from envbuild.system.leftovers import remove
+from envbuild.system.removal import remove
 
 # A blob comes before its record; what failed builds said is looked at later than what they made; and
 # without its note a build only looks once more.

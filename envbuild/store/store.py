@@ -43,7 +43,8 @@ from envbuild.system.files import (
     sync,
     what_is_full,
 )
-from envbuild.system.leftovers import own_name, private_directory, remove, sweep
+from envbuild.system.leftovers import own_name, private_directory, sweep
+from envbuild.system.removal import remove
 from envbuild.system.sealing import check_seal, sealed
 from envbuild.system.spreading import spread
 from envbuild.system.squashfs import digests

@@ -11,12 +11,12 @@ import errno
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.system import host, process
+from envbuild.system.removal import remove
 
 
 def own_name() -> str:
@@ -86,43 +86,6 @@ def _remove_foreign(path: Path) -> None:
     except PermissionError:
         argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
         process.run(argv, env=host.environment(), timeout_s=300)
-
-
-def remove(path: Path) -> None:
-    """Remove a tree, read-only directories in it included; nothing there is no error."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    try:
-        shutil.rmtree(path)
-    except (OSError, RecursionError):
-        _remove_flat(path)
-
-
-def _remove_flat(top: Path) -> None:
-    """Remove a tree whose directories may be read-only, or deeper than paths and recursion reach.
-
-    Each directory is moved up to the top before it is emptied, so that no path is longer than two names.
-    """
-    top.chmod(0o700)
-    waiting, count = [top], 0
-    while waiting:
-        directory = waiting.pop()
-        for entry in sorted(directory.iterdir()):
-            if entry.is_symlink() or not entry.is_dir():
-                entry.unlink()
-                continue
-            # To be moved, a directory must be writable itself: its `..` changes.
-            entry.chmod(0o700)
-            below = entry
-            if directory != top:
-                below = top / f".{count}-{secrets.token_hex(8)}"
-                entry.rename(below)
-                count += 1
-            waiting.append(below)
-        if directory != top:
-            directory.rmdir()
-    top.rmdir()
 
 
 @contextlib.contextmanager

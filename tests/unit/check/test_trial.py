@@ -110,10 +110,14 @@ def test_without_a_launcher_a_job_is_skipped() -> None:
     assert (finding.status, finding.id) == ("SKIP", "D0/D9.demo")
 
 
-def test_the_private_directory_is_gone_afterwards(tmp_path: Path) -> None:
+NESTED = "\nos.chdir(os.environ['ENVBUILD_RESULTS'])\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
+
+
+@pytest.mark.parametrize("left", ["", NESTED, "\nos.chmod(os.environ['ENVBUILD_RESULTS'], 0o500)\n"])
+def test_the_private_directory_is_gone_afterwards(tmp_path: Path, left: str) -> None:
     seen: list[Path] = []
     inner = fake_launch(tmp_path / "demo.py")
-    (tmp_path / "demo.py").write_text(HONEST)
+    (tmp_path / "demo.py").write_text(HONEST + left)
 
     def launch(*words: object) -> object:
         seen.append(words[2])  # type: ignore[arg-type]
@@ -121,7 +125,8 @@ def test_the_private_directory_is_gone_afterwards(tmp_path: Path) -> None:
         return inner(*words)  # type: ignore[arg-type]
 
     for _ in range(2):
-        try_job(job(), ranks=1, limit_s=30.0, launch=launch)  # type: ignore[arg-type]
+        found = try_job(job(), ranks=1, limit_s=30.0, launch=launch)  # type: ignore[arg-type]
+        assert failed(found) == {}
     assert len(set(seen)) == 2
     assert not any(path.exists() for path in seen)
 

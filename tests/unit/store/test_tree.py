@@ -11,7 +11,7 @@ import pytest
 
 from envbuild.errors import BuildError
 from envbuild.store.tree import DEEPEST, WHITEOUT, Tree, collisions, scan, walk
-from envbuild.system.leftovers import remove
+from envbuild.system.removal import remove
 from tests.support.trees import deepen
 
 EMPTY = hashlib.sha256(b"").hexdigest()

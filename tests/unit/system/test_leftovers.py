@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.system import host
-from envbuild.system.leftovers import atomic_file, own_name, private_work, remove, sweep
+from envbuild.system.leftovers import atomic_file, own_name, private_work, sweep
+from envbuild.system.removal import remove
 from tests.support.trees import deepen
 
 ENDED = "99999999"
