@@ -19,6 +19,7 @@ MAX_REPORT_BYTES = 1 << 20
 MAX_ENTRIES = 65_536
 # Of a rank's output; a library's debug log is long, and what is looked for stands near its start.
 MAX_LOG_BYTES = 16 << 20
+_END_BYTES = 64 * 1024
 _OUTPUT = r"output-rank-[0-9]{1,9}-of-[0-9]+-.*\.txt"
 _FIELDS = {
     "rank": int,
@@ -100,7 +101,7 @@ def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
     blocks = []
     for path in _files(directory, _OUTPUT):
         try:
-            text = _read_small(path, last=64 * 1024).decode(errors="replace")
+            text = _read_small(path, last=_END_BYTES).decode(errors="replace")
         except OSError:
             continue
         if text.strip():
@@ -108,6 +109,26 @@ def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
             blocks.append("\n".join([f"--- {heading}", *text.rstrip().splitlines()[-lines:]]))
     left = len(blocks) - most
     return "\n".join([*blocks[:most], f"--- and {left} more ranks"] if left > 0 else blocks)
+
+
+def cut_outputs(directory: Path) -> None:
+    """Keep the beginning and the end of each output that has become too long; ranks may still write."""
+    for path in _files(directory, _OUTPUT):
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(handle)
+            # Another name of it would lie elsewhere.
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size < 2 * MAX_LOG_BYTES:
+                continue
+            end = os.pread(handle, _END_BYTES, status.st_size - _END_BYTES)
+            os.ftruncate(handle, MAX_LOG_BYTES)
+            left_out = status.st_size - MAX_LOG_BYTES - _END_BYTES
+            os.write(handle, b"\n[%d bytes left out]\n" % left_out + end)
+        finally:
+            os.close(handle)
 
 
 def _files(directory: Path, pattern: str) -> list[Path]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.check import judge
+from envbuild.check.facts import cut_outputs
 from envbuild.check.findings import Finding
 from envbuild.check.judge import Ended, Job
 from envbuild.check.launchers.base import Launcher
@@ -22,6 +25,8 @@ from envbuild.system.apptainer import Apptainer, Bind, not_started
 RESULTS = "/tmp"  # noqa: S108  # the path inside the image
 # How much of what a launcher and its ranks write is kept.
 _OUTPUT_BYTES = 1 << 20
+# How often the files are looked at that ranks write.
+_LOOK_S = 0.5
 # The check of an image's bytes.
 PARTS = "S1.digest"
 CHANGED = "the file was changed or damaged: build it again, or copy it again from where it came"
@@ -101,7 +106,24 @@ def wait_for_ranks(argv: Sequence[str], *, env: Mapping[str, str], directory: Pa
     limit_s : float
         Wall-clock limit in seconds.
     """
-    done = process.run(argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES)
+    over = threading.Event()
+
+    def keep_outputs_short() -> None:
+        with contextlib.suppress(OSError):
+            cut_outputs(directory)
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            keep_outputs_short()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        done = process.run(argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES)
+    finally:
+        over.set()
+        watcher.join()
+        keep_outputs_short()
     return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from envbuild.check import run
+from envbuild.check.facts import MAX_LOG_BYTES
 from envbuild.check.launchers.torchrun import Torchrun
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError
@@ -53,6 +56,21 @@ def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
     assert run.launcher_of(subject(mpi_family=""), "torchrun") == Torchrun()
     for name in ("mpiexec", "torchrun"):
         assert run.launcher_of(subject(architecture="riscv64"), name) is None
+
+
+def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Path) -> None:
+    # As a job's own output is written, and as what a launcher collects.
+    script = "yes >> output-rank-0-of-1-host.txt & exec yes"
+    started = time.monotonic()
+    result = run.wait_for_ranks(["sh", "-c", script], env={"PATH": "/bin"}, directory=tmp_path, limit_s=4.0)
+    assert result.timed_out
+    assert time.monotonic() - started < 15
+    assert len(result.output) < 4 << 20
+    (output,) = tmp_path.iterdir()
+    head, *others = re.split(rb"\n\[\d+ bytes left out\]\n", output.read_bytes())
+    assert set(head) == set(others[-1]) == set(b"y\n")
+    assert MAX_LOG_BYTES <= len(head) < 2 * MAX_LOG_BYTES
+    assert sum(map(len, others)) < 2 * MAX_LOG_BYTES
 
 
 def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:

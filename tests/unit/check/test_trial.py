@@ -110,7 +110,12 @@ def test_without_a_launcher_a_job_is_skipped() -> None:
     assert (finding.status, finding.id) == ("SKIP", "D0/D9.demo")
 
 
-NESTED = "\nos.chdir(os.environ['ENVBUILD_RESULTS'])\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
+NESTED = """
+os.chdir(os.environ["ENVBUILD_RESULTS"])
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+"""
 
 
 @pytest.mark.parametrize("left", ["", NESTED, "\nos.chmod(os.environ['ENVBUILD_RESULTS'], 0o500)\n"])
