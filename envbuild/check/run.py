@@ -26,7 +26,7 @@ RESULTS = "/tmp"  # noqa: S108  # the path inside the image
 # How much of what a launcher and its ranks write is kept.
 _OUTPUT_BYTES = 1 << 20
 # How often the files are looked at that ranks write.
-_LOOK_S = 0.5
+_LOOK_S = 0.2
 # The check of an image's bytes.
 PARTS = "S1.digest"
 CHANGED = "the file was changed or damaged: build it again, or copy it again from where it came"
