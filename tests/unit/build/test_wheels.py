@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ def test_a_wheel_that_would_write_elsewhere_is_refused(name: str, tmp_path: Path
         unpacked(wheel, tmp_path / "root")
     assert not list(tmp_path.rglob("*evil*"))
     assert not Path("/evil").exists()
+
+
+def test_a_wheel_that_unpacks_to_far_more_than_it_is_fills_no_disk(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheel")
+    with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
+        for _ in range(100):
+            file.write(bytes(1 << 20))
+    with pytest.raises(BuildError, match=r"`demo-1\.0-.*it has \d{6} bytes and would unpack to 104\d{6}$"):
+        unpacked(wheel, tmp_path / "root")
+    assert not (tmp_path / "root").exists()
 
 
 def test_what_is_no_wheel_is_named(tmp_path: Path) -> None:
