@@ -177,7 +177,9 @@ def find(path: Path | None = None) -> Apptainer:
     match = re.search(
         r"^(apptainer|singularity-ce) version ((\d+)\.(\d+)(\.\d+)?\S*)", told.stdout, re.MULTILINE
     )
-    if not told.ok or match is None:
+    if not told.ok and (said := told.last_lines(1)):
+        raise MachineError(f"`{program} --version` fails: {said}", hint=_HINT)
+    if match is None:
         raise MachineError(f"`{program}` is not an Apptainer or SingularityCE", hint=_HINT)
     name, version = match[1], match[2]
     if (int(match[3]), int(match[4])) < _OLDEST[name]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envbuild import events
+from envbuild.errors import RequestError
 from envbuild.events import Emit
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
@@ -79,9 +80,20 @@ def default_root() -> Path:
     """Return where the store lies when nobody says otherwise.
 
     ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
+
+    Raises
+    ------
+    RequestError
+        The user has no home directory.
     """
-    named = os.environ.get("ENVBUILD_STORE")
-    if named:
+    if named := os.environ.get("ENVBUILD_STORE"):
         return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "envbuild"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "envbuild"
+    try:
+        return Path.home() / ".cache/envbuild"
+    except RuntimeError:
+        problem = (
+            f"user {os.geteuid()} has no home directory: HOME is not set, and no account has that number"
+        )
+        raise RequestError(problem, hint="name a store with --store DIR or ENVBUILD_STORE") from None

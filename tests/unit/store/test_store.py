@@ -385,3 +385,10 @@ class TestDefaultRoot:
         assert default_root() == Path("/c/envbuild")
         monkeypatch.delenv("XDG_CACHE_HOME")
         assert default_root() == Path("/h/.cache/envbuild")
+        # As for a user of a number without an account.
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(Path, "home", lambda: Path("~").expanduser())
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+        with pytest.raises(RequestError, match="has no home directory") as caught:
+            default_root()
+        assert caught.value.hint == "name a store with --store DIR or ENVBUILD_STORE"

@@ -50,7 +50,11 @@ class TestFind:
             ),
             ("echo 'singularity version 3.8.7-1.el8'", "is not an Apptainer or SingularityCE"),
             ("echo 'apptainer version ?'", "is not an Apptainer"),
-            ("echo 'apptainer version 1.4.5'; exit 1", "is not an Apptainer"),
+            (
+                "echo 'apptainer version 1.4.5'; echo 'FATAL: no' >&2; exit 1",
+                "mine --version` fails: FATAL: no",
+            ),
+            ("exit 1", "is not an Apptainer"),
             ("true", "is not an Apptainer"),
         ],
     )
