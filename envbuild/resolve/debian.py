@@ -25,6 +25,7 @@ from envbuild.system import host, network, process
 from envbuild.system.redaction import redact
 
 _TIMEOUT_S = 600.0
+_MOST_HINTS = 20  # finding what was meant takes a while
 _NEAR = 3  # characters by which a misspelt name may be too long or too short
 
 
@@ -328,9 +329,10 @@ class _Apt:
     def _refuse(self, output: str) -> None:
         at = Location(path=self._asked.path)
         errors: list[EnvbuildError] = []
-        for name in apttext.unknown(output):
+        for number, name in enumerate(apttext.unknown(output)):
             problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
-            errors.append(self._wrong_name(name, problem, self._near(name)))
+            hint = self._near(name) if number < _MOST_HINTS else None
+            errors.append(self._wrong_name(name, problem, hint))
         for name, providers in apttext.virtual(output).items():
             problem = f"`{name}` is not a package but a name that several packages provide"
             hint = f"name one of them: {', '.join(providers)}" if providers else _SEARCH

@@ -18,11 +18,13 @@ from envbuild.resolve import state, uvfault, uvtext
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.uvcache import without_private_addresses
 from envbuild.spec.asked import Asked
-from envbuild.system import host, network, process
+from envbuild.system import clock, host, network, process
 from envbuild.system.redaction import redact, redact_text
 
 # `pytorch-cpu`, `pytorch-cu130`: where no address is configured, uv knows PyTorch's own index.
 _BUILTIN = "pytorch-"
+# Each further failure takes a run of uv.
+_FURTHER_FAILURES_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,11 +295,11 @@ class Uv:
     def _failures(
         self, requirements: Sequence[str], options: Sequence[str], pins: str, finished: process.Finished
     ) -> list[RequestError | MachineError]:
-        """Return what is wrong with requirements: of several that nobody has, each."""
+        """Return what is wrong with requirements: of several that nobody has, each that is found in time."""
         found, said = [self._failure(finished)], [finished.stderr]
-        left = list(requirements)
+        left, deadline = list(requirements), clock.seconds() + _FURTHER_FAILURES_S
         # Without what is lacking, uv tells of the next: whatever is wrong then was so before.
-        while lacking := set(uvtext.lacking(finished.stderr)):
+        while (lacking := set(uvtext.lacking(finished.stderr))) and clock.seconds() < deadline:
             others = [each for each in left if canonicalize_name(Requirement(each).name) not in lacking]
             if not others or len(others) == len(left):
                 break
