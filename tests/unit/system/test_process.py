@@ -234,7 +234,7 @@ class TestEnding:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
     def test_our_own_end_is_that_of_our_children(self, tmp_path: Path, number: int) -> None:
-        code = f'echo $$ > "$0"; kill -{int(number)} $PPID; sleep 60'
+        code = f'echo $$ > "$0"; sleep 0.5; kill -{int(number)} $PPID; sleep 60'
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt), process.ended_with_us():
             process.run(["sh", "-c", code, tmp_path / "pid"], env=ENV)
