@@ -21,16 +21,16 @@ _BY_PURPOSE = {
         oarsub condor_submit condor_q kubectl helm
     """,
     "modules": "module ml lmod modulecmd spack eb",
-    "shells": "sh dash ash zsh ksh csh tcsh fish busybox",
+    "shells": "sh bash dash ash zsh ksh csh tcsh fish busybox",
     "users": """
         sudo sudoedit doas su login passwd chsh chfn newgrp sg pkexec id whoami groups
         getent loginctl systemctl ssh scp sftp ssh-agent ssh-add ssh-keygen ssh-copy-id
         sshd kinit klist kdestroy gpg gpg2 gpg-agent gpgv
     """,
     "files": """
-        ls cp mv rm ln mkdir rmdir chmod chown chgrp touch dd df du find grep egrep
+        ls cat cp mv rm ln mkdir rmdir chmod chown chgrp touch dd df du find grep egrep
         fgrep sed awk gawk mawk sort uniq head tail less more tee wc cut tr xargs tar gzip
-        gunzip zcat xz bzip2 mktemp realpath dirname basename pwd printenv test true
+        gunzip zcat xz bzip2 mktemp realpath dirname basename pwd env printenv test true
         false echo printf sleep kill killall pkill ps nohup timeout nice
     """,
     "system": "ldconfig ldd ip modprobe sysctl dmesg lspci lscpu numactl taskset prlimit tty stty",

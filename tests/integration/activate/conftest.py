@@ -217,6 +217,9 @@ def tree_of_root(root: Path) -> None:
         (root / "etc" / user).write_text("")
     for tool in (*(Path("/usr/bin", name).resolve() for name in TOOLS), PYTHON):
         copy_program(tool, root)
+    # Under names that wrappers may have.
+    for name in ("bash", "cat", "env"):
+        (root / f"usr/bin/tool-{name}").symlink_to(name)
     if not (root / "usr/bin/sh").exists():
         (root / "usr/bin/sh").symlink_to(Path("/usr/bin/sh").resolve().name)
     (root / "usr/bin/python3").symlink_to(PYTHON.name)
@@ -280,7 +283,8 @@ def facts(version: str) -> dict[str, Any]:
         "name": "small", "version": version, "summary": "a small image", "architecture": architecture(),
         "environment": default_environment(), "base": "debian-12", "glibc": "2.36", "python": "3.11",
         "mpi": "", "mpi_family": "", "recipes": {"framework": "2.13.0"}, "imports": ("framework",),
-        "commands": ("tool", "cat", "env", "bash"), "conflicts": ("other",), "timeout_s": 60.0, "labels": {},
+        "commands": ("tool", "tool-cat", "tool-env", "tool-bash"), "conflicts": ("other",),
+        "timeout_s": 60.0, "labels": {},
     }  # fmt: skip
 
 

@@ -23,16 +23,16 @@ def test_runs_inside_the_image_with_its_packages(active, place):
 
 
 def test_of_a_file_in_two_layers_the_upper_is_seen(active, place):
-    assert place.run(active.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
+    assert place.run(active.home / "bin/tool-cat", "/opt/env/layer").stdout == "upper\n"
 
 
 @pytest.mark.parametrize("code", [0, 7, 139])
 def test_exit_codes_arrive(active, place, code):
-    assert place.run(active.home / "bin/bash", "-c", f"exit {code}").returncode == code
+    assert place.run(active.home / "bin/tool-bash", "-c", f"exit {code}").returncode == code
 
 
 def test_a_crash_is_told_as_one(activate, place):
-    done = place.run(activate().home / "bin/bash", "-c", "kill -SEGV $$")
+    done = place.run(activate().home / "bin/tool-bash", "-c", "kill -SEGV $$")
     assert done.returncode in (139, -signal.SIGSEGV)
 
 
@@ -43,7 +43,7 @@ def test_arguments_arrive_untouched(active, place):
 
 
 def test_standard_input_passes(active, place):
-    assert place.run(active.home / "bin/cat", stdin="some\nlines").stdout == "some\nlines"
+    assert place.run(active.home / "bin/tool-cat", stdin="some\nlines").stdout == "some\nlines"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -67,7 +67,7 @@ def test_signals_reach_the_program_and_its_own_code_comes_back(active, place, nu
 
 def test_descriptors_of_a_process_manager_stay_open(activate, place):
     reader, writer = os.pipe()
-    argv = [activate().home / "bin/bash", "-c", f"echo rank >&{writer}"]
+    argv = [activate().home / "bin/tool-bash", "-c", f"echo rank >&{writer}"]
     subprocess.run(
         argv, env=place.env({"PMI_FD": str(writer)}), cwd=place.work, pass_fds=[writer], check=True
     )
@@ -98,7 +98,7 @@ def test_settings_of_the_host_that_would_mislead_are_dropped_and_the_rest_is_kep
 
 def test_functions_of_the_host_stay_out_where_sh_is_bash(activate, place):
     (place.path / "sh").symlink_to("/bin/bash")
-    launcher = activate().home / "bin/env"
+    launcher = activate().home / "bin/tool-env"
     done = place.run(
         place.path / "sh", launcher, env={"BASH_FUNC_which%%": "() { echo host; }", "KEPT": "yes"}
     )
@@ -182,7 +182,9 @@ def test_the_same_image_inside_runs_directly(active, place):
 
 def test_inside_with_the_wrappers_first_on_path_it_finds_the_real_one(active, place):
     commands = active.home / "bin"
-    done = place.run(commands / "bash", "-c", "tool direct", env={"APPTAINERENV_PREPEND_PATH": str(commands)})
+    done = place.run(
+        commands / "tool-bash", "-c", "tool direct", env={"APPTAINERENV_PREPEND_PATH": str(commands)}
+    )
     assert (done.stdout, done.stderr) == ("tool of 1.0: direct\n", "")
 
 
@@ -198,7 +200,7 @@ def test_a_mark_that_was_carried_into_another_image_is_not_believed(activate, pl
     # As where a job inherits the environment of the container that submitted it.
     outer, inner = activate("1.0"), activate("2.0")
     mark = f"ENVBUILD_INSIDE={read_manifest(images['2.0']).digest}"
-    assert place.run(outer.home / "bin/env", mark, inner.home / "bin/tool").returncode == 122
+    assert place.run(outer.home / "bin/tool-env", mark, inner.home / "bin/tool").returncode == 122
 
 
 def test_the_mark_alone_does_not_make_an_inside(activate, place, images):
@@ -215,7 +217,7 @@ def test_the_working_directory_is_there(active, place):
     work = place.directory("work dir")
     (work / "input").write_text("data")
     env = {"APPTAINER_NO_MOUNT": "tmp"}
-    done = place.run(active.home / "bin/bash", "-c", "cat input; echo >output", cwd=work, env=env)
+    done = place.run(active.home / "bin/tool-bash", "-c", "cat input; echo >output", cwd=work, env=env)
     assert (done.stdout, done.returncode) == ("data", 0)
     assert (work / "output").exists()
 
@@ -225,7 +227,7 @@ def test_scratch_and_the_process_managers_directory_are_bound(active, place):
     scratch, server = place.directory("scratch, fast"), place.directory("pmix:1")
     env = {"APPTAINER_NO_MOUNT": "tmp", "TMPDIR": str(scratch), "PMIX_SERVER_TMPDIR": str(server)}
     done = place.run(
-        active.home / "bin/bash", "-c", 'echo 1 >"$TMPDIR/a"; echo 2 >"$PMIX_SERVER_TMPDIR/b"', env=env
+        active.home / "bin/tool-bash", "-c", 'echo 1 >"$TMPDIR/a"; echo 2 >"$PMIX_SERVER_TMPDIR/b"', env=env
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert (scratch / "a").exists()
@@ -245,7 +247,7 @@ def test_binds_of_the_site_are_made_where_they_exist(activate, place):
     )
     home = activate(site=site).home
     script = "cat /data/file; echo x >/work/written; echo x >/data/refused; test -e /scratch; echo :$?"
-    done = place.run(home / "bin/bash", "-c", script)
+    done = place.run(home / "bin/tool-bash", "-c", script)
     assert done.stdout == "from the host:1\n"
     assert (data / "written").exists()
     assert not (data / "refused").exists()

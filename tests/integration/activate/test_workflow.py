@@ -88,7 +88,7 @@ def test_a_linked_one_takes_no_more_than_its_wrappers(images, place, settings):
     image = images["1.0"]
     before = image.stat()
     installed = install_module(image, root=place.path / "sw", link=True, settings=settings)
-    assert place.run(installed.home / "bin/cat", "/opt/env/layer").stdout == "upper\n"
+    assert place.run(installed.home / "bin/tool-cat", "/opt/env/layer").stdout == "upper\n"
     assert sum(path.stat().st_size for path in (place.path / "sw").rglob("*") if path.is_file()) < 1 << 20
     assert not (settings.store.root / "blobs").exists()
     assert not install_module(image, root=place.path / "sw", link=True, settings=settings).changed
@@ -141,7 +141,7 @@ def test_the_sites_binds_are_used(images, place, settings, named):
     if named:
         settings = Settings(store=settings.store, site=site)
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    place.run(installed.home / "bin/bash", "-c", "echo x >/data/file")
+    place.run(installed.home / "bin/tool-bash", "-c", "echo x >/data/file")
     assert [path.name for path in data.iterdir()] == ["file"]
 
 
