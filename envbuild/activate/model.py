@@ -118,7 +118,7 @@ def check_names(manifest: Manifest) -> None:
     errors = [
         RequestError(
             f"the command `{command}` cannot have a wrapper: it would hide the host's own",
-            hint="take it out of `commands` in its recipe, and build again",
+            hint="take it out of `commands` in its recipe or spec, and build again",
         )
         for command in manifest.commands
         if command in HOST_COMMANDS

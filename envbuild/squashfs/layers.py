@@ -9,6 +9,7 @@ from pathlib import Path
 from envbuild.errors import MachineError
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
+from envbuild.system.files import is_full
 
 
 @contextlib.contextmanager
@@ -48,10 +49,16 @@ def splice_layers(blobs: Mapping[str, Path], target: Path) -> None:
     Raises
     ------
     MachineError
-        As `layer_file_systems`; or the file cannot be written.
+        As `layer_file_systems`; or the disk is full.
     """
     with layer_file_systems(blobs) as inputs, target.open("xb") as file:
-        splice(inputs).write(file.fileno(), 0)
+        try:
+            splice(inputs).write(file.fileno(), 0)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            problem = f"there is no space for `{target}`: {error.strerror}"
+            raise MachineError(problem, hint="free some space where the store lies") from error
 
 
 def unreadable_layer(error: OSError | ValueError) -> MachineError:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from envbuild.errors import Location
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
@@ -111,3 +112,10 @@ def test_an_example_of_a_finished_root_is_right_but_for_its_digest(path: Path) -
 
 def test_there_are_examples_of_finished_roots() -> None:
     assert {path.stem for path in EXAMPLES} == {"ubuntu-24.04", "rocky-9", "sles-15"}
+
+
+@pytest.mark.parametrize(("version", "abi"), [("3.6", "cp37m"), ("3.7", "cp36m"), ("3.60", "cp30")])
+def test_a_python_whose_modules_cannot_be_compiled_is_refused(version: str, abi: str) -> None:
+    with pytest.raises(ValidationError, match=r"2\.7, or 3\.7 or newer|an ABI tag"):
+        BasePython(version=version, abi=abi, packages=("python3",))
+    assert BasePython(version="3.7", abi="cp37m", packages=("python3",))
