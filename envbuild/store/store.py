@@ -55,7 +55,7 @@ RECORD_FORMAT = 3
 QUARANTINE = "quarantine"
 
 _AREAS = frozenset(
-    {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage", "tools"}
+    {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage"}
     | {"stages", "verdicts"}
 )
 # Of stores whose layers were put over each other, and could not be spliced.

@@ -90,7 +90,7 @@ def lock_spec(
     with spans.span("read lock"):
         previous = _previous(spec)
     with spans.span("identify tools"):
-        pins, unknown = _tool_pins_or_why(settings)
+        pins, unknown = _tool_pins_or_why()
     changes = _changes(previous, asked, pins)
     if refuse_change:
         kept = None if previous is None else Locked(asked=asked, lock=previous, path=path, changes=())
@@ -180,7 +180,7 @@ def _not_needed(
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    pins, _ = _tool_pins_or_why(settings)
+    pins, _ = _tool_pins_or_why()
     return _changes(_previous(spec), asked, pins)
 
 
@@ -238,18 +238,18 @@ def _versions(lock: Lock) -> dict[str, str]:
     return {pin.name: pin.version for pin in pins} | of_builds
 
 
-def _tool_pins_or_why(settings: Settings) -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
+def _tool_pins_or_why() -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
     """Return the tools of this machine, and why others cannot be told."""
     try:
-        return _pins(settings, tools.NAMES), None
+        return _pins(tools.NAMES), None
     except EnvbuildError as error:
         found: list[ToolPin] = []
         for name in tools.NAMES:
             with contextlib.suppress(EnvbuildError):
-                found += _pins(settings, [name])
+                found += _pins([name])
         return tuple(sorted(found)), error
 
 
-def _pins(settings: Settings, names: Sequence[str]) -> tuple[ToolPin, ...]:
-    found = tools.identify(settings.store.root / "tools", names)
+def _pins(names: Sequence[str]) -> tuple[ToolPin, ...]:
+    found = tools.identify(names)
     return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))

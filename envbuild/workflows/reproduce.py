@@ -78,7 +78,7 @@ def reproduce_image(
                 f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
             )
     story = _read_story(image)
-    other_tools = _other_tools(story.lock, settings)
+    other_tools = _other_tools(story.lock)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
@@ -163,9 +163,9 @@ def _text(image: Path, name: str) -> str:
         ) from error
 
 
-def _other_tools(lock: Lock, settings: Settings) -> tuple[str, ...]:
+def _other_tools(lock: Lock) -> tuple[str, ...]:
     names = [pin.name for pin in lock.tools if pin.name in tools.NAMES]
-    found = tools.identify(settings.store.root / "tools", names)
+    found = tools.identify(names)
     here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found]
     return tuple(difference.sentence for difference in tool_differences(lock, here))
 

@@ -82,7 +82,7 @@ def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store
 
 
 def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     found = reproduce_image(image, settings, offline=True)
@@ -93,7 +93,7 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
 
 
 def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     image = make(tmp_path, plan_of(pins, content="Wg=="), plan_of(pins), pins)
     found = reproduce_image(image, settings, offline=True)
     assert [(each.layer, each.path, each.kind) for each in found.differences] == [
@@ -107,7 +107,7 @@ def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: 
 
 
 def test_another_lock_than_the_manifest_names_is_refused(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     content = image.read_bytes()
@@ -120,7 +120,7 @@ def test_another_lock_than_the_manifest_names_is_refused(tmp_path: Path, setting
 def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
     tmp_path: Path, settings: Settings
 ) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     content = bytearray(image.read_bytes())
@@ -136,7 +136,7 @@ def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
 def test_an_image_for_another_architecture_is_rejected(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     monkeypatch.setattr(host, "architecture", lambda: "arm64")
@@ -145,7 +145,7 @@ def test_an_image_for_another_architecture_is_rejected(
 
 
 def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     real = tools.locate("mksquashfs")
@@ -169,7 +169,7 @@ def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: 
 
 
 def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     gone = [wheel("alpha", sha256="a" * 64), wheel("beta", sha256="b" * 64)]
     interpreter = Interpreter(abi="cp311", architecture="amd64", debs=())
     steps = {
@@ -196,7 +196,7 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
 
 
 def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     other = (replace(pins[0], digest="sha256:" + "7" * 64),)
     image = make(tmp_path, plan_of(pins), plan_of(other), pins)
     with pytest.raises(EnvbuildError, match="uses what its lock does not have: mksquashfs"):
@@ -204,7 +204,7 @@ def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path: Path, settings: Settings) -> None:
-    pins = real_tools(tmp_path)
+    pins = real_tools()
     plan = plan_of(pins)
     wrong = plan.layers[0].model_copy(update={"key": "sha256:" + "0" * 64})
     broken = plan.model_copy(update={"layers": (wrong, *plan.layers[1:])})
