@@ -81,9 +81,9 @@ def _program(name: str) -> ToolIdentity:
         [program, _VERSION_FLAG.get(name, "--version")], env=host.environment(), timeout_s=30
     )
     version = finished.output.strip().partition("\n")[0]
-    # mksquashfs 4.5 ends with code 1 after it has told its version.
+    # mksquashfs 4.5 ends with code 1 after it has printed its version.
     if finished.timed_out or not version:
-        raise MachineError(f"`{program}` does not tell its version", hint=f"try `{finished.command}`")
+        raise MachineError(f"`{program}` does not print its version", hint=f"try `{finished.command}`")
     digests = [_digest(path) for path in (program, *_libraries(name, program))]
     joined = "\n".join(digests).encode()
     digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()

@@ -239,17 +239,19 @@ def _versions(lock: Lock) -> dict[str, str]:
 
 
 def _tool_pins_or_why() -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
-    """Return the tools of this machine, and why others cannot be told."""
+    """Return the tools of this machine, and why others cannot be identified."""
     try:
         return _pins(tools.NAMES), None
     except EnvbuildError as error:
-        found: list[ToolPin] = []
+        pins: list[ToolPin] = []
         for name in tools.NAMES:
             with contextlib.suppress(EnvbuildError):
-                found += _pins([name])
-        return tuple(sorted(found)), error
+                pins += _pins([name])
+        return tuple(sorted(pins)), error
 
 
 def _pins(names: Sequence[str]) -> tuple[ToolPin, ...]:
-    found = tools.identify(names)
-    return tuple(sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found))
+    identities = tools.identify(names)
+    return tuple(
+        sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identities)
+    )

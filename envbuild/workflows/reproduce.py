@@ -165,8 +165,8 @@ def _text(image: Path, name: str) -> str:
 
 def _other_tools(lock: Lock) -> tuple[str, ...]:
     names = [pin.name for pin in lock.tools if pin.name in tools.NAMES]
-    found = tools.identify(names)
-    here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in found]
+    identities = tools.identify(names)
+    here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identities]
     return tuple(difference.sentence for difference in tool_differences(lock, here))
 
 

@@ -13,8 +13,8 @@ def blobs(store: Path) -> dict[str, str]:
 
 
 def everything(desk: Desk) -> list[tuple[str, int]]:
-    """What lies beside the spec and in the store; package lists and digests of tools are caches."""
-    found = (path for path in desk.place.rglob("*") if not {"resolve"} & set(path.parts))
+    """What lies beside the spec and in the store; package lists are a cache."""
+    found = (path for path in desk.place.rglob("*") if "resolve" not in path.parts)
     return sorted((str(path), path.stat().st_mtime_ns) for path in found if path.is_file())
 
 

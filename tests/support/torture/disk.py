@@ -144,12 +144,17 @@ def _outputs(ground: Ground, desk: Path, outcome: Outcome) -> None:
     (desk / "directory").mkdir()
     (desk / "notes.txt").write_text("years of work\n")
     (desk / "closed").mkdir()
+    (desk / "read-only").mkdir()
     ground.own(desk / "directory")
     (desk / "closed").chmod(0o555)
-    for name in ("directory", "notes.txt", "closed/x.sif", "missing/x.sif", "/dev/null", "tiny.yaml"):
-        done = ground.run(ground.build("-o", name), desk)
-        outcome.hold(done.returncode == 2, f"-o {name}: code {done.returncode}: {done.stderr}")
-        outcome.hold(done.stderr.startswith("error:"), f"-o {name}: {done.stderr}")
+    names = ["directory", "notes.txt", "read-only/x.sif", "missing/x.sif", "/dev/null", "tiny.yaml"]
+    if ground.place.stat().st_uid != 0:
+        names.append("closed/x.sif")  # root may write to every directory
+    with _read_only(desk / "read-only"):
+        for name in names:
+            done = ground.run(ground.build("-o", name), desk)
+            outcome.hold(done.returncode == 2, f"-o {name}: code {done.returncode}: {done.stderr}")
+            outcome.hold(done.stderr.startswith("error:"), f"-o {name}: {done.stderr}")
     outcome.hold((desk / "notes.txt").read_text() == "years of work\n", "-o notes.txt: it was written over")
 
 
