@@ -46,7 +46,6 @@ from envbuild.system.files import (
 from envbuild.system.leftovers import own_name, private_directory, sweep
 from envbuild.system.removal import remove
 from envbuild.system.sealing import check_seal, sealed
-from envbuild.system.spreading import spread
 from envbuild.system.squashfs import digests
 
 # A million paths take less than half of it.
@@ -343,8 +342,7 @@ class Store:
             The store cannot be written, or the disk is full.
         """
         try:
-            spread(stages := self.directory("stage"))
-            path = private_directory(stages)
+            path = private_directory(self.directory("stage"))
         except OSError as error:
             raise self.refusal(error) from error
         # A shared store's directories may be set-group-ID: ours must not be, modes become bytes.
