@@ -119,7 +119,9 @@ def wait_for_ranks(argv: Sequence[str], *, env: Mapping[str, str], directory: Pa
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        done = process.run(argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES)
+        done = process.run(
+            argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES, guarded=True
+        )
     finally:
         over.set()
         watcher.join()
@@ -145,7 +147,8 @@ def probe(subject: Subject, *, limit_s: float) -> list[Finding]:
     )
     source = Path(__file__).with_name("probe.py").read_bytes()
     # Apptainer opens the directory that it is started in, and ours may be closed to us.
-    done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=limit_s, stdin=source)
+    env = host.environment()
+    done = process.run(argv, env=env, cwd=Path("/"), timeout_s=limit_s, stdin=source, guarded=True)
     try:
         facts = json.loads(done.stdout) if done.ok else None
     except ValueError:

@@ -19,6 +19,7 @@ from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
 from envbuild.system import spans
+from envbuild.system.descriptors import named
 from envbuild.system.terminal import plain
 
 STDOUT_BYTES = 256 << 20
@@ -90,6 +91,7 @@ def run(
     log: Path | None = None,
     memory_bytes: int | None = None,
     stdout_bytes: int = STDOUT_BYTES,
+    guarded: bool = False,
 ) -> Finished:
     """Run a process to its end and return how it ended.
 
@@ -114,6 +116,8 @@ def run(
         How much data each of its processes may hold.
     stdout_bytes : int
         How much of stdout is kept.
+    guarded : bool
+        Whether the group is ended even if we are killed; costs another process.
 
     Raises
     ------
@@ -122,13 +126,15 @@ def run(
     KeyboardInterrupt
         `end_all` was called while it ran.
     """
-    words = tuple(str(word) for word in argv)
+    words = tuple(named(str(word)) for word in argv)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(log.open("ab")) if log is not None else None
         process = _start((*_limiting(memory_bytes), *words), env=env, cwd=cwd, has_stdin=stdin is not None)
         stack.callback(_forget, process)
         stack.callback(_end_group, process)
+        if guarded:
+            stack.enter_context(_guard(process.pid))
         deadline = None if timeout_s is None else started + timeout_s
         collector = _Collector(sink=sink, stdout_bytes=stdout_bytes)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
@@ -229,7 +235,7 @@ def _start(
     try:
         process = subprocess.Popen(
             words,
-            env=dict(env),
+            env={name: named(value) for name, value in env.items()},
             cwd=cwd,
             stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -251,6 +257,35 @@ def _start(
         raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}", hint=_STARTABLE) from error
     _running[process.pid] = process
     return process
+
+
+# Reads from a pipe that only we hold: its end without a word means that we were killed.
+_GUARD = """
+import os, signal, sys, time
+if not sys.stdin.buffer.read(1):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(int(sys.argv[1]), number)
+        except OSError:
+            break
+        time.sleep(float(sys.argv[2]))
+"""
+
+
+@contextlib.contextmanager
+def _guard(group: int) -> Iterator[None]:
+    """End a process group if this process is killed while the block runs."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(group), str(_GRACE_S)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b".")
 
 
 def _has_ended(process: subprocess.Popen[bytes], deadline: float | None) -> bool:

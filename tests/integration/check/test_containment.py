@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -90,6 +91,32 @@ def test_a_hanging_job_is_ended_with_all_its_children_and_its_output_is_shown(
     assert "in stuck" in found.output
     assert "--- rank 0 of 2" in found.output
     assert "--- rank 1 of 2" in found.output
+    assert gone(mark), processes_with(mark)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from envbuild.check import controls
+from tests.support.controls import subject_of
+from tests.integration.check.test_containment import HANG, job
+image, mark = sys.argv[1:]
+subject = subject_of(Path(image))
+controls.try_text(subject, job(subject), HANG.replace("@MARK@", mark), ranks=2, limit_s=300)
+"""
+
+
+def test_ranks_end_when_the_test_is_killed(small_subject: run.Subject) -> None:
+    mark = f"mark-{secrets.token_hex(8)}"
+    root = Path(__file__).parents[3]
+    argv = [sys.executable, "-c", KILLED, str(small_subject.image), mark]
+    with subprocess.Popen(argv, cwd=root, start_new_session=True) as tester:
+        deadline = time.monotonic() + 60
+        while len(processes_with(mark)) < 3:  # the tester, and what two ranks left
+            assert time.monotonic() < deadline, "no rank started"
+            assert tester.poll() is None
+            time.sleep(0.05)
+        tester.kill()
     assert gone(mark), processes_with(mark)
 
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -240,3 +241,16 @@ class TestEnding:
             process.run(["sh", "-c", code, tmp_path / "pid"], env=ENV)
         assert signal.getsignal(signal.SIGTERM) is before
         assert wait_for(lambda: not lives(int((tmp_path / "pid").read_text())))
+
+
+def test_a_guarded_group_ends_though_we_are_killed(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    child = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = (
+        "import sys; from envbuild.system import process\n"
+        f"process.run([sys.executable, '-c', {child!r}], env={ENV!r}, guarded=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3]) as parent:
+        assert wait_for(lambda: started.exists() and bool(started.read_text()))
+        parent.kill()
+    assert wait_for(lambda: not lives(int(started.read_text())))
