@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man reference toolkits vendor torture docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man reference toolkits vendor torture redteam docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -63,6 +63,10 @@ vendor: venv ## test images on every MPI, their own and a host's (an hour); ARGS
 torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.torture $(ARGS)
+
+redteam: venv ## attack stores as another user, and envbuild with malicious input (minutes); ARGS="-k upstream"
+	@$(SETUP)/system.py --check
+	@$(BIN)/python tests/run.py -q tests/integration/redteam $(ARGS)
 
 docs: venv ## the documentation as a site, below build/docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs

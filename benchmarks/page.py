@@ -104,7 +104,8 @@ TRIALS = {
     "full": "Builds on full disks of many sizes. The error names the lack of space; with space, the build"
     " continues.",
     "places": "A read-only store, a store on another file system, protected outputs, an image in use.",
-    "crowd": "Simultaneous builds by two users with one shared store. Same bytes, no lock left behind.",
+    "crowd": "Simultaneous builds with one store, then builds of another user who reads it while its owner"
+    " prunes. Same bytes.",
     "rot": "Files of a store flipped, cut, lost or swapped. Detected before use; the next build repairs it.",
     "mirrors": "Mirrors that are busy, stall, or send wrong or incomplete data. Retried, resumed, verified.",
     "secrets": "Secrets in the environment, netrc, configuration and URLs. None is in an image, store, lock"

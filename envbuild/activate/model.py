@@ -189,6 +189,7 @@ def describe(
 
 
 def _help(manifest: Manifest, *, summary: str, contents: str, verdict: VerdictNote) -> tuple[str, ...]:
+    imported = [visible(name) for name in manifest.imported_layers]
     return (
         f"{manifest.name}/{manifest.version}: {summary}",
         "",
@@ -199,6 +200,7 @@ def _help(manifest: Manifest, *, summary: str, contents: str, verdict: VerdictNo
                 ("MPI", visible(manifest.mpi) or "none"),
                 ("Image", manifest.digest),
                 ("Tested", verdict.line),
+                *([("Imported", f"layers {', '.join(imported)}")] if imported else []),
             )
         ),
         "",

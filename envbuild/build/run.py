@@ -27,7 +27,8 @@ from envbuild.plan.model import (
     WheelStep,
 )
 from envbuild.squashfs.layers import splice_layers
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import clock, host, spans, squashfs
 from envbuild.system.apptainer import Apptainer
@@ -110,7 +111,6 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
         A layer vanished that another is made from.
     """
     store = workshop.store
-    store.sweep()
     if missing is None:
         missing = missing_layers(plan, store, rebuild=workshop.rebuild)
     built: dict[str, Future[LayerRecord]] = {}
@@ -196,7 +196,7 @@ class _WheelTrees:
                 self._directory,
                 prefixes={step.prefix for step in steps},
                 interpreter=steps[0].interpreter,
-                sandbox=_sandbox(self._workshop, record_of("base")),
+                sandbox=_sandbox(self._workshop, record_of("base"), self._directory.parent),
                 log=_log_of(self._wheels[0], self._workshop.store),
             )
 
@@ -292,7 +292,7 @@ def _carry_out(
         return tree, scan(tree)
     if isinstance(step, SystemStep):
         base = below["base"]
-        blob = workshop.store.blob_path(base.blob)
+        blob = workshop.store.blob_for_programs(base, stage)
         _debian_root(step, workshop, tree, log, debian.Base.of(blob, base.tree))
         return tree, debian.subtract(tree, scan(tree), base.tree)
     if isinstance(step, FilesStep):
@@ -302,13 +302,13 @@ def _carry_out(
     if not isinstance(step, SourceStep):
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
     equipped = stage / "root.squashfs"
-    splice_layers({name: workshop.store.blob_path(below[name].blob) for name in layer.inputs}, equipped)
+    splice_layers({name: workshop.store.blob_of(below[name]) for name in layer.inputs}, equipped)
     tree = source.build_from_source(
         step,
         archive=workshop.locate(step.archive),
         wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
         stage=stage,
-        plain=_sandbox(workshop, below["base"]),
+        plain=_sandbox(workshop, below["base"], stage),
         equipped=Sandbox(apptainer=workshop.apptainer, root=equipped.absolute()),
         uv=workshop.uv,
         log=log,
@@ -316,8 +316,9 @@ def _carry_out(
     return tree, scan(tree)
 
 
-def _sandbox(workshop: Workshop, root: LayerRecord) -> Sandbox:
-    return Sandbox(apptainer=workshop.apptainer, root=workshop.store.blob_path(root.blob).absolute())
+def _sandbox(workshop: Workshop, root: LayerRecord, stage: Path) -> Sandbox:
+    blob = workshop.store.blob_for_programs(root, stage)
+    return Sandbox(apptainer=workshop.apptainer, root=blob.absolute())
 
 
 def _debian_root(

@@ -7,7 +7,6 @@ the same fingerprint; on any other it is stale.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Literal
 from envbuild.check.findings import Finding, counts, summary
 from envbuild.check.report import Report
 from envbuild.errors import RequestError
+from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.sealing import check_sealed_line, sealed_line
@@ -82,15 +82,15 @@ class Verdict:
         return Finding(status, "V1", "passed on a host like this one", self.text, hint)
 
 
-def record(store_root: Path, report: Report) -> Path:
-    """Keep what a test came to, in the place of what an earlier one did, and return where.
+def record(store: Store, report: Report) -> str:
+    """Keep what a test came to, in the place of what an earlier one did; return its path in the store.
 
     Raises
     ------
-    RequestError
+    MachineError
         The store cannot be written.
     """
-    path = _directory(store_root, report.digest) / f"{_hex(report.fingerprint)}.json"
+    name = f"{_directory(report.digest)}/{_hex(report.fingerprint)}.json"
     data = {
         "format": RECORD_FORMAT,
         "image": {"name": report.name, "version": report.version, "digest": report.digest},
@@ -105,20 +105,11 @@ def record(store_root: Path, report: Report) -> Path:
         if report.passed or report.failed
         else summary(report.findings).removeprefix(_UNPROVEN),
     }
-    try:
-        files.make_directory(path.parent)
-    except OSError as error:
-        raise RequestError(
-            f"`{path.parent}` cannot be made: {error.strerror}", hint="name a store with --store"
-        ) from error
-    files.write_atomically(path, sealed_line(json.dumps(data, indent=1, sort_keys=True)).encode())
-    # Another test may have put its own there meanwhile.
-    with contextlib.suppress(OSError):
-        files.open_to_group(path, path.parent)
-    return path
+    store.write(name, sealed_line(json.dumps(data, indent=1, sort_keys=True)))
+    return name
 
 
-def latest(store_root: Path, digest: str, *, here: HostFingerprint | None = None) -> Verdict | None:
+def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> Verdict | None:
     """Return the verdict that counts here; None where the image was never tested.
 
     That of a host like this one, else the newest of any other, as stale.
@@ -133,15 +124,15 @@ def latest(store_root: Path, digest: str, *, here: HostFingerprint | None = None
     if not _DIGEST.fullmatch(digest):
         return None
     known = here or fingerprint()
-    found = [verdict for verdict in _read_all(_directory(store_root, digest), digest, known) if verdict]
+    found = [verdict for verdict in _read_all(store.root / _directory(digest), digest, known) if verdict]
     own = [verdict for verdict in found if verdict.state != "stale"]
     newest = sorted(own or found, key=lambda verdict: (verdict.when, verdict.fingerprint))
     return newest[-1] if newest else None
 
 
-def sentence(store_root: Path, digest: str, *, here: HostFingerprint | None = None) -> str:
+def sentence(store: Store, digest: str, *, here: HostFingerprint | None = None) -> str:
     """Return one sentence on the verdict that counts here, without a full stop."""
-    verdict = latest(store_root, digest, here=here)
+    verdict = latest(store, digest, here=here)
     if verdict is None:
         return "never tested here"
     if verdict.state == "stale":
@@ -194,8 +185,8 @@ def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-def _directory(store_root: Path, digest: str) -> Path:
-    return store_root / "verdicts" / _hex(digest)
+def _directory(digest: str) -> str:
+    return f"verdicts/{_hex(digest)}"
 
 
 def _hex(digest: str) -> str:

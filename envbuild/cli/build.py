@@ -19,6 +19,7 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
+    UpstreamOption,
 )
 from envbuild.cli.streams import put, say, say_lines
 from envbuild.errors import counted
@@ -52,6 +53,7 @@ def command(
     ] = False,
     sources: FromOption = None,
     store: StoreOption = None,
+    upstream: UpstreamOption = None,
     apptainer: ApptainerOption = None,
     recipes: RecipesOption = None,
     site: SiteOption = None,
@@ -75,6 +77,7 @@ def command(
             rebuild=rebuild,
             compression=compression.value,
             sources=tuple(sources or ()),
+            upstreams=tuple(upstream or ()),
         )
         built, taken = timed(work, settings.store, spec.stem) if timings else (work(), None)
     if json:

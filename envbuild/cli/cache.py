@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -14,9 +15,8 @@ app = typer.Typer(
     help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
 )
 
-ThingArgument = Annotated[
-    str,
-    typer.Argument(metavar="IMAGE|LOCK|KEY", help="An image, a lock, or a layer's key.", show_default=False),
+PinnedArgument = Annotated[
+    Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.", show_default=False)
 ]
 
 
@@ -52,14 +52,14 @@ def du(store: StoreOption = None, json: JsonOption = False) -> None:
 def verify(
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Put aside what is damaged, so that the next build makes it anew."),
+        typer.Option("--repair", help="Remove what is damaged, so that the next build makes it again."),
     ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Read every byte of the store and tell what is damaged.
 
-    Exit code 4 when something is, and was not put aside.
+    Exit code 4 when something is, and was not removed.
     """
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.cache import to_json  # noqa: PLC0415
@@ -80,9 +80,9 @@ def prune(
     older_than: Annotated[
         str,
         typer.Option(
-            "--older-than", metavar="TIME", help="Leave what was used within this time: 10min, 12h, 30d."
+            "--older-than", metavar="TIME", help="Leave what was used within this time: 0s, 12h, 30d."
         ),
-    ] = "10min",
+    ] = "1d",
     keep: Annotated[
         Optional[str],  # noqa: UP045  # typer reads it at run time
         typer.Option(
@@ -95,13 +95,15 @@ def prune(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take away what no image, pin or build in progress needs."""
+    """Remove what no image and no pin needs, once no build runs."""
+    from envbuild.cli.listen import listening  # noqa: PLC0415
     from envbuild.workflows.cache import prune_cache, removed_lines, to_json  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
-    settings = Settings.of(store=store, apptainer=None, recipes=None, site=None)
-    limit = amount(keep) if keep is not None else None
-    pruned, gone = prune_cache(settings, unused_s=span(older_than), keep_bytes=limit, dry_run=dry_run)
+    limit, unused_s = amount(keep) if keep is not None else None, span(older_than)
+    with listening(json=json) as emit:
+        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
+        pruned, gone = prune_cache(settings, unused_s=unused_s, keep_bytes=limit, dry_run=dry_run)
     if json:
         data = {
             "dry_run": dry_run,
@@ -112,7 +114,7 @@ def prune(
             ],
             "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
             "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
-            "gone": [each.pin.name for each in gone],
+            "gone": [found.root.path for found in gone],
         }
         put(to_json(data))
         return
@@ -121,32 +123,35 @@ def prune(
     for _, why in pruned.refused:
         say(f"not removed: {why}")
     if pruned.young:
-        say(f"{len(pruned.young)} more are needed by nobody, and were used within {older_than}")
-    verb = "would give" if dry_run else "gave"
-    pins = f", and {counted(len(gone), 'pin')} of what is gone" if gone else ""
-    say(f"{len(pruned.removed)} removed{pins}: that {verb} back {pruned.freed_bytes / 1e6:.1f} MB")
+        say(
+            f"{len(pruned.young)} more are needed by nothing, and were used within {older_than}:"
+            " --older-than 0s removes them, too"
+        )
+    verb = "would free" if dry_run else "freed"
+    images = f", {counted(len(gone), 'image')} forgotten" if gone else ""
+    say(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
 
 
 @app.command("pin")
-def pin(thing: ThingArgument, store: StoreOption = None) -> None:
-    """Keep all that an image, a lock or a layer needs, until `unpin`.
+def pin(path: PinnedArgument, store: StoreOption = None) -> None:
+    """Keep all that an image or a lock needs, until `unpin`.
 
     What `build` makes is kept without, as long as it is there.
     """
-    from envbuild.workflows.cache_pin import pin_thing  # noqa: PLC0415  # start-up time
+    from envbuild.workflows import cache_pin  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
-    made = pin_thing(thing, Settings.of(store=store, apptainer=None, recipes=None, site=None))
-    say(f"{made.label}: {len(made.keys)} layers and {len(made.files)} files are kept")
-    if made.kind == "lock" and not made.keys:
-        say("no image was built of it over this store, which knows layers by their images: pin these by KEY")
+    root = cache_pin.pin(path, Settings.of(store=store, apptainer=None, recipes=None, site=None))
+    say(f"{root.label}: {len(root.keys)} layers and {len(root.files)} files are kept")
+    if not root.keys:
+        say("no image was built from this lock with this store: its layers are not known yet")
 
 
 @app.command("unpin")
-def unpin(thing: ThingArgument, store: StoreOption = None) -> None:
+def unpin(path: PinnedArgument, store: StoreOption = None) -> None:
     """Take back a pin; forget an image that cannot be reached any more."""
-    from envbuild.workflows.cache_pin import unpin_thing  # noqa: PLC0415  # start-up time
+    from envbuild.workflows import cache_pin  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
-    for taken in unpin_thing(thing, Settings.of(store=store, apptainer=None, recipes=None, site=None)):
-        say(f"{taken.label}: no longer kept")
+    for root in cache_pin.unpin(path, Settings.of(store=store, apptainer=None, recipes=None, site=None)):
+        say(f"{root.label}: no longer kept")

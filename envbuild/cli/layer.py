@@ -16,6 +16,7 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
+    UpstreamOption,
 )
 from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError, raise_all
@@ -36,13 +37,14 @@ def export(
     ],
     compression: CompressionOption = Compression.ZSTD,
     store: StoreOption = None,
+    upstream: UpstreamOption = None,
     recipes: RecipesOption = None,
     site: SiteOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the finished layers of a spec's image as files with their manifests; `layer import` reads them.
+    """Copy the finished layers of a spec's image to a directory, for `layer import`.
 
-    The store has to hold them, as it does after `build`. What is in DIR already stays.
+    The store has to hold them, as it does after `build`. Layers that are in DIR already stay.
     """
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.layer import export_layers  # noqa: PLC0415
@@ -53,7 +55,9 @@ def export(
         raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        moved = export_layers(spec, settings, to=Path(to), compression=compression.value)
+        moved = export_layers(
+            spec, settings, to=Path(to), compression=compression.value, upstreams=tuple(upstream or ())
+        )
     if json:
         put(json_text.dumps(moved.to_data()))
     say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
@@ -65,13 +69,17 @@ def import_(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `layer export` has written.", show_default=False)
     ],
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Take layers from other accounts; images of them say so."),
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Put finished layers into the store, so that `build --locked` composes images of them.
 
-    Each is held to its manifest first; damaged ones are told together, and the others imported. Needs neither
-    user namespaces nor subordinate ids.
+    Each is compared with its digests first. Damaged and missing layers are listed together, and the others
+    imported. Needs neither user namespaces nor subordinate ids.
     """
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.layer import import_layers  # noqa: PLC0415
@@ -79,7 +87,7 @@ def import_(
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
-        moved = import_layers(directory, settings)
+        moved = import_layers(directory, settings, trust=trust)
     if json:
         put(json_text.dumps(moved.to_data()))
     raise_all(moved.wrong)

@@ -55,6 +55,15 @@ StoreOption = Annotated[
         show_default=False,
     ),
 ]
+UpstreamOption = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--upstream",
+        metavar="DIR",
+        help="Take layers from this store, too; yours or root's (repeatable).",
+        show_default=False,
+    ),
+]
 ApptainerOption = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(

@@ -13,6 +13,7 @@ from envbuild.cli.options import (
     SiteOption,
     SpecArgument,
     StoreOption,
+    UpstreamOption,
 )
 from envbuild.cli.streams import put, say
 
@@ -22,6 +23,7 @@ def command(
     compression: CompressionOption = Compression.ZSTD,
     offline: OfflineOption = False,
     store: StoreOption = None,
+    upstream: UpstreamOption = None,
     recipes: RecipesOption = None,
     site: SiteOption = None,
     json: JsonOption = False,
@@ -33,7 +35,13 @@ def command(
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        shown = show_plan(spec, settings, compression=compression.value, offline=offline)
+        shown = show_plan(
+            spec,
+            settings,
+            compression=compression.value,
+            offline=offline,
+            upstreams=tuple(upstream or ()),
+        )
     if json:
         put(json_text.dumps(shown.to_data(), indent=2))
         return

@@ -24,6 +24,7 @@ from envbuild.events import (
     TaskStarted,
     Warned,
 )
+from envbuild.system.descriptors import named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,12 +36,12 @@ _STEP_BYTES = 64 * 1024 * 1024
 
 
 def neutral(text: str) -> str:
-    """Return the text with line breaks, controls and other unprintable characters as escapes.
+    """Return the text with names of directories for descriptors, and escapes for unprintable characters.
 
     Events carry text from files and programs: none of it may steer a terminal
     or pretend to be a line of ours.
     """
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in named(text))
 
 
 @contextlib.contextmanager
@@ -68,7 +69,9 @@ def json_lines(stream: TextIO) -> Emit:
     def emit(event: Event) -> None:
         with lock:
             for told in advances.thin(event):
-                data = {"event": _kind(told), **asdict(told)}
+                values = asdict(told).items()
+                texts = {key: named(value) if isinstance(value, str) else value for key, value in values}
+                data = {"event": _kind(told), **texts}
                 # ASCII: escapes whatever could steer a terminal.
                 stream.write(json_text.dumps(data, sort_keys=True) + "\n")
             stream.flush()

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from envbuild.errors import MachineError
+from envbuild.system.descriptors import named
 
 # What steers a terminal, hides or reorders text on it, or is no text at all. Four hexadecimal digits are
 # enough for each, so that what stands for it is right in JSON, too.
@@ -69,8 +70,8 @@ def put(text: str) -> None:
 
 
 def _tamed(text: str) -> str:
-    """Return text with escapes for what names of files may hold, and neither people nor programs can take."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return text with directories' names for descriptors, and escapes for what steers a terminal."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", named(text))
 
 
 class _Direct(io.RawIOBase):

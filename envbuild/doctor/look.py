@@ -18,8 +18,6 @@ from envbuild.doctor.model import Directory, Machine, Runtime
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import apptainer, clock, host, process, squashfs, tools
 from envbuild.system.apptainer_conf import configuration
-from envbuild.system.exposure import is_open_to_all
-from envbuild.system.files import is_shared
 from envbuild.system.survey import Survey
 
 _PROGRAMS = (
@@ -78,7 +76,6 @@ def look(*, store: Path, named: Path | None, survey: Survey | None = None) -> Ma
         module_system=_module_system(machine.variables),
         slurm="SLURM_JOB_ID" in machine.variables or machine.exists("/etc/slurm/slurm.conf"),
         variables=machine.variables,
-        umask=_umask(machine),
         encoding=sys.getfilesystemencoding() if survey is None else _encoding(machine.variables),
         locale_works=_locale_works(machine.variables),
         year=int(clock.now()[:4]),
@@ -98,8 +95,6 @@ def directory(path: Path, machine: Survey) -> Directory:
     writable = not in_the_way and os.access(there, os.W_OK | os.X_OK) and there.is_dir()
     kind, options = _mount(there, machine.text("/proc/mounts"))
     links, locks, attributes = _try_out(there) if writable else (True, True, True)
-    mode = there.stat()
-    foreign = mode.st_uid != os.geteuid() and not host.is_root()
     return Directory(
         path=str(path),
         writable=writable,
@@ -109,10 +104,6 @@ def directory(path: Path, machine: Survey) -> Directory:
         # File systems that make inodes as they go tell of none.
         free_inodes=status.f_favail if status.f_files else -1,
         passable=_passable(there),
-        shared=there == path
-        and (foreign or bool(mode.st_mode & stat.S_IWGRP))
-        and not is_shared(mode.st_mode),
-        open_to_all=is_open_to_all(path),
         hard_links=links,
         locks=locks,
         attributes=attributes,
@@ -191,12 +182,6 @@ def _module_system(variables: Mapping[str, str]) -> str:
     if variables.get("LMOD_CMD") or variables.get("LMOD_VERSION"):
         return "lmod"
     return "tmod" if variables.get("MODULESHOME") or variables.get("MODULES_CMD") else ""
-
-
-def _umask(machine: Survey) -> int:
-    """Read it where looking does not change it: all threads share one."""
-    found = re.search(r"^Umask:\s*([0-7]+)", machine.text("/proc/self/status"), flags=re.MULTILINE)
-    return int(found[1], 8) if found else 0o022
 
 
 def _encoding(variables: Mapping[str, str]) -> str:

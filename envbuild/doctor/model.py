@@ -34,11 +34,6 @@ class Directory:
         What is left for this user; -1 where that is not told.
     passable : bool
         Whether other users' processes can pass through.
-    shared : bool
-        Whether it is another's, or a group may write to it, and the umask decides on what the group may do
-        with what is new there.
-    open_to_all : bool
-        Whether everybody may write to it, or to what a store keeps layers in.
     hard_links, locks, attributes : bool
         Whether its file system has them, as far as it could be tried.
     """
@@ -50,8 +45,6 @@ class Directory:
     free_bytes: int = -1
     free_inodes: int = -1
     passable: bool = True
-    shared: bool = False
-    open_to_all: bool = False
     hard_links: bool = True
     locks: bool = True
     attributes: bool = True
@@ -109,8 +102,6 @@ class Machine:
         Whether this machine belongs to a Slurm cluster, as far as it shows.
     variables : mapping of str to str
         The environment.
-    umask : int
-        File mode creation mask.
     encoding : str
         Of texts on the terminal and in file names.
     locale_works : bool
@@ -144,6 +135,7 @@ class Machine:
     mksquashfs: tuple[int, ...] = ()
     runtime: Runtime
     store: Directory
+    store_refused: Mapping[str, str] = field(default_factory=dict)
     temporary: Directory
     user_namespaces: bool = True
     subordinate_ids: int = 65_536
@@ -151,7 +143,6 @@ class Machine:
     module_system: str = "lmod"
     slurm: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    umask: int = 0o022
     encoding: str = "utf-8"
     locale_works: bool = True
     year: int = 2026

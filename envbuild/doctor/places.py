@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from envbuild.doctor.model import Directory, Finding, Machine, yours
-from envbuild.system.exposure import closing
 
 # What a build of the example needs beside what it keeps, measured: 6 GB; a store of it 3 GB.
 NEEDED_TEMPORARY_BYTES = 8_000_000_000
@@ -24,6 +22,9 @@ def findings(machine: Machine) -> Iterator[Finding]:
 def _store(machine: Machine) -> Iterator[Finding]:
     store = machine.store
     elsewhere = "name another with --store DIR or ENVBUILD_STORE"
+    for problem, remedy in machine.store_refused.items():
+        why = "who can write to a store decides what images hold"
+        yield yours("store.refused", "blocks", ("fetch", "build", "layer", "cache"), problem, why, remedy)
     if not store.writable:
         yield yours(
             "store.read-only",
@@ -67,30 +68,6 @@ def _store(machine: Machine) -> Iterator[Finding]:
             f"the file system of the store `{store.path}` has no extended attributes",
             "a finished root with file capabilities (`base-images` of kind tar) is unpacked without them",
             elsewhere,
-        )
-    yield from _sharing(machine)
-
-
-def _sharing(machine: Machine) -> Iterator[Finding]:
-    store = machine.store
-    if store.shared and machine.umask & 0o070:
-        yield yours(
-            "store.umask",
-            "hampers",
-            ("fetch", "build", "cache"),
-            f"the umask is {machine.umask:03o}, and the store `{store.path}` is shared",
-            "the group cannot use what you add: it builds and fetches the same again, or fails",
-            "`umask 002` before envbuild; or its owner, for every umask,"
-            f" `find {shlex.quote(store.path)} -type d -exec chmod g+rwxs {{}} +`",
-        )
-    if store.open_to_all:
-        yield yours(
-            "store.open-to-all",
-            "hampers",
-            ("build", "layer", "module"),
-            f"everybody on this machine may write to the store `{store.path}`",
-            "whoever changes a layer there decides what images hold",
-            f"`{closing(store.path)}`",
         )
 
 

@@ -32,6 +32,8 @@ class FinishedLayer:
         Its squashfs.
     digest, data, tables : str
         ``sha256:…`` of the squashfs, of its data, and of its superblock and tables.
+    imported : bool
+        Whether it came from an account that is not trusted.
     """
 
     name: str
@@ -39,6 +41,7 @@ class FinishedLayer:
     digest: str
     data: str
     tables: str
+    imported: bool = False
 
 
 def compose(
@@ -73,8 +76,8 @@ def compose(
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
         spliced = splice(inputs)
-        bill = sbom(lock, read_packages(list(inputs.values())))
         manifest = manifest_of(_described(spliced, layers))
+        bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
         write_sif(path, manifest, spliced, data, advanced=advanced)
     return manifest
@@ -101,6 +104,7 @@ def _described(spliced: Splice, layers: Sequence[FinishedLayer]) -> FileSystem:
                 offset=area.offset,
                 size_bytes=area.size,
                 data=layer.data,
+                imported=layer.imported,
             )
             for layer, area in zip(layers, spliced.areas, strict=True)
         ),

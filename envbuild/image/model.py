@@ -37,7 +37,7 @@ from envbuild.spec.recipe import (
 )
 
 # Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT: Final = 5
+MANIFEST_FORMAT: Final = 6
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
@@ -62,6 +62,8 @@ class ImageLayer(Model):
         Where its data begin in the file system of the image, and their length.
     data : str
         ``sha256:…`` of its data.
+    imported : bool
+        Whether it came from an account that is not trusted (`layer import --trust`).
     """
 
     name: LayerName
@@ -69,6 +71,7 @@ class ImageLayer(Model):
     offset: _Length
     size_bytes: _Length
     data: Digest
+    imported: bool = False
 
 
 class FileSystem(Model):
@@ -173,7 +176,7 @@ class Manifest(Model):
         Defaults of `envbuild test` (count; seconds).
     """
 
-    format: Literal[5]
+    format: Literal[6]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -199,6 +202,12 @@ class Manifest(Model):
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
         return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":")) + "\n"
+
+    @property
+    def imported_layers(self) -> tuple[str, ...]:
+        """Names of the layers that came from an account that is not trusted, from bottom to top."""
+        layers = self.file_system.layers if self.file_system else ()
+        return tuple(layer.name for layer in layers if layer.imported)
 
     @property
     def digest(self) -> str:

@@ -58,7 +58,7 @@ _SPDX = {
 _Row = dict[str, Any]
 
 
-def sbom(lock: Lock, contents: Contents) -> bytes:
+def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> bytes:
     """Return an image's bill of materials: JSON, canonical, one line.
 
     Components are the base, every .deb, wheel and source archive, the files of
@@ -71,6 +71,8 @@ def sbom(lock: Lock, contents: Contents) -> bytes:
         The image's lock.
     contents : Contents
         What its file systems say.
+    imported : sequence of str
+        Layers that came from an account that is not trusted.
     """
     rows = _components(lock, contents)
     image = f"image:{lock.name}@{lock.version}"
@@ -102,7 +104,13 @@ def sbom(lock: Lock, contents: Contents) -> bytes:
                 "bom-ref": image,
                 "name": lock.name,
                 "version": lock.version,
-                "properties": _properties({"lock": f"sha256:{digest}", "accelerator": lock.accelerator}),
+                "properties": _properties(
+                    {
+                        "lock": f"sha256:{digest}",
+                        "accelerator": lock.accelerator,
+                        "imported-layers": ", ".join(imported),
+                    }
+                ),
             },
         },
         "components": [rows[ref] for ref in sorted(rows)],

@@ -184,8 +184,9 @@ class _Apt:
     def open(asked: Asked, cache_dir: Path, emit: Emit) -> Iterator[_Apt]:
         identity = f"{asked.base.distribution} {asked.base.suite} {asked.architecture} {asked.base.origins}"
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        place = state.of_this_user(cache_dir) / "apt" / key
+        place = cache_dir / "apt" / key
         try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
             for name in ("lists/partial", "cache/archives/partial", "state"):
                 (place / name).mkdir(parents=True, exist_ok=True)
             (place / "status").touch()
@@ -196,7 +197,7 @@ class _Apt:
             ):
                 yield _Apt(asked, place, Path(name))
         except OSError as error:
-            raise state.cannot_write(place, error) from error
+            raise state.cannot_write(cache_dir, error) from error
 
     def _write_configuration(self) -> None:
         paths = {

@@ -155,7 +155,10 @@ def python_sources(site: Site | None, machine: Machine) -> PythonSources:
         if origin.startswith("debian:"):
             continue
         kept = [address for address in addresses if not _holds_wheels(address)]
-        links += [address for address in addresses if address not in kept]
+        if site is not None and origin not in site.mirrors:
+            # A public index that stands in for a private one that is down has other packages of its names.
+            kept = kept[:1]
+        links += [address for address in addresses if _holds_wheels(address)]
         if origin == "pypi":
             indexes += kept
         elif kept:

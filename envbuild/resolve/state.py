@@ -1,12 +1,10 @@
-"""What resolving keeps between runs: a directory for each user, used by one command at a time."""
+"""What resolving keeps between runs: used by one command at a time."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,38 +21,6 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 def cannot_write(path: Path, error: OSError) -> MachineError:
     """Return the error for a place that cannot be written."""
     return MachineError(f"`{path}` cannot be written: {error.strerror or error}", hint=HINT)
-
-
-def of_this_user(cache_dir: Path) -> Path:
-    """Return this user's own directory below one that several may share; made if absent.
-
-    apt and uv give what they write to its maker alone, and what they read back
-    they trust: neither may come from somebody else.
-
-    Raises
-    ------
-    MachineError
-        It cannot be made, or belongs to another user.
-    """
-    user = os.geteuid()
-    path = (cache_dir / f"user-{user}").absolute()
-    try:
-        _share(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
-        raise MachineError(f"`{path}` is not a directory of this user", hint=f"remove it, or {HINT}")
-    return path
-
-
-def _share(path: Path) -> None:
-    """Make a directory that those may write who may write the one above it, whatever the umask."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir()
-        path.chmod(stat.S_IMODE(path.parent.stat().st_mode))
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class Uv:
     @property
     def log(self) -> Path:
         """File with what uv wrote at its last failure."""
-        return self._place() / "uv-resolution.log"
+        return self.cache_dir / "uv-resolution.log"
 
     def indexes(self) -> Indexes:
         """Return the indexes to ask; those that cannot be reached are told and left out."""
@@ -226,7 +226,8 @@ class Uv:
         indexes = self.indexes()
         base = self.asked.base
         try:
-            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self._place()) as name:
+            self.cache_dir.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self.cache_dir) as name:
                 work = Path(name)
                 text = uvtext.project(
                     requirements, python=base.python.version, sources=indexes.owners, indexes=indexes.named
@@ -253,18 +254,15 @@ class Uv:
                     )
                 return finished, output.read_text(encoding="utf-8") if finished.ok else ""
         except OSError as error:
-            raise state.cannot_write(self._place(), error) from error
+            raise state.cannot_write(self.cache_dir, error) from error
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return what is built from its source: distribution → version and requirements."""
         found = self.asked.built.items()
         return {name: (chosen.version, chosen.recipe.python) for name, chosen in found}
 
-    def _place(self) -> Path:
-        return state.of_this_user(self.cache_dir)
-
     def _cache(self) -> Path:
-        return self._place() / "uv"
+        return self.cache_dir / "uv"
 
     def _argv(self, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base

@@ -61,7 +61,8 @@ def fault(finished: Finished, log: Path) -> MachineError | None:
     if is_unreachable(stderr):
         return MachineError(
             f"the index of the Python packages cannot be reached; uv's output is in `{log}`",
-            hint="a site file names another (`origins: {pypi: [ADDRESS]}`), https_proxy a proxy",
+            hint="a site file names another (`origins: {pypi: [ADDRESS]}`), or says that its addresses serve"
+            " the same files (`mirrors: [pypi]`), so that the next is asked; https_proxy names a proxy",
         )
     said = next((line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason")
     return MachineError(f"uv failed: {redact_text(said[7:])}", hint=f"read why in {log}; {ask}")

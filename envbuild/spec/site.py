@@ -30,6 +30,9 @@ GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]
 PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such as `pmix`")]
+AccountName = Annotated[
+    str, full_match(r"[a-z_][a-z0-9_.-]*|[0-9]+", "an account: a login name or a user id")
+]
 # What an image's own environment says of paths stays as it is: the host's lie elsewhere.
 _PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 
@@ -213,6 +216,21 @@ class SiteRuntime(Model):
     program: ImagePath | None = None
 
 
+class SiteUpstream(Model):
+    """A store of another account, whose layers are used where they are.
+
+    Attributes
+    ----------
+    path : str
+        Its directory.
+    owner : str
+        Login name or user id of the account that builds there, and that everybody here trusts.
+    """
+
+    path: ImagePath
+    owner: AccountName
+
+
 class Site(Model):
     """What belongs to a centre or a machine and never to a spec.
 
@@ -227,8 +245,14 @@ class Site(Model):
     origins : dict of str to tuple of str
         Logical origin → addresses to ask, in order (``https://…``,
         ``file:///…``). An index for Python, an archive for Debian.
+    mirrors : tuple of str
+        Origins of Python packages whose addresses serve the same files, so that the next is asked where one
+        is down. Of other origins the first address alone is asked.
     find_links : tuple of str
         Directories or pages with wheels.
+    upstreams : tuple of SiteUpstream
+        Stores of other accounts to take layers from, in order. Only ``site.yaml`` of the user or the machine
+        can name any.
     binds : tuple of SiteBind
         Host paths that wrappers bind.
     architecture : str or None
@@ -259,7 +283,9 @@ class Site(Model):
     name: Name
     summary: Text = ""
     origins: dict[Origin, tuple[Address, ...]] = {}
+    mirrors: tuple[Origin, ...] = ()
     find_links: tuple[WheelPlace, ...] = ()
+    upstreams: tuple[SiteUpstream, ...] = ()
     binds: tuple[SiteBind, ...] = ()
     architecture: Literal["amd64", "arm64"] | None = None
     glibc: GlibcVersion | None = None

@@ -1,4 +1,4 @@
-"""What lies in a store: every layer, blob, file and leftover, with its size and when it was last used."""
+"""What lies in a store: every layer, blob, file and note, with its size and when it was last used."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuild.store.store import QUARANTINE, LayerRecord, Store, read_record
+from envbuild.store.records import read_record
+from envbuild.store.store import Store
 
-# What a store names what it writes. A directory of somebody's that is taken for one may have such areas, too.
-_WRITTEN = {
-    "log": re.compile(r"[0-9a-f]{16}-[a-z]+\.log|.+-timings\.json"),
-    "scan": re.compile(r"[0-9a-f]{64}(\.json)?"),
-    "quarantine": re.compile(r".+\.[0-9a-f]{8}"),
-    "leftover": re.compile(r"\.unverified-.*"),
-}
+Kind = Literal["layer", "blob", "file", "scan", "log", "leftover"]
 
-Kind = Literal["layer", "blob", "file", "scan", "log", "quarantine", "leftover"]
+_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that can be kept or taken away.
+    """Something that can be kept or removed.
 
     Attributes
     ----------
     kind : str
         ``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one),
-        ``scan`` (what was read of a blob), ``log``, ``quarantine``, or ``leftover`` of a killed process.
+        ``scan`` (what was read of a blob or an image), ``log``, or ``leftover``: a download that was killed.
     id : str
-        Layer key, blob digest, hex digest of the file or of the scanned blob; else the name.
+        Layer key, blob digest, hex digest of the file, of the scanned blob or of the image; else the name.
     name : str
         For people.
     blob : str
@@ -56,29 +51,24 @@ class Item:
 
 
 def items(store: Store) -> list[Item]:
-    """Return everything in a store, by kind and id; what vanishes meanwhile is passed over."""
+    """Return everything in a store, by kind and id; what vanishes meanwhile is left out."""
     layers = list(_layers(store))
-    named = {layer.blob for layer in layers}
-    found = [*layers, *(blob for blob in _blobs(store) if blob.blob not in named)]
-    found += [*_files(store), *_scans(store)]
+    recorded = {layer.blob for layer in layers}
+    blobs = (blob for blob in _blobs(store) if blob.blob not in recorded)
+    found = [*layers, *blobs, *_files(store)]
+    found += _plain(store.root / "scans", "scan")
     found += _plain(store.root / "logs", "log")
-    found += _plain(store.root / QUARANTINE, "quarantine")
-    found += [item for top in ("files", "blobs") for item in _plain(store.root / top, "leftover")]
+    found += [item for item in _plain(store.root / "files", "leftover") if item.name.startswith(".")]
     return sorted(found, key=lambda item: (item.kind, item.id))
 
 
 def areas(store: Store) -> dict[str, int]:
     """Return the bytes below each top directory of a store, by name; a file with two names counts once."""
-    found = {}
-    for top in sorted(store.root.iterdir()) if store.root.is_dir() else ():
-        seen: set[tuple[int, int]] = set()
-        total = 0
-        for _, status in walk_files(top):
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_size
-        found[top.name] = total
-    return found
+    sizes = {}
+    for top in sorted(store.root.iterdir()) if store.exists else ():
+        by_inode = {(status.st_dev, status.st_ino): status.st_size for _, status in walk_files(top)}
+        sizes[top.name] = sum(by_inode.values())
+    return sizes
 
 
 def walk_files(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -97,10 +87,10 @@ def walk_files(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _layers(store: Store) -> Iterator[Item]:
     for path in sorted((store.root / "layers").glob("??/*.json")):
         try:
-            record: LayerRecord = read_record(path)
+            record = read_record(path)
             used_s = path.stat().st_mtime
         except (OSError, ValueError):
-            continue  # `verify` tells of it
+            continue  # `verify` reports it
         if record.key != f"sha256:{path.stem}":
             continue
         yield Item(
@@ -115,8 +105,8 @@ def _layers(store: Store) -> Iterator[Item]:
 
 
 def _blobs(store: Store) -> Iterator[Item]:
-    for path in sorted((store.root / "blobs/sha256").glob("??/*")):
-        if not re.fullmatch(r"[0-9a-f]{64}", path.name) or (status := _status(path)) is None:
+    for path, status in walk_files(store.root / "blobs/sha256"):
+        if not _HEX.fullmatch(path.name):
             continue
         digest = f"sha256:{path.name}"
         yield Item(
@@ -133,7 +123,7 @@ def _blobs(store: Store) -> Iterator[Item]:
 def _files(store: Store) -> Iterator[Item]:
     for path in sorted((store.root / "files/sha256").glob("??/*")):
         held = list(walk_files(path))
-        if not held or not re.fullmatch(r"[0-9a-f]{64}", path.name):
+        if not held or not _HEX.fullmatch(path.name):
             continue
         yield Item(
             kind="file",
@@ -145,43 +135,15 @@ def _files(store: Store) -> Iterator[Item]:
         )
 
 
-def _scans(store: Store) -> Iterator[Item]:
-    for path, status in walk_files(store.root / "scans"):
-        if not _WRITTEN["scan"].fullmatch(path.name):
-            continue
-        yield Item(
-            kind="scan",
-            id=path.stem,
-            name=path.relative_to(store.root).as_posix(),
-            size_bytes=status.st_size,
-            used_s=status.st_mtime,
-            path=path,
-        )
-
-
-def _plain(directory: Path, kind: Literal["log", "quarantine", "leftover"]) -> list[Item]:
-    """Return the files below a directory that a store has put there.
-
-    As leftovers those that never got a name; what lies in quarantine may be a directory.
-    """
+def _plain(directory: Path, kind: Literal["scan", "log", "leftover"]) -> list[Item]:
     return [
         Item(
             kind=kind,
-            id=path.name,
+            id=path.stem if kind == "scan" else path.name,
             name=path.name,
             size_bytes=status.st_size,
             used_s=status.st_mtime,
             path=path,
         )
         for path, status in walk_files(directory)
-        if _WRITTEN[kind].fullmatch(
-            path.relative_to(directory).parts[0] if kind == "quarantine" else path.name
-        )
     ]
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except OSError:
-        return None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
 
 DIRECTORY = "plans"
 
 
-def plan_path(store: Store, name: str) -> Path:
-    """Return where the last plan of a spec's name lies, or would lie."""
-    return store.root / DIRECTORY / f"{name}.json"
+def plan_name(name: str) -> str:
+    """Return the path in a store of the last plan of a spec's name."""
+    return f"{DIRECTORY}/{name}.json"
 
 
 def last_plan(store: Store, name: str) -> str | None:
     """Return the text of the last plan of a spec's name; None where there is none that can be read."""
     try:
-        return read_small(plan_path(store, name), limit_bytes=NOTE_LIMIT_BYTES).decode()
+        return read_small(store.root / plan_name(name), limit_bytes=NOTE_LIMIT_BYTES).decode()
     except (OSError, ValueError):
         return None

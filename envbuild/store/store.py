@@ -1,18 +1,18 @@
 """Content-addressed blobs, and which key promised which.
 
-Layout below the root, all of it relocatable:
+A store belongs to one user. Layout below its directory, all of it relocatable:
 
+    envbuild-store-1            says that this is a store, and of which format
+    lock                        held by whoever uses the store, and by `prune` alone
     blobs/sha256/ab/<hex>       squashfs of a finished layer
     layers/ab/<key hex>.json    key → blob, and what the layer holds; sealed by a digest of its text
     files/                      locked files (see `envbuild.store.files`)
-    pins/                       who needs what (see `envbuild.store.pins`)
-    quarantine/                 what was found damaged
+    roots/                      images and locks, and what each needs (see `envbuild.store.roots`)
     logs/, plans/, verdicts/    what people and later runs look at
     stage/                      work in progress, one private directory each
 
-No daemon and no lock that a network file system breaks: everything is made
-under a private name in `stage/`, synced, and renamed into place. A reader
-sees a finished layer or none.
+Everything is made under a private name in `stage/`, synced, and renamed into place. A reader sees a finished
+layer or none.
 """
 
 from __future__ import annotations
@@ -22,178 +22,215 @@ import errno
 import json
 import os
 import secrets
-import shlex
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
-from envbuild.store.claims import claim, sweep_claims
-from envbuild.store.tree import Tree
-from envbuild.system.files import (
-    make_directory,
-    open_to_group,
-    read_small,
-    settled,
-    sha256,
-    signature,
-    sync,
-    what_is_full,
+from envbuild.store import locks
+from envbuild.store.opening import (
+    check_store,
+    closed_temporary_directory,
+    mark_store,
+    not_opened,
+    open_parents,
 )
-from envbuild.system.leftovers import own_name, private_directory, sweep
+from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
+from envbuild.store.tree import Tree
+from envbuild.store.upstream import Upstream
+from envbuild.system import clock, host
+from envbuild.system.descriptors import close, named, open_directory, through
+from envbuild.system.files import copy, make_directory, settled, sha256, signature, sync, what_is_full
+from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.removal import remove
-from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.sealing import sealed
 from envbuild.system.squashfs import digests
 
-# A million paths take less than half of it.
-RECORD_LIMIT_BYTES = 256 << 20
-RECORD_FORMAT = 3
-QUARANTINE = "quarantine"
-
-_AREAS = frozenset(
-    {"blobs", "files", "layers", "logs", "pins", "plans", QUARANTINE, "resolve", "scans", "stage"}
-    | {"stages", "verdicts"}
-)
-# Of stores whose layers were put over each other, and could not be spliced.
-_OLD_AREA = "unchanged"
+# Of the builds of other machines, whose locks a file system may not tell of.
+GRACE_S = 86_400.0
+# What only the owner may look at: command lines, files that are not checked yet, and what uv keeps.
+_PRIVATE = ("logs", "resolve", "stage")
+# Below a path that is never there: what is looked for in a store that was not made yet.
+_NOWHERE = Path("/proc/self/fd/none")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecord:
-    """A finished layer.
-
-    Attributes
-    ----------
-    key : str
-        ``sha256:…`` of the plan's layer.
-    name : str
-        The layer's name when it was built, for people.
-    blob : str
-        ``sha256:…`` of the squashfs.
-    size_bytes : int
-        Length of the squashfs.
-    data, tables : str
-        ``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`.
-    tree : Tree
-        What it holds.
-    """
-
-    key: str
-    name: str
-    blob: str
-    size_bytes: int
-    data: str
-    tables: str
-    tree: Tree
 
 
 class Store:
     """A store directory; made on first use.
 
+    It is opened when it is used first. Everything in it is reached through the open directory, so that
+    whoever can rename it, or its parents, cannot put another in its place.
+
     Parameters
     ----------
-    root : Path
-        Its directory.
+    path : Path
+        Its directory, as people know it.
+    upstreams : sequence of Upstream
+        Stores of others, whose layers count as finished, in order.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, path: Path, upstreams: Sequence[Upstream] = ()) -> None:
+        self.path = path
+        self.upstreams = tuple(upstreams)
+        self._opened: Path | None = None
         # Records of large layers take a while to read, and a build asks for each of them again and again.
         self._records: dict[str, tuple[list[int], LayerRecord]] = {}
         self._intact: dict[str, list[int]] = {}
 
-    def check_is_one(self) -> None:
-        """Refuse what is there and is no store; one that is not there yet is empty.
+    @property
+    def root(self) -> Path:
+        """Where this process reaches it; nothing is below it as long as the store was not made.
 
         Raises
         ------
         RequestError
-            It is no directory, or holds nothing of a store's, or one of its parts is no directory; or an
-            earlier version made it.
+            It is no store, or that of another user, or others can write to it.
+        MachineError
+            It cannot be read.
         """
-        hint = "name a store with --store DIR or ENVBUILD_STORE"
+        return self._open(make=False) or _NOWHERE
+
+    def check(self) -> None:
+        """See that it is a store of this user's, or can become one; raises as `root`."""
+        self._open(make=False)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was made; raises as `root`."""
+        return self._open(make=False) is not None
+
+    def _open(self, *, make: bool) -> Path | None:
+        if self._opened is not None:
+            return self._opened
         try:
-            # A file system's own directory may lie in an empty store that is one.
-            names = {path.name for path in self.root.iterdir()} - {"lost+found"}
-        except FileNotFoundError:
-            return
-        except NotADirectoryError:
-            raise RequestError(f"`{self.root}` is no directory, and so no store", hint=hint) from None
-        if _OLD_AREA in names:
-            raise RequestError(
-                f"an earlier version of envbuild made the store `{self.root}`",
-                hint=f"delete it with `rm -rf {shlex.quote(str(self.root))}`, and build the images again",
-            )
-        if names and not names & _AREAS:
-            raise RequestError(f"`{self.root}` holds nothing that a store holds", hint=hint)
-        for name in sorted(names & _AREAS):
-            if not (self.root / name).is_dir():
-                problem = f"`{name}` in the store `{self.root}` is no directory"
-                raise RequestError(problem, hint="remove it: what it held is built and fetched again")
+            if make:
+                self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            descriptor = open_directory(self.path)
+        except OSError as error:
+            if not make and isinstance(error, FileNotFoundError):
+                return None
+            raise self._full(error) or not_opened(self.path, error) from error
+        with contextlib.ExitStack() as opened:
+            opened.callback(close, descriptor)
+            if not check_store(descriptor, self.path):
+                if not make:
+                    return None
+                try:
+                    mark_store(descriptor)
+                except OSError as error:
+                    raise self.refusal(error) from error
+            opened.pop_all()
+        weakref.finalize(self, close, descriptor)
+        self._opened = through(descriptor)
+        return self._opened
 
     def directory(self, name: str) -> Path:
         """Return a directory of the store, made if absent.
 
         Raises
         ------
+        RequestError
+            As `root`.
         MachineError
             It cannot be made, or the disk is full.
         """
-        path = self.root / name
+        root = self._open(make=True)
+        if root is None:
+            raise AssertionError("it was made")
+        path = root / name
         try:
-            make_directory(path)
+            make_directory(path, mode=0o700 if name in _PRIVATE else 0o755)
         except OSError as error:
             raise self.refusal(error) from error
         return path
 
+    @contextlib.contextmanager
+    def directory_for_programs(self, name: str) -> Iterator[Path]:
+        """Yield a directory of the store by its name, for programs that open files by name.
+
+        Where others can rename the store it is an empty one elsewhere, which is gone afterwards.
+        """
+        path = self.directory(name)
+        if not self.can_be_renamed:
+            yield Path(named(str(path)))
+            return
+        with private_work(closed_temporary_directory(), before=f"envbuild-{name}-") as elsewhere:
+            yield elsewhere
+
     def refusal(self, error: OSError) -> EnvbuildError:
         """Return what to tell where the store cannot be written."""
-        if error.errno in _FULL:
-            what = what_is_full(self.root)
-            return MachineError(
-                f"no {what} left in the store `{self.root}`",
-                hint=f"free some {what} and run it again: it resumes",
-            )
-        return MachineError(
-            f"the store `{self.root}` cannot be written: {error.strerror}",
+        return self._full(error) or MachineError(
+            f"the store `{self.path}` cannot be written: {error.strerror}",
             hint="name another with --store DIR or ENVBUILD_STORE",
         )
 
+    def _full(self, error: OSError) -> MachineError | None:
+        if error.errno not in _FULL:
+            return None
+        what = what_is_full(self.path)
+        return MachineError(
+            f"no {what} left in the store `{self.path}`",
+            hint=f"free some {what} and run it again: it resumes",
+        )
+
+    def blob_of(self, record: LayerRecord) -> Path:
+        """Return where the blob of a layer lies that `get` returned: here, or in an upstream."""
+        path = self.blob_path(record.blob)
+        if path.exists():
+            return path
+        return next((blob for each in self.upstreams if (blob := each.blob(record.blob))), path)
+
+    def blob_for_programs(self, record: LayerRecord, work: Path) -> Path:
+        """Return where other programs, which open files by name, can read the blob of a layer.
+
+        Parameters
+        ----------
+        work : Path
+            A private directory: where others can rename the store, the blob is copied to it.
+        """
+        path = self.blob_of(record)
+        if not self.can_be_renamed or path != self.blob_path(record.blob):
+            return path
+        target = work / hex_of(record.blob)
+        if not target.exists():
+            copy(path, target)
+        return target
+
+    @property
+    def can_be_renamed(self) -> bool:
+        """Whether others than this user and root can rename it, and put something else in its place."""
+        return bool(open_parents(self.path))
+
     def blob_path(self, digest: str) -> Path:
-        """Return where a blob lies, or would lie.
+        """Return where a blob of this store lies, or would lie.
 
         Raises
         ------
         RequestError
             It is no digest.
         """
-        algorithm, _, value = digest.partition(":")
-        if algorithm != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
-            raise RequestError(
-                f"`{digest}` is not a sha256 digest", hint="write `sha256:` and 64 hexadecimal digits"
-            )
-        return self.root / "blobs" / "sha256" / value[:2] / value
+        return self.root / blob_name(digest)
 
     def get(self, key: str) -> LayerRecord | None:
-        """Return the finished layer of a key, or None.
+        """Return the finished layer of a key, of this store or of the first upstream that has it, or None.
 
         A record that cannot be read, or whose blob is missing or of another
         length, is no finished layer: it will be built again.
         """
+        return self.own(key) or next((record for each in self.upstreams if (record := each.get(key))), None)
+
+    def own(self, key: str) -> LayerRecord | None:
+        """Return the finished layer of a key, of this store alone, or None."""
+        root = self.root
         try:
-            record = self._record(key)
+            record = self._record(key, root / record_name(key))
             whole = self.blob_path(record.blob).stat().st_size == record.size_bytes
         except (OSError, ValueError, RequestError):
             return None
         return record if whole and record.key == key else None
 
-    def _record(self, key: str) -> LayerRecord:
+    def _record(self, key: str, path: Path) -> LayerRecord:
         """Read a record, once as long as its file is the same one."""
-        path = self.record_path(key)
         now = signature(path)
         kept = self._records.get(key)
         if kept is not None and kept[0] == now:
@@ -204,27 +241,22 @@ class Store:
         return record
 
     def records(self) -> list[LayerRecord]:
-        """Return all finished layers, sorted by key."""
+        """Return all finished layers of this store alone, sorted by key."""
         keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
-        found = (self.get(f"sha256:{key}") for key in keys if len(key) == 64)
+        found = (self.own(f"sha256:{key}") for key in keys if len(key) == 64)
         return [record for record in found if record is not None]
 
-    def is_intact(self, record: LayerRecord, over: threading.Event | None = None) -> bool:
+    def is_intact(self, record: LayerRecord) -> bool:
         """Return whether a layer's blob still holds the bytes that were published.
 
         Reads all of it, and of one that is whole no more as long as it is the same file.
-
-        Parameters
-        ----------
-        over : threading.Event, optional
-            Once set, nobody waits for the answer any more: it is False.
         """
         path = self.blob_path(record.blob)
         now = signature(path)
         if now and self._intact.get(record.blob) == now:
             return True
         try:
-            intact = "sha256:" + sha256(path, over) == record.blob
+            intact = "sha256:" + sha256(path) == record.blob
         except OSError:
             return False
         if intact and settled(now):
@@ -235,12 +267,20 @@ class Store:
         """Return where a finished layer lies: its record, and its blob."""
         return self.record_path(record.key), self.blob_path(record.blob)
 
+    def freshen(self, keys: Iterable[str]) -> None:
+        """Note that layers are in use, in the times of their records: `prune` leaves what is young."""
+        for key in keys:
+            with contextlib.suppress(OSError):
+                os.utime(self.record_path(key))
+
     def discard(self, record: LayerRecord) -> None:
         """Take a layer out of the store: its record first, so that nobody finds half of it."""
         self.record_path(record.key).unlink(missing_ok=True)
         self.blob_path(record.blob).unlink(missing_ok=True)
 
-    def publish(self, *, key: str, name: str, squashfs: Path, tree: Tree) -> tuple[LayerRecord, str | None]:
+    def publish(
+        self, *, key: str, name: str, squashfs: Path, tree: Tree, imported: bool = False
+    ) -> tuple[LayerRecord, str | None]:
         """Move a finished squashfs into the store and record it under its key.
 
         Returns
@@ -264,6 +304,7 @@ class Store:
             data=found.data,
             tables=found.tables,
             tree=tree,
+            imported=imported,
         )
         target = self.blob_path(record.blob)
         try:
@@ -271,26 +312,17 @@ class Store:
             squashfs.chmod(0o444)
             sync(squashfs)
             if target.is_dir() and not target.is_symlink():
-                # No store makes one, and no file can take its place.
-                self.put_aside(target)
+                remove(target)  # no store makes one, and no file can take its place
+            if self.can_be_renamed:
+                copy(squashfs, staged := self._staged())
+                sync(staged)
+                squashfs = staged
             squashfs.replace(target)
             sync(target.parent)
         except OSError as error:
             raise self.refusal(error) from error
         self._write_record(record)
         return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
-
-    def put_aside(self, path: Path) -> None:
-        """Move what is damaged to ``quarantine/``.
-
-        Raises
-        ------
-        MachineError
-            The store cannot be written.
-        OSError
-            It is not there, or cannot be moved.
-        """
-        path.rename(self.directory(QUARANTINE) / f"{path.name}.{secrets.token_hex(4)}")
 
     def record_path(self, key: str) -> Path:
         """Return where the record of a layer lies, or would lie.
@@ -300,29 +332,34 @@ class Store:
         RequestError
             The key is no digest.
         """
-        value = self.blob_path(key).name  # also checks that it is a digest
-        return self.root / "layers" / value[:2] / f"{value}.json"
+        return self.root / record_name(key)
 
     def _write_record(self, record: LayerRecord) -> None:
         text = json.dumps(record_data(record), sort_keys=True, separators=(",", ":"))
-        self.write(self.record_path(record.key), sealed(text))
+        self.write(record_name(record.key), sealed(text))
 
-    def write(self, path: Path, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
         """Write a file of the store: whole, or not at all.
+
+        Parameters
+        ----------
+        name : str
+            Its path below the store's directory.
 
         Raises
         ------
         MachineError
             The store cannot be written, or the disk is full.
         """
-        staged = self.directory("stage") / own_name()
+        staged = self._staged()
+        path = self.root / name
         try:
             make_directory(path.parent)
             with staged.open("w") as sink:
                 sink.write(text)
                 sink.flush()
+                os.fchmod(sink.fileno(), 0o644)
                 os.fsync(sink.fileno())
-            open_to_group(staged, path.parent)
             staged.replace(path)
             sync(path.parent)
         except OSError as error:
@@ -336,21 +373,29 @@ class Store:
     def stage(self) -> Iterator[Path]:
         """Yield a private work directory that is gone afterwards, unless a BuildError leaves something in it.
 
+        Where others can rename the store, it lies elsewhere: other programs reach it by its name.
+
         Raises
         ------
         MachineError
             The store cannot be written, or the disk is full.
         """
+        self.directory("stage")
+        if self.can_be_renamed:
+            with private_work(closed_temporary_directory(), before="envbuild-stage-") as path:
+                yield path
+            return
+        path = self._staged()
         try:
-            path = private_directory(self.directory("stage"))
+            path.mkdir()
+            # Not set-group-ID, whatever directory the store is in: modes become bytes.
+            path.chmod(0o700)
         except OSError as error:
             raise self.refusal(error) from error
-        # A shared store's directories may be set-group-ID: ours must not be, modes become bytes.
-        path.chmod(0o700)
         try:
             yield path
         except BuildError:
-            # What the failed step saw is kept, so that it can be repeated; `sweep` takes it away. What has
+            # What the failed step saw is kept until the next build, so that it can be repeated. What has
             # nothing left to be repeated goes.
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -362,71 +407,82 @@ class Store:
             raise
         remove(path)
 
+    def _staged(self) -> Path:
+        return self.directory("stage") / f"{secrets.token_hex(8)}-{host.name()}"
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `prune` away while the block runs, once what ended builds left in progress is gone.
+
+        Raises
+        ------
+        MachineError
+            The store cannot be written.
+        KeyboardInterrupt
+            The run was ended while it waited for `prune`.
+        """
+        with self._lock() as lock:
+            if locks.try_lock(lock, shared=False):
+                self.sweep()
+            locks.wait_for_lock(lock, shared=True)
+            yield
+
+    @contextlib.contextmanager
+    def alone(self, waiting: Callable[[], None]) -> Iterator[bool]:
+        """Hold the store while the block runs, once no other process uses it.
+
+        Parameters
+        ----------
+        waiting : callable
+            Called once if another process uses it.
+
+        Yields
+        ------
+        bool
+            False where the file system has no locks: others may use it, too.
+        """
+        with self._lock() as lock:
+            yield locks.wait_for_lock(lock, shared=False, waiting=waiting)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[int]:
+        self.directory("stage")
+        try:
+            lock = locks.open_lock(self.root / "lock")
+        except OSError as error:
+            raise self.refusal(error) from error
+        try:
+            yield lock
+        finally:
+            os.close(lock)
+
     def sweep(self) -> None:
-        """Take away what builds of this host that have ended, or failed, left in progress."""
-        sweep(self.root / "stage")
-        sweep_claims(self.root / "stage")
+        """Remove what builds left in progress; call it only where no build of this machine runs."""
+        for path in sorted(self.directory("stage").iterdir()):
+            with contextlib.suppress(OSError):
+                age_s = clock.epoch_s() - path.lstat().st_mtime
+                if path.name.partition("-")[2] == host.name() or age_s > GRACE_S:
+                    remove_leftover(path)
 
-    def claim(self, key: str) -> AbstractContextManager[bool]:
-        """Hold a key while a block builds its layer, once nobody else does; see `store.claims.claim`."""
-        return claim(self.directory("stage"), self.blob_path(key).name)
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[None]:
+        """Hold a key while a block builds its layer, once no other process does.
 
+        For economy alone: two builds of one layer give the same bytes, and each is published whole.
 
-def read_record(path: Path) -> LayerRecord:
-    """Read the record of a layer.
-
-    Raises
-    ------
-    ValueError
-        It is damaged, or of another format.
-    OSError
-        It cannot be read.
-    """
-    text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
-    try:
-        return record_of(json.loads(text))
-    except RecursionError as error:
-        raise ValueError("no record") from error
-
-
-def record_data(record: LayerRecord) -> dict[str, object]:
-    """Return the record of a layer as JSON data."""
-    return {
-        "format": RECORD_FORMAT,
-        "key": record.key,
-        "name": record.name,
-        "blob": record.blob,
-        "size_bytes": record.size_bytes,
-        "data": record.data,
-        "tables": record.tables,
-        "tree": dict(record.tree.entries),
-    }
-
-
-def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
-    """Return the record that JSON data holds; whether its digests are any is not looked at.
-
-    Raises
-    ------
-    ValueError
-        It is none, or of another format.
-    """
-    if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-        raise ValueError("a record of another format")
-    if not {"key", "name", "blob", "size_bytes", "data", "tables", "tree"} <= data.keys():
-        raise ValueError("no record")
-    entries = data["tree"]
-    if not isinstance(entries, dict) or type(data["size_bytes"]) is not int:
-        raise ValueError("a record of other types")
-    texts = (data["key"], data["name"], data["blob"], data["data"], data["tables"], *entries.values())
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a record of other types")
-    return LayerRecord(
-        key=data["key"],
-        name=data["name"],
-        blob=data["blob"],
-        size_bytes=data["size_bytes"],
-        data=data["data"],
-        tables=data["tables"],
-        tree=Tree(entries=entries),
-    )
+        Raises
+        ------
+        KeyboardInterrupt
+            The run was ended while it waited.
+        """
+        path = self.directory("stage") / f"{hex_of(key)}-{host.name()}"
+        try:
+            lock = locks.open_lock(path)
+        except OSError as error:
+            raise self.refusal(error) from error
+        try:
+            locks.wait_for_lock(lock, shared=False)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(lock)

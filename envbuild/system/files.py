@@ -87,11 +87,8 @@ def read_small(path: Path, *, limit_bytes: int) -> bytes:
     return content
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory, and those above it, unless they are there.
-
-    In a directory that a group shares (set-group-ID, and writable for it) the group may write to what is
-    new too, whatever the umask; and nowhere everybody.
+def make_directory(path: Path, *, mode: int = 0o755) -> None:
+    """Make a directory, and those above it, unless they are there; of one mode, whatever the umask.
 
     Raises
     ------
@@ -101,37 +98,13 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir()
     except FileNotFoundError:
-        make_directory(path.parent)
+        make_directory(path.parent, mode=mode)
         path.mkdir(exist_ok=True)
     except FileExistsError:
         if not path.is_dir():
             raise
         return
-    mode = path.stat().st_mode
-    above = path.parent.stat().st_mode
-    wanted = mode & ~stat.S_IWOTH | (stat.S_IRWXG | stat.S_ISGID if is_shared(above) else 0)
-    if wanted != mode:
-        path.chmod(wanted)
-
-
-def open_to_group(path: Path, directory: Path) -> None:
-    """Let the group read a file that is to lie in a directory which it shares, whatever the umask.
-
-    Nobody but its owner may write to it, who is also the only one that may give it its place.
-
-    Raises
-    ------
-    OSError
-        Its mode cannot be set.
-    """
-    mode = path.stat().st_mode
-    group = stat.S_IRGRP if is_shared(directory.stat().st_mode) else 0
-    path.chmod(stat.S_IMODE(mode) & ~(stat.S_IWGRP | stat.S_IWOTH) | group)
-
-
-def is_shared(mode: int) -> bool:
-    """Return whether a directory of this mode is one that a group shares."""
-    return bool(mode & stat.S_ISGID and mode & stat.S_IWGRP)
+    path.chmod(mode)
 
 
 def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:

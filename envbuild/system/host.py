@@ -101,20 +101,20 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def user() -> str:
-    """Return the login name of whoever runs this process; the number where there is none."""
+def user_id(account: str) -> int | None:
+    """Return the user id of an account, a login name or a number; None where there is no such account."""
+    if account.isdecimal():
+        return int(account)
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwnam(account).pw_uid
     except KeyError:
-        return str(os.geteuid())
+        return None
 
 
-def may_run(pid: int) -> bool:
-    """Return whether there may be such a process: /proc may be told to hide those of others (hidepid)."""
+def user(uid: int | None = None) -> str:
+    """Return the login name of a user, or of whoever runs this process; the number where there is none."""
+    uid = os.geteuid() if uid is None else uid
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -76,10 +76,10 @@ def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
             continue
         with contextlib.suppress(OSError, EnvbuildError):
             if path.lstat().st_uid == os.geteuid():
-                _remove_foreign(path)
+                remove_leftover(path)
 
 
-def _remove_foreign(path: Path) -> None:
+def remove_leftover(path: Path) -> None:
     """Remove a tree in which a killed step may have left files of subordinate users."""
     try:
         remove(path)

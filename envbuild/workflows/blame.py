@@ -40,7 +40,7 @@ def blaming(verb: str, settings: Settings, *, apptainer: Path | None = None) -> 
 def _known(
     verb: str, error: EnvbuildError, settings: Settings, apptainer: Path | None
 ) -> MachineError | None:
-    machine = look(store=settings.store.root, named=apptainer or settings.apptainer)
+    machine = look(store=settings.store.path, named=apptainer or settings.apptainer)
     blocking = [each for each in concerning(findings(machine), verb) if each.weight == "blocks"]
     if not blocking:
         return None

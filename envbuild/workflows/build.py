@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,19 +20,21 @@ from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.story import manifest_of
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, InputFile, Layer, input_files
-from envbuild.store.plans import last_plan, plan_path
+from envbuild.store.opening import open_parents
+from envbuild.store.plans import plan_name
+from envbuild.store.roots import add_root
 from envbuild.system import clock, spans
 from envbuild.system.files import is_directory
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import design, finished_layers
-from envbuild.workflows.exposed import exposed
 from envbuild.workflows.fetch import all_pins, fetch_pins
-from envbuild.workflows.keeping import hold, keep_image
+from envbuild.workflows.keeping import root_of_build
 from envbuild.workflows.kinds import refuse_other_kinds
 from envbuild.workflows.layer import lacking
 from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.places import file_named, refuse_in_store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.upstreams import with_upstreams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def build_image(
     rebuild: bool = False,
     compression: Compression = "zstd",
     sources: Sequence[Path] = (),
+    upstreams: Sequence[Path] = (),
 ) -> Built:
     """Build the image of a spec; unchanged inputs write nothing.
 
@@ -101,6 +103,8 @@ def build_image(
         What the image is compressed by.
     sources : sequence of Path
         Directories that `envbuild fetch` filled.
+    upstreams : sequence of Path
+        Stores of the user or of root to take layers from, before those of site files.
 
     Raises
     ------
@@ -110,9 +114,8 @@ def build_image(
     refuse_other_kinds(spec)
     path = _place(output, spec, settings)
     _check_sources(sources)
-    settings.store.check_is_one()
-    for warning in exposed(settings.store):
-        settings.emit(warning)
+    _warn_of_open_parents(settings)
+    settings = with_upstreams(settings, upstreams)
     state = lock_spec(
         spec,
         settings,
@@ -130,17 +133,17 @@ def build_image(
             preflight = _told_check(path, settings, looked.preflight)
             return _built(path, looked.manifest, preflight, unchanged=True)
         settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
-    store, emit = settings.store, settings.emit
-    # From here on `cache prune` leaves what is looked at.
-    held = hold(plan, state.lock, store)
-    missing = missing_layers(plan, store, rebuild=rebuild)
-    if missing:
-        _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
-    with spans.span("ownership of paths"):
-        check_conflicts(plan, store, emit)
-    manifest, preflight = _compose(path, state, plan, settings)
-    _remember(state, plan, settings)
-    keep_image(path, manifest, plan, state.lock, spec=spec, store=store, emit=emit, held=held)
+    store = settings.store
+    with store.in_use():
+        missing = missing_layers(plan, store, rebuild=rebuild)
+        if missing:
+            _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+        store.freshen(layer.key for layer in plan.layers)
+        with spans.span("ownership of paths"):
+            check_conflicts(plan, store, settings.emit)
+        manifest, preflight = _compose(path, state, plan, settings)
+        store.write(plan_name(state.asked.spec.name), plan.to_json())
+        add_root(store, root_of_build(path, manifest, plan, state.lock, spec))
     return _built(path, manifest, preflight)
 
 
@@ -164,7 +167,7 @@ def _place(output: str | None, spec: Path, settings: Settings) -> Path:
         raise RequestError(
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )
-    refuse_in_store(path, settings.store.root)
+    refuse_in_store(path, settings.store.path)
     return path
 
 
@@ -188,6 +191,16 @@ def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
         return same and system is not None and tables_are_right(path, system)
     except (EnvbuildError, UnicodeDecodeError):
         return False
+
+
+def _warn_of_open_parents(settings: Settings) -> None:
+    for parent in open_parents(settings.store.path):
+        settings.emit(
+            Warned(
+                text=f"others can write to `{parent}`, and can rename or remove the store in it",
+                hint="they cannot change what it holds; --store DIR names another place",
+            )
+        )
 
 
 def _tell_locked(state: Locked, settings: Settings) -> None:
@@ -283,11 +296,3 @@ def _build(
     )
     with blaming("build", settings):
         build_layers(plan, workshop, missing)
-
-
-def _remember(state: Locked, plan: BuildPlan, settings: Settings) -> None:
-    name, text = state.asked.spec.name, plan.to_json()
-    # Who may only read a store can still compose from it; `plan` then compares with an older one.
-    with contextlib.suppress(EnvbuildError, OSError):
-        if last_plan(settings.store, name) != text:
-            settings.store.write(plan_path(settings.store, name), text)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import MachineError
+from envbuild.events import Note
 from envbuild.store.inventory import Item, areas, items
-from envbuild.store.pins import Held, Needs, damaged_pins, held, look, needs_of
-from envbuild.store.prune import Pruned, forget, prune
-from envbuild.store.store import Store
+from envbuild.store.prune import Pruned, prune
+from envbuild.store.roots import Found, Needs, find_roots, needs_of, remove_roots
+from envbuild.store.store import GRACE_S
 from envbuild.workflows.keeping import identify
 from envbuild.workflows.settings import Settings
 
-# Nobody can say of what is younger that no build is about to use it.
-GRACE_S = 600.0
-
 # Kinds of things that have no names for people: one, and several of them.
 _SUMMED = {
-    "scan": ("note of a layer", "notes of layers"),
+    "scan": ("scan of a layer", "scans of layers"),
     "log": ("log of a build", "logs of builds"),
-    "quarantine": ("damaged file from quarantine", "damaged files from quarantine"),
-    "leftover": ("leftover of an ended process", "leftovers of ended processes"),
+    "leftover": ("unfinished download", "unfinished downloads"),
 }
+# Where the file system has no locks, builds of other processes are told by what they used of late.
+_WITHOUT_LOCKS_S = 7 * GRACE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +35,21 @@ class Listing:
     ----------
     items : tuple of Item
         Layers, blobs, files and leftovers.
-    pins : tuple of Held
+    roots : tuple of Found
         Who needs them.
     needs : Needs
         What those that are not gone need.
     """
 
     items: tuple[Item, ...]
-    pins: tuple[Held, ...]
+    roots: tuple[Found, ...]
     needs: Needs
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
         """Return the labels of what needs an item, sorted."""
         if item.kind == "file":
             return self.needs.files.get(item.id, ())
-        found = {*self.needs.keys.get(item.id, ()), *self.needs.blobs.get(item.blob, ())}
-        return tuple(sorted(found))
+        return self.needs.keys.get(item.id, ())
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""
@@ -66,26 +65,28 @@ class Listing:
                 }
                 for item in self.items
             ],
-            "pins": [pin_data(each) for each in self.pins],
+            "roots": [root_data(found) for found in self.roots],
         }
 
     def to_text(self, *, files: bool) -> str:
         """Return lines for people: who needs something, then layers, then locked files if asked for."""
-        lines = [f"{each.state:<12}{each.pin.label}" for each in self.pins]
+        lines = [f"{found.state:<12}{found.root.label}" for found in self.roots]
         shown = [
             item for item in self.items if item.kind in ("layer", "blob") or (files and item.kind == "file")
         ]
         for item in shown:
             users = self.needed_by(item)
-            told = f"{len(users)}: {users[0]}" + (", …" if len(users) > 1 else "") if users else "nobody"
+            needed = f"{len(users)}: {users[0]}" + (", …" if len(users) > 1 else "") if users else "nothing"
             short = item.id.removeprefix("sha256:")[:12]
             size = f"{item.size_bytes / 1e6:.1f}"
-            lines.append(f"{item.kind:<6}{short}  {size:>8} MB  {item.name}  needed by {told}")
+            lines.append(f"{item.kind:<6}{short}  {size:>8} MB  {item.name}  needed by {needed}")
         kept = [item for item in self.items if item.kind == "file"]
         if kept and not files:
             total = sum(item.size_bytes for item in kept)
             free = sum(not self.needed_by(item) for item in kept)
-            lines.append(f"{len(kept)} locked files, {total / 1e6:.1f} MB, {free} needed by nobody (--files)")
+            lines.append(
+                f"{len(kept)} locked files, {total / 1e6:.1f} MB, {free} needed by nothing (--files)"
+            )
         return "\n".join(lines)
 
 
@@ -98,10 +99,10 @@ class Usage:
     areas : dict of str to int
         Top directory → bytes.
     users : tuple of dict
-        ``label``, ``total_bytes`` of what it needs, and ``own_bytes`` that nobody else needs.
+        ``label``, ``total_bytes`` of what it needs, and ``own_bytes`` that nothing else needs.
     needed_bytes, shared_bytes, free_bytes : int
-        Of layers with the notes of them, blobs and files, each blob once: what somebody needs, the part of it
-        that several need, and what nobody needs, damaged files and leftovers of ended processes among it.
+        Of layers with their scans, blobs and files, each blob once: what is needed, the part of it that
+        several need, and what nothing needs, unfinished downloads among it.
     """
 
     areas: dict[str, int]
@@ -130,24 +131,22 @@ class Usage:
         ]
         lines.append(
             f"{self.needed_bytes / 1e6:>12.1f} MB  are needed, {self.shared_bytes / 1e6:.1f} MB of them by"
-            f" more than one; {self.free_bytes / 1e6:.1f} MB by nobody"
+            f" more than one; {self.free_bytes / 1e6:.1f} MB by nothing"
         )
         return "\n".join(lines)
 
 
-def pin_data(each: Held) -> dict[str, Any]:
-    """Return a pin as plain data, for JSON."""
-    pin = each.pin
+def root_data(found: Found) -> dict[str, Any]:
+    """Return a root as plain data, for JSON."""
+    root = found.root
     return {
-        "kind": pin.kind,
-        "name": pin.name,
-        "asked": pin.asked,
-        "state": each.state,
-        "digest": pin.digest or None,
-        "spec": pin.spec or None,
-        "layers": list(pin.keys),
-        "blobs": list(pin.blobs),
-        "files": list(pin.files),
+        "path": root.path,
+        "pinned": root.pinned,
+        "state": found.state,
+        "digest": root.digest or None,
+        "spec": root.spec or None,
+        "layers": list(root.keys),
+        "files": list(root.files),
     }
 
 
@@ -157,12 +156,10 @@ def list_cache(settings: Settings) -> Listing:
     Raises
     ------
     RequestError
-        It is no store.
+        It is no store of the user's, or a root in it cannot be read.
     """
-    store = settings.store
-    store.check_is_one()
-    pins = held(store, identify)
-    return Listing(items=tuple(items(store)), pins=tuple(pins), needs=needs(pins))
+    roots = find_roots(settings.store, identify)
+    return Listing(items=tuple(items(settings.store)), roots=roots, needs=needs_of(roots))
 
 
 def usage(settings: Settings) -> Usage:
@@ -175,7 +172,7 @@ def usage(settings: Settings) -> Usage:
             thing = item.blob or item.id
             sizes[thing] = item.size_bytes
             users.setdefault(thing, set()).update(listing.needed_by(item))
-        elif item.kind in ("scan", "quarantine", "leftover"):
+        elif item.kind in ("scan", "leftover"):
             # Behind layers and blobs; what was read of one goes with it.
             sizes[str(item.path)] = item.size_bytes
             users[str(item.path)] = users.get(f"sha256:{item.id}", set()) if item.kind == "scan" else set()
@@ -199,44 +196,43 @@ def usage(settings: Settings) -> Usage:
 
 def prune_cache(
     settings: Settings, *, unused_s: float = GRACE_S, keep_bytes: int | None = None, dry_run: bool = False
-) -> tuple[Pruned, tuple[Held, ...]]:
-    """Take away what nobody needs; the second value are the pins of what is gone, which go too.
+) -> tuple[Pruned, tuple[Found, ...]]:
+    """Remove what no root reaches, once no build runs; the second value are the roots of what is gone.
 
     Raises
     ------
     RequestError
-        It is no store, or a pin cannot be read, so that nobody knows what it keeps.
+        It is no store of the user's, or a root cannot be read, so that what it needs is not known.
     MachineError
         Nothing could be removed.
     """
-    store = settings.store
-    store.check_is_one()
-    gone = tuple(each for each in held(store, identify) if each.state == "gone")
-    result = prune(
-        store, lambda: _needs_now(store), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run
-    )
-    if result.refused and not result.removed:
-        _, why = result.refused[0]
-        raise MachineError(
-            f"nothing in the store `{store.root}` can be removed: {why}", hint="its owner can do it"
-        )
-    if not dry_run:
-        store.sweep()
-        try:
-            # What was built anew meanwhile has its pin under the same name.
-            again = (look(each.path, identify) for each in gone)
-            gone = tuple(each for each in again if each is not None and each.state == "gone")
-            forget([each.path for each in gone])
-        except OSError as error:
-            raise MachineError(
-                f"`{error.filename}` cannot be removed: {error.strerror}",
-                hint="see who owns it: whoever may write to its directory can remove it",
-            ) from error
+    store, emit = settings.store, settings.emit
+    if not store.exists:
+        return Pruned(removed=(), freed_bytes=0, young=(), refused=()), ()
+
+    def waiting() -> None:
+        emit(Note(text="waiting for builds that use the store"))
+
+    with contextlib.nullcontext(True) if dry_run else store.alone(waiting) as has_locks:
+        if not has_locks:
+            unused_s = max(unused_s, _WITHOUT_LOCKS_S)
+            emit(Note(text="the store's file system has no locks: what was used within a week stays"))
+        roots = find_roots(store, identify)
+        result = prune(store, needs_of(roots), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run)
+        if result.refused and not result.removed:
+            _, why = result.refused[0]
+            problem = f"nothing in the store `{store.path}` can be removed: {why}"
+            raise MachineError(problem, hint="see who may write there")
+        gone = tuple(found for found in roots if found.state == "gone")
+        if not dry_run:
+            remove_roots(gone)
+            if has_locks:
+                store.sweep()
     return result, gone
 
 
-def removed_lines(pruned: Pruned, gone: Sequence[Held]) -> Iterator[str]:
-    """Yield what was or would be taken away, for people: what is of no layer or file is summed up."""
+def removed_lines(pruned: Pruned, gone: Sequence[Found]) -> Iterator[str]:
+    """Yield what was or would be removed, for people: what is of no layer or file is summed up."""
     for item in pruned.removed:
         if item.kind not in _SUMMED:
             short = item.id.removeprefix("sha256:")[:12]
@@ -246,23 +242,8 @@ def removed_lines(pruned: Pruned, gone: Sequence[Held]) -> Iterator[str]:
         if sizes:
             what = one if len(sizes) == 1 else several
             yield f"{len(sizes)} {what}  {sum(sizes) / 1e6:.1f} MB"
-    for each in gone:
-        yield f"pin of what is gone: {each.pin.label}"
-
-
-def needs(pins: Sequence[Held]) -> Needs:
-    """Return what pins keep that are not gone."""
-    return needs_of(each.pin for each in pins if each.state != "gone")
-
-
-def _needs_now(store: Store) -> Needs:
-    damaged = damaged_pins(store)
-    if damaged:
-        raise RequestError(
-            f"nobody knows what `{damaged[0]}` keeps: it cannot be read",
-            hint="remove it, and build or pin again what it was for; nothing was pruned",
-        )
-    return needs(held(store, identify))
+    for found in gone:
+        yield f"is gone: {found.root.label}"
 
 
 def to_json(data: Any) -> str:  # noqa: ANN401  # plain data

@@ -1,17 +1,16 @@
-"""Cache verify: whether the store is whole, who needs what is not, and what makes it whole again."""
+"""Cache verify: whether the store is whole, and what makes it whole again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.events import TaskAdvanced, TaskDone, TaskFailed, TaskStarted
-from envbuild.store.pins import Needs, held
-from envbuild.store.verify import Damage, Verified, put_aside, verify
+from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
+from envbuild.store.roots import Needs, find_roots, needs_of
+from envbuild.store.verify import REPLACEABLE, Damage, Verified, remove_damaged, verify
 from envbuild.system import clock
-from envbuild.workflows.cache import needs
+from envbuild.system.descriptors import named
 from envbuild.workflows.keeping import identify
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.words import typed
@@ -23,44 +22,43 @@ class Checked:
 
     Attributes
     ----------
-    moved : tuple of Path
-        What was put aside.
+    specs : dict of str to str
+        Label of what needs something → the spec that builds it.
+    repaired : bool
+        Whether what is damaged was removed.
     """
 
     verified: Verified
     needs: Needs
     specs: dict[str, str]
-    moved: tuple[Path, ...]
+    repaired: bool
 
     @property
     def sound(self) -> bool:
-        """Whether nothing damaged is left in its place."""
-        return all(damage.path in self.moved for damage in self.verified.damages)
+        """Whether nothing damaged is left."""
+        return all(map(self.is_removed, self.verified.damages))
+
+    def is_removed(self, damage: Damage) -> bool:
+        """Return whether a damaged thing was removed: only what can be made or fetched again is."""
+        return self.repaired and damage.what in REPLACEABLE
 
     def users(self, damage: Damage) -> tuple[str, ...]:
         """Return the labels of what needs a damaged thing, sorted."""
-        found = {*self.needs.files.get(damage.id, ()), *self.needs.blobs.get(damage.id, ())}
+        labels = {*self.needs.files.get(damage.id, ())}
         for key in (damage.id, *damage.keys):
-            found.update(self.needs.keys.get(key, ()))
-        return tuple(sorted(found))
+            labels.update(self.needs.keys.get(key, ()))
+        return tuple(sorted(labels))
 
-    def mend(self, damage: Damage) -> str:
-        """Say what makes a damaged thing whole again."""
-        if damage.what == "stranger":
-            return "remove it"
-        if damage.what == "unreadable":
-            return "its owner can look, or let others (`chmod a+rX`)"
-        if damage.what == "pin":
+    def remedy(self, damage: Damage) -> str:
+        """Return what makes a damaged thing whole again."""
+        if damage.what == "root":
             return "remove it, and build or pin again what it was for: until then nothing is pruned"
-        if damage.what == "note":
-            return "`--repair` puts it aside; nothing uses it, and it is found out anew"
-        users = self.users(damage)
-        specs = sorted({self.specs[label] for label in users if label in self.specs})
-        again = f"`envbuild build {typed(specs[0])}`" if specs else "the next build that needs it"
-        text = f"{again} {'fetches' if damage.what == 'file' else 'makes'} it anew"
-        if damage.path not in self.moved:
-            text = f"`envbuild cache verify --repair` puts it aside, and {text}"
-        return text
+        if damage.what == "unknown":
+            return "remove it"
+        specs = sorted({self.specs[label] for label in self.users(damage) if label in self.specs})
+        build = f"`envbuild build {typed(specs[0])}`" if specs else "the next build that needs it"
+        again = f"{build} {'fetches' if damage.what == 'file' else 'makes'} it again"
+        return again if self.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""
@@ -70,79 +68,80 @@ class Checked:
             "layers": found.layers,
             "blobs": found.blobs,
             "files": found.files,
-            "notes": found.notes,
             "size_bytes": found.size_bytes,
             "damages": [
                 {
                     "what": damage.what,
                     "id": damage.id,
-                    "path": str(damage.path),
+                    "path": named(str(damage.path)),
                     "problem": damage.problem,
                     "needed_by": list(self.users(damage)),
-                    "mend": self.mend(damage),
-                    "put_aside": damage.path in self.moved,
+                    "remedy": self.remedy(damage),
+                    "removed": self.is_removed(damage),
                 }
                 for damage in found.damages
             ],
         }
 
     def to_text(self) -> str:
-        """Return lines for people: each damage with its mend, and a summary."""
+        """Return lines for people: each damage with its remedy, and a summary."""
         lines = []
         for damage in self.verified.damages:
-            aside = " (put aside)" if damage.path in self.moved else ""
-            users = ", ".join(self.users(damage)) or "nobody"
-            lines.append(f"{damage.what} {damage.path}: {damage.problem}{aside}")
-            lines.append(f"  needed by {users}; {self.mend(damage)}")
+            removed = " (removed)" if self.is_removed(damage) else ""
+            users = ", ".join(self.users(damage)) or "nothing"
+            lines.append(f"{damage.what} {damage.path}: {damage.problem}{removed}")
+            lines.append(f"  needed by {users}; {self.remedy(damage)}")
         found = self.verified
         count = len(found.damages)
         outcome = f"{count} damaged" if count else "all whole"
         lines.append(
-            f"{found.layers} layers, {found.blobs} blobs, {found.files} locked files, {found.notes} notes,"
+            f"{found.layers} layers, {found.blobs} blobs, {found.files} locked files,"
             f" {found.size_bytes / 1e6:.1f} MB read: {outcome}"
         )
         return "\n".join(lines)
 
 
-def verify_cache(settings: Settings, *, repair: bool) -> Checked:
-    """Read all of a store and hold it to its names; with `repair` put aside what is damaged.
+def verify_cache(settings: Settings, *, repair: bool = False) -> Checked:
+    """Read the whole store; with `repair` remove what is damaged, once no build runs.
 
     Raises
     ------
     RequestError
-        It is no store, or not there.
+        It is no store of the user's, or not there.
     MachineError
-        Something cannot be put aside.
+        Something cannot be read or removed.
     """
-    store, started, task = settings.store, clock.seconds(), "verify"
-    store.check_is_one()
-    if not store.root.exists():
+    store, emit = settings.store, settings.emit
+    if not store.exists:
         # "All whole" of a misspelled name would be believed.
         raise RequestError(
-            f"there is no store at `{store.root}`",
+            f"there is no store at `{store.path}`",
             hint="the first build makes it; --store DIR or ENVBUILD_STORE names another",
         )
-    settings.emit(TaskStarted(task=task, title=f"what {store.root} holds"))
-    found = verify(store, read=lambda count: settings.emit(TaskAdvanced(task=task, bytes=count)))
-    pins = held(store, identify)
-    moved: list[Path] = []
-    if repair and found.damages:
-        try:
-            # A pin is not put aside: what it kept would be free to go.
-            kept = ("pin", "unreadable")
-            moved = put_aside(store, [damage for damage in found.damages if damage.what not in kept])
-        except OSError as error:
-            settings.emit(TaskFailed(task=task))
-            raise MachineError(
-                f"`{error.filename}` cannot be put aside: {error.strerror}",
-                hint="its owner, or the store's, can do it",
-            ) from error
+    if not repair:
+        return _verify(settings, repair=False)
+    with store.alone(lambda: emit(Note(text="waiting for builds that use the store"))):
+        return _verify(settings, repair=True)
+
+
+def _verify(settings: Settings, *, repair: bool) -> Checked:
+    store, started, task = settings.store, clock.seconds(), "verify"
+    settings.emit(TaskStarted(task=task, title=f"what {store.path} holds"))
+    try:
+        verified = verify(store, advanced=lambda count: settings.emit(TaskAdvanced(task=task, bytes=count)))
+        is_known = not any(damage.what == "root" for damage in verified.damages)
+        roots = find_roots(store, identify) if is_known else ()
+        if repair:
+            remove_damaged(store, verified.damages)
+    except OSError as error:
+        settings.emit(TaskFailed(task=task))
+        raise MachineError(
+            f"`{error.filename}` cannot be read or removed: {error.strerror}", hint="see who may use it"
+        ) from error
     settings.emit(TaskDone(task=task, seconds=clock.seconds() - started))
-    # A record whose blob is gone vanishes with it: what was not there cannot be moved, and is dealt with.
-    moved += [damage.path for damage in found.damages if repair and not damage.path.exists()]
     return Checked(
-        verified=found,
-        needs=needs(pins),
-        specs={each.pin.label: each.pin.spec for each in pins if each.pin.spec},
-        moved=tuple(dict.fromkeys(moved)),
+        verified=verified,
+        needs=needs_of(roots),
+        specs={found.root.label: found.root.spec for found in roots if found.root.spec},
+        repaired=repair,
     )

@@ -9,7 +9,8 @@ from envbuild.image.compose import FinishedLayer
 from envbuild.image.story import manifest_of, root_texts, top_layer
 from envbuild.plan.model import BuildPlan, Compression
 from envbuild.plan.planner import make_plan
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.workflows.lock import Locked
 
 
@@ -33,10 +34,11 @@ def finished_layers(records: Iterable[LayerRecord], plan: BuildPlan, store: Stor
     return [
         FinishedLayer(
             name=name,
-            blob=store.blob_path(record.blob),
+            blob=store.blob_of(record),
             digest=record.blob,
             data=record.data,
             tables=record.tables,
+            imported=record.imported,
         )
         for name, record in zip(plan.image, records, strict=True)
     ]

@@ -10,6 +10,7 @@ from envbuild.doctor.model import VERBS, Finding, Machine
 from envbuild.doctor.rules import blocked, concerning, findings
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.resolve.origins import python_sources, read_machine
+from envbuild.store.store import Store
 from envbuild.system import network
 from envbuild.system.files import is_directory
 from envbuild.system.network import Client, NetworkError, Patience
@@ -83,9 +84,19 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
         known = f"it knows {', '.join(VERBS)}; without a verb it looks for all"
         problem = f"doctor knows nothing of a verb `{verb}`"
         raise RequestError(problem, hint=f"{meant} {known}" if meant else known)
-    machine = _with_origins(look(store=settings.store.root, named=settings.apptainer), settings, online)
+    machine = look(store=settings.store.path, named=settings.apptainer)
+    machine = _with_origins(replace(machine, store_refused=_refused(settings.store)), settings, online)
     found = findings(machine)
     return Diagnosis(verb=verb, findings=tuple(concerning(found, verb) if verb else found))
+
+
+def _refused(store: Store) -> dict[str, str]:
+    """Return why a store cannot be used, and what to do; nothing if it can."""
+    try:
+        store.check()
+    except EnvbuildError as error:
+        return _mistakes(error)
+    return {}
 
 
 def _with_origins(machine: Machine, settings: Settings, online: bool) -> Machine:

@@ -10,7 +10,6 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.spec.asked import Asked
-from envbuild.store.pins import holding_files
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
@@ -26,10 +25,10 @@ class Fetched:
 
 def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
     """Lock a spec if needed and keep every locked file in a directory."""
-    refuse_in_store(to, settings.store.root, hint="name another directory with --to DIR")
+    refuse_in_store(to, settings.store.path, hint="name another directory with --to DIR")
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
-    with holding_files(settings.store, [pin.sha256 for pin in pins]):
+    with settings.store.in_use():
         cache = fetch_pins(pins, locked.asked, settings, sources=sources, offline=False)
         export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
@@ -53,14 +52,15 @@ def fetch_pins(
 ) -> FileCache:
     """Make files exist in the store's cache, verified; return the cache."""
     cache = FileCache(settings.store.directory("files"))
-    fetch(
-        tuple(pins),
-        files=cache,
-        asked=asked,
-        sources=tuple(sources),
-        offline=offline,
-        cache_dir=settings.store.root / "resolve",
-        emit=settings.emit,
-        located=settings.located,
-    )
+    with settings.store.directory_for_programs("resolve") as cache_dir:
+        fetch(
+            tuple(pins),
+            files=cache,
+            asked=asked,
+            sources=tuple(sources),
+            offline=offline,
+            cache_dir=cache_dir,
+            emit=settings.emit,
+            located=settings.located,
+        )
     return cache

@@ -185,7 +185,7 @@ def lasting_stage(injection: Injection, settings: Settings, *, one_machine: bool
     """
     content = json.dumps([sorted(injection.files), sorted(injection.links.items())])
     name = hashlib.sha256(content.encode()).hexdigest()[:16]
-    stage = settings.store.root / "stages" / name
+    stage = settings.store.path / "stages" / name
     try:
         injection.fill_stage(stage)
     except OSError as error:

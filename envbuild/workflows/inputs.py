@@ -19,7 +19,7 @@ from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteUpstream
 from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.system.files import (
     configuration_homes,
@@ -169,7 +169,7 @@ class _Reader:
         return tuple(found)
 
     def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
-        own = next((home / "site.yaml" for home in settings_homes() if exists(home / "site.yaml")), None)
+        own = next(filter(exists, _own_sites()), None)
         listed = environment_paths("ENVBUILD_SITE")
         if given is not None or listed:
             chosen = self.site_given(given if given is not None else listed[0])
@@ -177,13 +177,25 @@ class _Reader:
             chosen = self.site_named(spec.value.site, spec.at("site"))
         else:
             return None if own is None else self.model(Site, own)
+        if chosen is not None and chosen.value.upstreams and chosen.path.absolute() not in _own_sites():
+            self.mistakes.append(
+                RequestError(
+                    "only `site.yaml` of the user or the machine can name `upstreams`",
+                    at=chosen.at("upstreams"),
+                    hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
+                )
+            )
         if chosen is None or chosen.value.origins or chosen.value.find_links or own is None:
             return chosen
         # An image for another machine is built from the packages that this one reaches.
         here = self.model(Site, own)
         if here is None:
             return None
-        addresses = {"origins": here.value.origins, "find_links": here.value.find_links}
+        addresses = {
+            "origins": here.value.origins,
+            "mirrors": here.value.mirrors,
+            "find_links": here.value.find_links,
+        }
         return replace(chosen, value=chosen.value.model_copy(update=addresses))
 
     def site_given(self, given: Path) -> Loaded[Site] | None:
@@ -324,6 +336,24 @@ def read_site(given: Path | None) -> Loaded[Site] | None:
     loaded = reader.site(None, given)
     raise_all(reader.mistakes)
     return loaded
+
+
+def read_upstreams() -> tuple[SiteUpstream, ...]:
+    """Return the stores of others that the user's and the machine's ``site.yaml`` name, in this order.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All mistakes of these files.
+    """
+    reader = _Reader(find_catalog())
+    sites = [reader.model(Site, path) for path in filter(exists, _own_sites())]
+    raise_all(reader.mistakes)
+    return tuple(upstream for site in sites if site is not None for upstream in site.value.upstreams)
+
+
+def _own_sites() -> tuple[Path, ...]:
+    return tuple(home / "site.yaml" for home in settings_homes())
 
 
 def read_bases() -> tuple[BaseImage, ...]:

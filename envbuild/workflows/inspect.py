@@ -51,7 +51,9 @@ class Shown:
             ("verdict", self.verdict),
         ]
         for layer in manifest.file_system.layers if manifest.file_system else ():
-            rows.append(("layer", f"{layer.name} ({layer.size_bytes / 1e6:.1f} MB, {layer.digest[7:19]})"))
+            size = f"{layer.size_bytes / 1e6:.1f} MB"
+            imported = ", imported" if layer.imported else ""
+            rows.append(("layer", f"{layer.name} ({size}, {layer.digest[7:19]}{imported})"))
         for variable in manifest.environment:
             sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
             rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
@@ -72,5 +74,5 @@ def inspect_image(image: Path, settings: Settings) -> Shown:
         here = fingerprint(settings.find_apptainer())
     except MachineError:
         here = fingerprint()  # an image can be read where nothing can run it
-    sentence = verdicts.sentence(settings.store.root, manifest.digest, here=here)
+    sentence = verdicts.sentence(settings.store, manifest.digest, here=here)
     return Shown(path=image, manifest=manifest, verdict=sentence)

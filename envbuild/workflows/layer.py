@@ -1,36 +1,35 @@
-"""Layers as files: what was finished on one machine is composed on another that cannot build."""
+"""Layers that travel: what was finished on one machine is composed on another that cannot build.
+
+They travel as a store that holds the layers of one or more specs and nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
-from envbuild.plan.model import Compression, Layer, key_of_data, step_fields
-from envbuild.store import carried
-from envbuild.store.carried import Origin
-from envbuild.store.pins import freshen, release
-from envbuild.store.store import LayerRecord
+from envbuild.plan.model import Compression
+from envbuild.store.opening import MARKER
+from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
+from envbuild.store.roots import DIRECTORY, Root, add_root, read_root
+from envbuild.store.store import Store
+from envbuild.store.upstream import Upstream
 from envbuild.system import clock, host
-from envbuild.system.files import copy, exists, is_directory, sync
-from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.files import copy, exists, is_directory
 from envbuild.system.squashfs import Digests, digests
 from envbuild.workflows.design import design
-from envbuild.workflows.keeping import hold
-from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.lock import Locked, lock_path, lock_spec
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.upstreams import trusted_owners, with_upstreams
 from envbuild.workflows.words import typed
 
-# What stands around the names of files that are being written.
-_HALF, _HALF_END = ".layer-", ".partial"
-_COPY_AGAIN = (
-    f"copy it again; `sha256sum -c {carried.SUMS}` in its directory names what was damaged on the way"
-)
+_COPY_AGAIN = "copy it again from where the layers were exported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +88,15 @@ def lacking(settings: Settings, compression: Compression) -> Callable[[Locked], 
     return names
 
 
-def export_layers(spec: Path, settings: Settings, *, to: Path, compression: Compression = "zstd") -> Moved:
-    """Write the finished layers of a spec's image as files with their manifests.
+def export_layers(
+    spec: Path,
+    settings: Settings,
+    *,
+    to: Path,
+    compression: Compression = "zstd",
+    upstreams: Sequence[Path] = (),
+) -> Moved:
+    """Copy the finished layers of a spec's image to a directory, which becomes a store.
 
     What the directory holds already stays: it may be of many specs.
 
@@ -98,116 +104,76 @@ def export_layers(spec: Path, settings: Settings, *, to: Path, compression: Comp
     ----------
     compression : str
         What the layers are compressed by.
+    upstreams : sequence of Path
+        As of `build_image`.
 
     Raises
     ------
     RequestError
-        The lock does not satisfy the spec, or a layer is not finished, or damaged.
+        The lock does not satisfy the spec, a layer is not finished, or damaged, or the directory holds
+        something else.
     MachineError
         The directory cannot be written.
     """
-    _check_place(to, settings)
-    state = lock_spec(
-        spec,
-        settings,
-        refuse_change=True,
-        write=False,
-        lacking=lacking(settings, compression),
-    )
-    plan = design(state, compression=compression)
-    held = hold(plan, state.lock, settings.store)
-    try:
-        found = [(layer, settings.store.get(layer.key)) for layer in plan.image_layers]
-        whole = [(layer, record) for layer, record in found if record is not None]
-        if len(whole) < len(found):
-            names = ", ".join(layer.name for layer, record in found if record is None)
+    if exists(to) and not is_directory(to):
+        hint = "name a directory with --to DIR; it is made if it is not there"
+        raise RequestError(f"`{to}` is no directory", hint=hint)
+    refuse_in_store(to, settings.store.path, hint="name another directory with --to DIR")
+    settings = with_upstreams(settings, upstreams)
+    store, target = settings.store, Store(to.absolute())
+    target.check()
+    state = lock_spec(spec, settings, refuse_change=True, write=False, lacking=lacking(settings, compression))
+    layers = design(state, compression=compression).image_layers
+    with store.in_use():
+        found = [store.get(layer.key) for layer in layers]
+        records = [record for record in found if record is not None]
+        if len(records) < len(found):
+            names = ", ".join(layer.name for layer, record in zip(layers, found, strict=True) if not record)
             option = "" if compression == "zstd" else f" --compression {compression}"
             raise RequestError(
                 f"the store lacks finished layers of `{spec}`: {names}",
                 hint=f"`envbuild build {typed(spec)}{option}` makes them",
             )
-        keys = {layer.name: layer.key for layer in plan.layers}
-        with _writing(to), ThreadPoolExecutor(host.cores()) as pool:
-            to.mkdir(parents=True, exist_ok=True)
-            sweep(to, before=_HALF, after=_HALF_END)
-            rows = tuple(pool.map(lambda pair: _export(pair[0], pair[1], keys, to, settings), whole))
-            _put(to / carried.SUMS, carried.sums(to).encode())
-    finally:
-        release(held)
+        with target.in_use(), ThreadPoolExecutor(host.cores()) as pool:
+            rows = tuple(pool.map(lambda record: _export(record, store, target), records))
+            keys = tuple(sorted({record.key for record in records}))
+            add_root(target, Root(path=str(lock_path(spec).absolute()), pinned=True, keys=keys))
     return Moved(directory=to, rows=rows)
 
 
-def _check_place(to: Path, settings: Settings) -> None:
-    hint = "name a directory with --to DIR; it is made if it is not there"
-    if exists(to) and not is_directory(to):
-        raise RequestError(f"`{to}` is no directory", hint=hint)
-    refuse_in_store(to, settings.store.root, hint=hint)
+def _export(record: LayerRecord, store: Store, target: Store) -> Row:
+    if _has(target, record):
+        return Row.of(record, "present")
+    blob = store.blob_of(record)
+    with target.stage() as stage:
+        part = stage / "layer.squashfs"
+        with _reading(record, blob):
+            copy(blob, part)
+        if not _is(part, record):
+            problem = f"layer {record.name} in the store is damaged"
+            raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
+        _publish(record, part, target, imported=record.imported)
+    return Row.of(record, "exported")
 
 
 @contextlib.contextmanager
-def _writing(to: Path) -> Iterator[None]:
+def _reading(record: LayerRecord, blob: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise MachineError(
-            f"`{to}` cannot be written: {error.strerror or error}",
-            hint="name another directory, or make room in it, and run it again: what is whole is kept",
-        ) from error
-
-
-@contextlib.contextmanager
-def _new(target: Path) -> Iterator[Path]:
-    """Yield where to write a file that takes its place afterwards: a link that is there is replaced."""
-    part = target.parent / f"{_HALF}{own_name()}{_HALF_END}"
-    try:
-        yield part
-        sync(part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _put(target: Path, content: bytes) -> None:
-    """Write a file, unless it is there: who holds everything may have a directory that can only be read."""
-    if target.is_symlink() or not target.is_file() or target.read_bytes() != content:
-        with _new(target) as part:
-            part.write_bytes(content)
-
-
-def _export(layer: Layer, record: LayerRecord, keys: dict[str, str], to: Path, settings: Settings) -> Row:
-    target = to / carried.squashfs_name(record)
-    state = "present"
-    if target.is_symlink() or not _is(target, record):
-        state = "exported"
-        with _new(target) as part:
-            _copy_of(record, settings.store.blob_path(record.blob), part)
-            if not _is(part, record):
-                problem = f"layer {record.name} in the store is damaged"
-                raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
-    origin = Origin(
-        kind=type(layer.step).__name__,
-        step=step_fields(layer.step),
-        inputs=tuple(keys[name] for name in layer.inputs),
-        compression=layer.compression,
-    )
-    _put(to / carried.manifest_name(record.key), carried.manifest(record, origin).encode())
-    return Row.of(record, state)
-
-
-def _copy_of(record: LayerRecord, blob: Path, part: Path) -> None:
-    try:
-        copy(blob, part)
-    except OSError as error:
         if error.filename != str(blob):
             raise
-        raise MachineError(
-            f"layer {record.name} in the store cannot be read: {error.strerror}",
-            hint=f"see who may read `{blob}`",
-        ) from None
+        problem = f"layer {record.name} cannot be read: {error.strerror}"
+        raise MachineError(problem, hint=f"see who may read `{blob}`") from None
 
 
-def import_layers(directory: Path, settings: Settings) -> Moved:
-    """Put layers that `export_layers` wrote into the store; each is held to its manifest first.
+def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -> Moved:
+    """Put the layers of a store that `export_layers` wrote into the user's own; each is checked first.
+
+    Parameters
+    ----------
+    trust : bool
+        Take them from accounts that are not trusted, too; images tell so.
 
     Returns
     -------
@@ -217,76 +183,92 @@ def import_layers(directory: Path, settings: Settings) -> Moved:
     Raises
     ------
     RequestError
-        The directory holds none, or what is to be the store is none.
+        The directory holds none, or does not belong to a trusted account.
     """
-    settings.store.check_is_one()
     hint = "name the directory that `envbuild layer export SPEC --to DIR` has filled"
     try:
-        paths, lost = carried.manifests(directory), carried.lost_manifests(directory)
+        paths = sorted(directory.glob("layers/??/*.json"))
+        is_store = (directory / MARKER).is_file()
     except OSError as error:
         raise RequestError(f"`{directory}` cannot be read: {error.strerror}", hint=hint) from None
-    if not paths:
-        raise RequestError(f"there is no manifest of a layer in `{directory}`", hint=hint)
+    if not (is_store and paths):
+        raise RequestError(f"there are no layers in `{directory}`", hint=hint)
+    source = None if trust else _trusted(directory)
     rows: list[Row] = []
     wrong: list[EnvbuildError] = []
-    settings.store.sweep()
-    for path in paths:
-        try:
-            record = _read(path)
-            rows.append(_import(record, path.parent / carried.squashfs_name(record), path, settings))
-        except MachineError as error:
-            wrong.append(error)
-            break  # the store's trouble is that of all the others
-        except EnvbuildError as error:
-            wrong.append(error)
-    wrong += [_lost(path) for path in lost if not _holds(f"sha256:{path.stem}", settings)]
+    with settings.store.in_use():
+        for path in paths:
+            try:
+                record = _read(path, source)
+                rows.append(_import(record, directory, settings, imported=source is None or record.imported))
+            except MachineError as error:
+                wrong.append(error)
+                break  # the store's trouble is that of all the others
+            except EnvbuildError as error:
+                wrong.append(error)
+    known = {f"sha256:{path.stem}" for path in paths}
+    wrong += [error for error in _lost(directory, known) if not wrong]
     return Moved(directory=directory, rows=tuple(rows), wrong=tuple(wrong))
 
 
-def _holds(key: str, settings: Settings) -> bool:
-    record = settings.store.get(key)
-    return record is not None and settings.store.is_intact(record)
-
-
-def _lost(path: Path) -> RequestError:
-    return RequestError(
-        f"the manifest of a layer is missing: `{carried.SUMS}` lists it",
-        at=Location(path=path),
-        hint="copy it and its squashfs from where the layers were exported; what is not to come along has to"
-        f" leave `{carried.SUMS}`, too",
+def _trusted(directory: Path) -> Upstream:
+    owner = directory.stat().st_uid
+    hint = (
+        "if you know who made them, copy them below a directory that only you can write to; --trust imports"
     )
+    hint += " them from here, and images say so"
+    if owner not in trusted_owners():
+        raise RequestError(f"the layers in `{directory}` belong to {host.user(owner)}", hint=hint)
+    try:
+        return Upstream(directory.resolve(), owner)
+    except RequestError as error:
+        raise RequestError(error.problem, hint=hint) from None
 
 
-def _read(path: Path) -> LayerRecord:
+def _read(path: Path, source: Upstream | None) -> LayerRecord:
     at = Location(path=path)
     try:
-        return carried.read_manifest(path, key_of_data)
+        record = read_record(path)
     except OSError as error:
-        raise RequestError(
-            f"a layer cannot be imported: {error.strerror}",
-            at=at,
-            hint="see that it is a file that you may read",
-        ) from None
+        problem = f"a layer cannot be imported: {error.strerror}"
+        raise RequestError(problem, at=at, hint="see that it is a file that you may read") from None
     except ValueError as error:
         hint = _COPY_AGAIN
-        if "another version" in str(error):
+        if "another format" in str(error):
             hint = "use the same version of envbuild on both sides, and export it again"
         raise RequestError(f"a layer cannot be imported: {error}", at=at, hint=hint) from None
+    if record.key != f"sha256:{path.stem}":
+        problem = f"a layer cannot be imported: it is the record of layer {record.name}, {record.key[7:19]}…"
+        raise RequestError(problem, at=at, hint=_COPY_AGAIN)
+    for name in (record_name(record.key), blob_name(record.blob)):
+        if not _is_private(name, source):
+            problem = (
+                f"layer {record.name} cannot be imported: others can write to `{name}`, or it is no file"
+            )
+            raise RequestError(problem, at=at, hint="see who wrote it; --trust imports it all the same")
+    return record
 
 
-def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Settings) -> Row:
+def _is_private(name: str, source: Upstream | None) -> bool:
+    try:
+        return source is None or source.is_private(name)
+    except OSError:
+        return True  # what is missing is reported when it is taken
+
+
+def _import(record: LayerRecord, directory: Path, settings: Settings, *, imported: bool) -> Row:
     store, emit = settings.store, settings.emit
-    there = store.get(record.key)
-    if there is not None and store.is_intact(there):
-        if there.blob == record.blob:
-            # Somebody is about to use it: `prune` leaves it for a while.
-            freshen(store, [there.key])
-            return Row.of(there, "present")
-        if not _is(squashfs, record):
-            raise _damaged(squashfs, record, manifest)
+    blob = directory / blob_name(record.blob)
+    if _has(store, record):
+        store.freshen([record.key])
+        return Row.of(record, "present")
+    own = store.own(record.key)
+    if own is not None and own.blob != record.blob and store.is_intact(own):
+        if not _is(blob, record):
+            raise _damaged(record, blob)
         emit(
             Warned(
-                text=f"layer {record.name}: the store holds {there.blob[7:19]}… under its key, and keeps it;"
+                text=f"layer {record.name}: the store holds {own.blob[7:19]}… under its key, and keeps it;"
                 f" what is imported is {record.blob[7:19]}…",
                 hint="the same key must give the same bytes: please report what differs",
             )
@@ -298,8 +280,8 @@ def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Setti
     try:
         with store.stage() as stage:
             part = stage / "layer.squashfs"
-            _take(squashfs, part, record, manifest, settings)
-            store.publish(key=record.key, name=record.name, squashfs=part, tree=record.tree)
+            _take(record, blob, part, store)
+            _publish(record, part, store, imported=imported)
     except BaseException:
         emit(TaskFailed(task=task))
         raise
@@ -308,26 +290,49 @@ def _import(record: LayerRecord, squashfs: Path, manifest: Path, settings: Setti
     return Row.of(record, "imported")
 
 
-def _take(squashfs: Path, part: Path, record: LayerRecord, manifest: Path, settings: Settings) -> None:
-    """Copy a squashfs and hold the copy, which nobody else can change, to its manifest."""
-    if not squashfs.is_file() or squashfs.stat().st_size != record.size_bytes:
-        raise _damaged(squashfs, record, manifest)
+def _take(record: LayerRecord, blob: Path, part: Path, store: Store) -> None:
+    """Copy a squashfs and check the copy, which nobody else can change."""
+    if not blob.is_file() or blob.stat().st_size != record.size_bytes:
+        raise _damaged(record, blob)
     try:
-        copy(squashfs, part)
+        copy(blob, part)
     except OSError as error:
-        if error.filename != str(squashfs):
-            raise settings.store.refusal(error) from error
+        if error.filename != str(blob):
+            raise store.refusal(error) from error
         problem = f"the squashfs of layer {record.name} cannot be read: {error.strerror}"
-        hint = f"see who may read `{squashfs}`"
-        raise RequestError(problem, at=Location(path=manifest), hint=hint) from None
+        raise RequestError(problem, hint=f"see who may read `{blob}`") from None
     if not _is(part, record):
-        raise _damaged(squashfs, record, manifest)
+        raise _damaged(record, blob)
 
 
-def _damaged(squashfs: Path, record: LayerRecord, manifest: Path) -> RequestError:
-    how = "damaged" if squashfs.is_file() else "missing"
-    problem = f"the squashfs of layer {record.name} is {how}: `{squashfs.name}`"
-    return RequestError(problem, at=Location(path=manifest), hint=_COPY_AGAIN)
+def _damaged(record: LayerRecord, blob: Path) -> RequestError:
+    how = "damaged" if blob.is_file() else "missing"
+    return RequestError(
+        f"the squashfs of layer {record.name} is {how}", at=Location(path=blob), hint=_COPY_AGAIN
+    )
+
+
+def _lost(directory: Path, known: set[str]) -> Iterator[RequestError]:
+    """Yield what is wrong with the lists of layers in a directory: which are not there."""
+    for path in sorted((directory / DIRECTORY).glob("*.json")):
+        at = Location(path=path)
+        try:
+            missing = sorted(set(read_root(path).keys) - known)
+        except (OSError, ValueError) as error:
+            yield RequestError(f"the list of layers cannot be read: {error}", at=at, hint=_COPY_AGAIN)
+            continue
+        if missing:
+            names = ", ".join(f"{key[7:19]}…" for key in missing)
+            yield RequestError(f"layers are missing that it lists: {names}", at=at, hint=_COPY_AGAIN)
+
+
+def _publish(record: LayerRecord, squashfs: Path, store: Store, *, imported: bool) -> None:
+    store.publish(key=record.key, name=record.name, squashfs=squashfs, tree=record.tree, imported=imported)
+
+
+def _has(store: Store, record: LayerRecord) -> bool:
+    own = store.own(record.key)
+    return own is not None and own.blob == record.blob and store.is_intact(own)
 
 
 def _is(path: Path, record: LayerRecord) -> bool:

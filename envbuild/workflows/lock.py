@@ -114,17 +114,18 @@ def lock_spec(
             settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
-        lock = make_lock(
-            asked,
-            previous=previous,
-            upgrade=upgrade,
-            tools=pins,
-            cache_dir=settings.store.root / "resolve",
-            sources=sources,
-            offline=offline,
-            emit=settings.emit,
-            located=settings.located,
-        )
+        with settings.store.directory_for_programs("resolve") as cache_dir:
+            lock = make_lock(
+                asked,
+                previous=previous,
+                upgrade=upgrade,
+                tools=pins,
+                cache_dir=cache_dir,
+                sources=sources,
+                offline=offline,
+                emit=settings.emit,
+                located=settings.located,
+            )
     verdicts = _fit(asked, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
@@ -135,7 +136,7 @@ def lock_spec(
 def _place(spec: Path, settings: Settings) -> Path:
     """Return where a lock may be written."""
     path = lock_path(spec)
-    refuse_in_store(path, settings.store.root, hint="keep the spec and its lock elsewhere")
+    refuse_in_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
     return path
 
 

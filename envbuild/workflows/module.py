@@ -55,7 +55,7 @@ def install_module(
         There is no usable Apptainer, or no space.
     """
     started = clock.seconds()
-    refuse_in_store(root, settings.store.root, hint="name another directory with --root DIR")
+    refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
     site = read_site(settings.site)
     apptainer = settings.find_apptainer(site.value if site is not None else None)
@@ -207,7 +207,7 @@ def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> Non
 
 
 def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> VerdictNote:
-    known = verdicts.latest(settings.store.root, digest, here=here)
+    known = verdicts.latest(settings.store, digest, here=here)
     if known is None:
         return VerdictNote(state="absent")
     if known.state == "stale":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from envbuild.store.plans import last_plan
 from envbuild.workflows.design import design
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.upstreams import with_upstreams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,15 @@ class ShownPlan:
 
 
 def show_plan(
-    spec: Path, settings: Settings, *, compression: Compression = "zstd", offline: bool = False
+    spec: Path,
+    settings: Settings,
+    *,
+    compression: Compression = "zstd",
+    offline: bool = False,
+    upstreams: Sequence[Path] = (),
 ) -> ShownPlan:
     """Return what a build would do; no file beside the spec or in the store's layers changes."""
+    settings = with_upstreams(settings, upstreams)
     state = lock_spec(spec, settings, offline=offline, write=False)
     plan = design(state, compression=compression)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}

@@ -26,8 +26,8 @@ from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
-from envbuild.store.pins import holding_files
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.system import clock, host, tools
 from envbuild.system.files import is_directory, sha256
 from envbuild.workflows.blame import blaming
@@ -84,12 +84,11 @@ def reproduce_image(
     older = tuple(
         f"{name} (revision {there}, here {here})" for name, (there, here) in story.plan.older_steps().items()
     )
-    files = [pin.sha256 for pin in all_pins(story.lock)]
-    with passable_directory() as work, holding_files(settings.store, files):
+    with passable_directory() as work, settings.store.in_use():
         locate = _located(story, settings, work, sources=sources, offline=offline)
         # Below a directory that others may pass: nobody else is to look at what is built.
+        (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
-        store.root.mkdir(mode=0o700)
         workshop = Workshop(
             store=store,
             apptainer=settings.find_apptainer(),

@@ -97,6 +97,13 @@ def test_image(
         _check_report(report, image, settings)
     started = clock.seconds()
     manifest = read_manifest(image)
+    if manifest.imported_layers:
+        settings.emit(
+            Warned(
+                text=f"layers of an account that is not trusted: {', '.join(manifest.imported_layers)}",
+                hint="they were imported with --trust; a test cannot tell what else they hold",
+            )
+        )
     loaded = read_site(settings.site)
     apptainer = settings.find_apptainer(loaded.value if loaded is not None else None)
     subject = run.Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
@@ -159,7 +166,7 @@ def write_report(path: Path, report: Report) -> None:
 def _check_report(path: Path, image: Path, settings: Settings) -> None:
     hint = "name another file with --report FILE.json"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
-    refuse_in_store(path, settings.store.root, hint=hint)
+    refuse_in_store(path, settings.store.path, hint=hint)
 
 
 def _looks_like_report(path: Path) -> bool:
@@ -299,7 +306,7 @@ def _keep(result: Report, settings: Settings) -> None:
         settings.emit(Warned(text=text, hint=AGAIN))
         return
     try:
-        verdicts.record(settings.store.root, result)
+        verdicts.record(settings.store, result)
     except EnvbuildError as error:
         hint = error.hint or "name a store that you can write with --store DIR"
         settings.emit(Warned(text=f"the verdict was not kept: {error.problem}", hint=hint))

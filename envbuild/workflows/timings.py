@@ -97,7 +97,7 @@ def timed(work: Callable[[], T], store: Store, name: str) -> tuple[T, Timings]:
         seconds=found.seconds,
         cpu_seconds=found.cpu_seconds,
         spans=tuple(found.spans.values()),
-        path=store.root / "logs" / f"{name}-timings.json",
+        path=store.path / "logs" / f"{name}-timings.json",
     )
-    store.write(timings.path, json.dumps(timings.to_data(), indent=1) + "\n")
+    store.write(f"logs/{timings.path.name}", json.dumps(timings.to_data(), indent=1) + "\n")
     return result, timings

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.store.tree import Tree
 from envbuild.system import clock
 
@@ -27,11 +28,13 @@ def publish(store: Store, name: str, key: str | None = None) -> LayerRecord:
         return store.publish(key=key, name=name, squashfs=made, tree=Tree(entries={}))[0]
 
 
-def layer(store: Store, letter: str, content: bytes | None = None, *, days: float = 1) -> LayerRecord:
-    """Publish a layer that was last used so many days ago."""
+def layer(
+    store: Store, letter: str, content: bytes | None = None, *, days: float = 1, of: str | None = None
+) -> LayerRecord:
+    """Publish a layer that was last used so many days ago, under the letter's key or another."""
     with store.stage() as stage:
         (stage / "x").write_bytes(content or f"bytes of {letter}".encode())
-        record, _ = store.publish(key=key(letter), name=letter, squashfs=stage / "x", tree=Tree())
+        record, _ = store.publish(key=of or key(letter), name=letter, squashfs=stage / "x", tree=Tree())
     aged(store.record_path(record.key), days)
     aged(store.blob_path(record.blob), days)
     return record
@@ -40,8 +43,7 @@ def layer(store: Store, letter: str, content: bytes | None = None, *, days: floa
 def locked_file(store: Store, content: bytes, *, days: float = 1) -> Path:
     """Keep a locked file that was last used so many days ago."""
     digest = hashlib.sha256(content).hexdigest()
-    path = store.root / "files/sha256" / digest[:2] / digest / "some.whl"
-    path.parent.mkdir(parents=True)
+    path = store.directory(f"files/sha256/{digest[:2]}/{digest}") / "some.whl"
     path.write_bytes(content)
     path.chmod(0o444)
     aged(path, days)

@@ -152,7 +152,7 @@ def preflight_layers(
         try:
             with layer.blob.open("rb") as file:
                 size = layer.blob.stat().st_size
-                return _scanned(file, 0, size, store, _kept(store, layer.digest))
+                return _scanned(file, 0, size, store, _scan_name(layer.digest))
         except (OSError, ValueError) as error:
             raise unreadable_layer(error) from error
 
@@ -166,7 +166,7 @@ def keep_composed(manifest: Manifest, store: Store) -> None:
 
     An image has the data of its layers but not their tables: their digests cannot be compared with its bytes.
     """
-    _write(store, _composed(manifest, store), "")
+    _write(store, _composed_name(manifest), "")
 
 
 def look(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> Looked:
@@ -191,7 +191,7 @@ def look(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -
     """
     manifest = read_manifest(image)
     changed = _changed(image, manifest, store) if changed is None else changed
-    trusted = not changed and exists(_composed(manifest, store))
+    trusted = not changed and exists(store.root / _composed_name(manifest))
     layers = manifest.file_system.layers if manifest.file_system and trusted else ()
     scans = [scan for layer in layers if (scan := _read_kept(store, layer.digest)) is not None]
     if not layers or len(scans) < len(layers):
@@ -224,10 +224,10 @@ def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) ->
     if root is None:
         raise CheckError(f"`{image.name}` holds no file system", hint=CHANGED)
     # What another file system holds must not be kept under this one's name.
-    path = _kept(store, manifest.digest) if same else None
+    name = _scan_name(manifest.digest) if same else None
     try:
         with image.open("rb") as file:
-            return _scanned(file, root.offset, root.size, store, path)
+            return _scanned(file, root.offset, root.size, store, name)
     except OSError as error:
         raise unreadable(image, error) from error
     except ValueError as error:
@@ -237,33 +237,29 @@ def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) ->
         raise CheckError(f"{problem}: {error}", hint=CHANGED) from error
 
 
-def _scanned(file: BinaryIO, offset: int, size: int, store: Store, path: Path | None) -> LayerScan:
-    """Read what a file system holds: as it was kept, or from its bytes, which is then kept at the path."""
-    kept = None if path is None else _read(path)
+def _scanned(file: BinaryIO, offset: int, size: int, store: Store, name: str | None) -> LayerScan:
+    """Read what a file system holds: as the store has it under a name, or from its bytes."""
+    kept = None if name is None else _read(store.root / name)
     if kept is not None:
         return kept
     scan = scan_layer(Squashfs(file, offset, size))
-    if path is not None:
+    if name is not None:
         # What one flipped bit turns into another library would decide a verdict.
-        _write(store, path, sealed_line(scan.to_json()))
+        _write(store, name, sealed_line(scan.to_json()))
     return scan
 
 
-def _kept(store: Store, digest: str) -> Path | None:
-    try:
-        name = store.blob_path(digest).name
-    except RequestError:
-        return None
-    return store.root / "scans" / f"{SCAN_FORMAT}-{components.digest()[:12]}" / name[:2] / f"{name}.json"
+def _scan_name(digest: str) -> str:
+    value = digest.removeprefix("sha256:")
+    return f"scans/{SCAN_FORMAT}-{components.digest()[:12]}/{value[:2]}/{value}.json"
 
 
-def _composed(manifest: Manifest, store: Store) -> Path:
-    return store.root / "scans/composed" / manifest.digest.removeprefix("sha256:")
+def _composed_name(manifest: Manifest) -> str:
+    return f"scans/composed/{manifest.digest.removeprefix('sha256:')}"
 
 
 def _read_kept(store: Store, digest: str) -> LayerScan | None:
-    path = _kept(store, digest)
-    return None if path is None else _read(path)
+    return _read(store.root / _scan_name(digest))
 
 
 def _read(path: Path) -> LayerScan | None:
@@ -273,11 +269,11 @@ def _read(path: Path) -> LayerScan | None:
         return None
 
 
-def _write(store: Store, path: Path, text: str) -> None:
+def _write(store: Store, name: str, text: str) -> None:
     try:
-        store.write(path, text)
+        store.write(name, text)
     except EnvbuildError:
-        return  # who may only read a store looks anew each time
+        return  # it is read anew each time
 
 
 def _changed(image: Path, manifest: Manifest, store: Store) -> tuple[str, ...]:
@@ -290,10 +286,10 @@ def _changed(image: Path, manifest: Manifest, store: Store) -> tuple[str, ...]:
     except OSError as error:
         raise unreadable(image, error) from error
     words = [*signature(image), manifest.digest]
-    mark = store.root / "scans/compared" / hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    mark = f"scans/compared/{hashlib.sha256(json.dumps(words).encode()).hexdigest()}"
     try:
         # A change right after a comparison may leave the times of the file as they were.
-        if mark.stat().st_mtime_ns > status.st_ctime_ns + _SETTLED_NS:
+        if (store.root / mark).stat().st_mtime_ns > status.st_ctime_ns + _SETTLED_NS:
             return ()
     except OSError:
         pass

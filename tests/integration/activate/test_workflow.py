@@ -67,7 +67,7 @@ def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, ev
 
 @pytest.mark.parametrize(("status", "word", "count"), [("PASS", "passed", 0), ("FAIL", "FAILED", 1)])
 def test_the_last_verdict_is_found(images, place, settings, events, status, word, count):
-    verdicts.record(settings.store.root, report_of(images["1.0"], status, fingerprint(find())))
+    verdicts.record(settings.store, report_of(images["1.0"], status, fingerprint(find())))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host " in installed.modulefile.read_text()
     assert len(warnings(events)) == count
@@ -76,7 +76,7 @@ def test_the_last_verdict_is_found(images, place, settings, events, status, word
 def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     here = fingerprint(find())
     other = replace(here, facts={**here.facts, "kernel": "5.14"})
-    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", other))
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", other))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     text = installed.modulefile.read_text()
     assert "stale: tested on another host, or before this one changed (passed there: " in text
@@ -90,7 +90,7 @@ def test_a_linked_one_takes_no_more_than_its_wrappers(images, place, settings):
     installed = install_module(image, root=place.path / "sw", link=True, settings=settings)
     assert place.run(installed.home / "bin/tool-cat", "/opt/env/layer").stdout == "upper\n"
     assert sum(path.stat().st_size for path in (place.path / "sw").rglob("*") if path.is_file()) < 1 << 20
-    assert not (settings.store.root / "blobs").exists()
+    assert not (settings.store.path / "blobs").exists()
     assert not install_module(image, root=place.path / "sw", link=True, settings=settings).changed
     assert image.stat().st_mtime_ns == before.st_mtime_ns
 
@@ -178,7 +178,7 @@ def damaged(image: Path, place: Path, *layers: int) -> Path:
 
 @pytest.mark.parametrize("link", [False, True])
 def test_a_damaged_image_is_not_installed_under_the_verdict_of_the_good_one(images, place, settings, link):
-    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", fingerprint(find())))
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", fingerprint(find())))
     image = damaged(images["1.0"], place.path, 1)
     with pytest.raises(
         RequestError, match=r"`damaged\.sif` was changed or damaged: layer wheel:framework$"
@@ -224,8 +224,8 @@ def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, 
     before = listed(place, settings)
     assert [before[name]["verdict"] for name in sorted(before)] == [{"state": "absent", "text": ""}] * 2
     # What is known since then counts, not what the modulefile was told.
-    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", here))
-    verdicts.record(settings.store.root, report_of(images["2.0"], "PASS", other))
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", here))
+    verdicts.record(settings.store, report_of(images["2.0"], "PASS", other))
     data = listed(place, settings)
     assert list(data) == ["small/1.0", "small/2.0"]
     one, two = data.values()
@@ -240,7 +240,7 @@ def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, 
 def test_the_verdict_of_one_on_the_hosts_mpi_is_that_of_this_mpi(images, place, settings):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     here = fingerprint(find()).with_fact("mpi", "mpich 5.0.1 libmpi.so.12:sha256:1")
-    verdicts.record(settings.store.root, report_of(images["1.0"], "PASS", here))
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", here))
     assert listed(place, settings)["small/1.0"]["verdict"]["state"] == "stale"
     record = installed.home / "installed.json"
     data = json.loads(record.read_text())

@@ -23,7 +23,7 @@ def other(desk: Desk, small_image: Path, shared: Path, installed: Path) -> Desk:
     other = make_desk(shared, "cache", installed)
     for name in ("on-mpich.yaml", "on-mpich.lock.yaml"):
         other.write(name, (desk.place / name).read_text())
-    ignored = shutil.ignore_patterns("stage", "logs", "pins", "resolve")
+    ignored = shutil.ignore_patterns("stage", "logs", "roots", "resolve")
     shutil.copytree(desk.store, other.store, copy_function=os.link, ignore=ignored)
     other.envbuild("build", "on-mpich.yaml", "--offline")
     return other
@@ -50,18 +50,14 @@ def test_an_image_carries_its_bill_of_materials(desk: Desk, image: Path) -> None
 
 def test_the_store_knows_its_images_and_is_whole(other: Desk) -> None:
     listing = json.loads(other.envbuild("cache", "ls", "--json").stdout)
-    (pin,) = listing["pins"]
-    assert (pin["state"], pin["name"]) == ("live", str(other.place / "on-mpich.sif"))
+    (root,) = listing["roots"]
+    assert (root["state"], root["path"]) == ("live", str(other.place / "on-mpich.sif"))
     needed = [item for item in listing["items"] if item["needed_by"]]
     assert {item["name"] for item in needed} >= {"base", "wheel:mpich", "wheel:mpi4py"}
     assert json.loads(other.envbuild("cache", "verify", "--json").stdout)["damages"] == []
 
 
-def test_a_build_in_progress_holds_its_layers_and_a_killed_one_nothing(other: Desk) -> None:
-    def states() -> list[tuple[str, str]]:
-        pins = json.loads(other.envbuild("cache", "ls", "--json").stdout)["pins"]
-        return [(pin["kind"], pin["state"]) for pin in pins]
-
+def test_prune_waits_for_a_build_and_not_for_a_killed_one(other: Desk) -> None:
     words = [str(other.command), "build", "on-mpich.yaml", "--offline", "--rebuild"]
     process = subprocess.Popen(
         words,
@@ -72,17 +68,26 @@ def test_a_build_in_progress_holds_its_layers_and_a_killed_one_nothing(other: De
         start_new_session=True,
     )
     try:
-        while ("build", "live") not in states():
-            assert process.poll() is None, "the build ended without a pin"
+        while not list((other.store / "stage").iterdir()):
+            assert process.poll() is None, "the build ended before it was looked at"
+        pruning = subprocess.Popen(
+            [str(other.command), "cache", "prune"],
+            env={**os.environ, "ENVBUILD_STORE": str(other.store)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert pruning.stderr is not None
+        assert "waiting for builds" in pruning.stderr.readline()
+        assert process.poll() is None, "the build ended meanwhile"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert sorted(states()) == [("build", "gone"), ("image", "live")]
-    other.envbuild("cache", "prune")
-    assert states() == [("image", "live")]
+    pruning.communicate(timeout=60)
+    assert pruning.returncode == 0
+    assert list((other.store / "stage").iterdir()) == [], "what the killed build left"
 
 
-def test_damage_is_found_put_aside_and_made_anew(other: Desk) -> None:
+def test_damage_is_found_removed_and_built_again(other: Desk) -> None:
     before = (other.place / "on-mpich.sif").read_bytes()
     listing = json.loads(other.envbuild("cache", "ls", "--json").stdout)
     needed = [item for item in listing["items"] if item["kind"] == "layer" and item["needed_by"]]
@@ -96,7 +101,7 @@ def test_damage_is_found_put_aside_and_made_anew(other: Desk) -> None:
     found = json.loads(other.envbuild("cache", "verify", "--json", code=4).stdout)
     (damage,) = found["damages"]
     assert damage["id"] == smallest["blob"]
-    assert f"envbuild build {other.place / 'on-mpich.yaml'}" in damage["mend"]
+    assert f"envbuild build {other.place / 'on-mpich.yaml'}" in damage["remedy"]
     other.envbuild("cache", "verify", "--repair")
     assert not path.exists()
     (other.place / "on-mpich.sif").unlink()

@@ -47,12 +47,19 @@ def site(desk: Desk, carried: Path, shared: Path, installed: Path) -> Site:
     return site
 
 
-def test_what_lies_there_is_as_sha256sum_knows_it_and_is_written_once(desk: Desk, carried: Path) -> None:
-    desk.run(["sha256sum", "--quiet", "--strict", "-c", "SHA256SUMS"], cwd=carried)
-    before = {path.name: path.read_bytes() for path in carried.iterdir()}
+def test_what_lies_there_is_a_whole_store_and_is_written_once(desk: Desk, carried: Path) -> None:
+    desk.envbuild("cache", "verify", "--store", carried)
+    before = {path: path.stat().st_ino for path in (carried / "blobs").rglob("*")}
     said = desk.envbuild("layer", "export", "on-mpich.yaml", "--to", carried, "--json")
     assert {row["state"] for row in json.loads(said.stdout)["layers"]} == {"present"}
-    assert {path.name: path.read_bytes() for path in carried.iterdir()} == before
+    assert {path: path.stat().st_ino for path in (carried / "blobs").rglob("*")} == before
+
+
+def test_layers_can_be_used_where_they_lie(site: Site, image_on: Callable[[str], Path]) -> None:
+    words = ["build", "on-mpich.yaml", "--locked", "--offline", "--upstream", "layers"]
+    assert "build layer" not in site.envbuild(*words).stderr
+    assert filecmp.cmp(site.place / "on-mpich.sif", image_on("mpich"), shallow=False)
+    assert not (site.store / "layers").exists()
 
 
 def test_a_site_without_namespaces_composes_tests_and_installs(
@@ -130,5 +137,4 @@ def test_a_damaged_layer_is_not_exported(site: Site) -> None:
     told = site.envbuild("layer", "export", "on-mpich.yaml", "--to", "out", code=2).stderr
     assert "in the store is damaged" in told
     assert "envbuild cache verify --repair" in told
-    assert not (site.place / "out" / f"{blob.name}.squashfs").exists()
-    assert not list((site.place / "out").glob(".*"))
+    assert not list((site.place / "out").rglob(blob.name))

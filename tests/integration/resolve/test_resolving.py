@@ -24,7 +24,7 @@ from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine
-from envbuild.resolve.state import HINT, of_this_user
+from envbuild.resolve.state import HINT
 from envbuild.spec.asked import Asked
 from envbuild.spec.site import Site
 from tests.support.asking import MPICH_DIGEST, asked, base_image, chosen, pytorch
@@ -651,17 +651,22 @@ def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -
 
 def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
     desk.site = Site(
-        name="x", origins={"pypi": ("http://127.0.0.1:1/simple", f"{desk.server.address}/simple")}
+        name="x",
+        origins={"pypi": ("http://127.0.0.1:1/simple", f"{desk.server.address}/simple")},
+        mirrors=("pypi",),
     )
     assert versions(desk.lock(desk.asked(python=["alpha"])))["gamma"] == "1.5"
     assert "`pypi` at http://127.0.0.1:1/simple cannot be reached" in desk.warnings()[0]
 
 
 def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
-    desk.site = Site(name="x", origins={"pypi": ("http://127.0.0.1:1/simple",)})
-    error = desk.refused(desk.asked(python=["alpha"]))
-    assert isinstance(error, MachineError)
-    assert "cannot be reached" in error.problem
+    # The second address may be another's: the site does not say that it mirrors the first.
+    for more in ((), (f"{desk.server.address}/simple",)):
+        desk.site = Site(name="x", origins={"pypi": ("http://127.0.0.1:1/simple", *more)})
+        error = desk.refused(desk.asked(python=["alpha"]))
+        assert isinstance(error, MachineError)
+        assert "cannot be reached" in error.problem
+        assert "`mirrors: [pypi]`" in str(error.hint)
 
 
 @pytest.mark.parametrize("status", ["401", "403"])
@@ -715,7 +720,7 @@ def test_kept_wheels_are_enough_to_lock_again_without_an_index(desk: Desk) -> No
         machine=desk.machine(),
     )
     export(lock.python, files, desk.place / "kept")
-    shutil.rmtree(of_this_user(desk.place / "cache") / "uv")
+    shutil.rmtree(desk.place / "cache/uv")
     desk.server.requests.clear()
     again = desk.lock(what, offline=True, sources=[desk.place / "kept"])
     assert [pin.sha256 for pin in again.python] == [pin.sha256 for pin in lock.python]

@@ -89,7 +89,7 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     assert (found.identical, found.same, found.differences, found.damaged) == (True, True, (), ())
     assert found.expected == found.observed
     assert "the same bytes" in found.to_text()
-    assert not (settings.store.root / "layers").exists(), "the ordinary store was built in"
+    assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
 
 
 def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Many builds at once over one store, by two users. To be run as root of a user namespace."""
+"""Many builds at once over one store, and readers of it. To be run as root of a user namespace."""
 
 from __future__ import annotations
 
@@ -7,44 +7,71 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.torture.ground import Ground, Outcome, left_behind, store_problems
 from tests.support.users import OTHER_USER, becoming
 
-GROUP = 54_321  # of nobody's: the members are given it
-
 
 def crowd(ground: Ground, *, builds: int = 8) -> Outcome:
-    """Begin builds together over one empty store that two users share by a group."""
+    """Begin builds together over one empty store of one user.
+
+    Then another user's builds take its layers as those of an upstream, while its owner prunes it.
+    """
     outcome = Outcome("builds at once", cases=builds)
-    shared = ground.place / "shared-store"
-    shutil.rmtree(shared, ignore_errors=True)
-    shared.mkdir()
-    os.chown(shared, 0, GROUP)
-    shared.chmod(0o2775)
-    owner = ground.place.stat()
-    users = [(owner.st_uid, owner.st_gid), (OTHER_USER, OTHER_USER)]
-    outcome.facts["users"] = len(users)
-    running: list[tuple[subprocess.Popen[str], Path]] = []
-    for number in range(builds):
-        desk = ground.desk(f"crowd-{number}")
-        uid, gid = users[number % len(users)]
-        for path in (desk, *desk.iterdir()):
-            os.chown(path, uid, gid)
-        line = [*becoming(uid, GROUP), *ground.line(ground.build(), root=True)]
-        running.append((ground.start(line, desk, store=shared, umask=0o002), desk))
+    place = ground.desk("crowd")
+    place.chmod(0o755)
+    store = place / "store"
+    desks = [ground.desk(f"crowd-{number}") for number in range(builds)]
+    running = [ground.start(ground.line(ground.build()), desk, store=store) for desk in desks]
     made: Counter[str] = Counter()
-    for number, (process, desk) in enumerate(running):
-        said, _ = process.communicate(timeout=600)
-        outcome.hold(process.returncode == 0, f"build {number}: {said}")
-        outcome.hold(ground.is_reference(desk / "tiny.sif"), f"build {number} gave other bytes")
-        made.update(re.findall(r"^build layer (\S+) \.\.\.$", said, re.MULTILINE))
+    for output in _outputs(running, desks, ground, outcome):
+        made.update(re.findall(r"^build layer (\S+) \.\.\.$", output, re.MULTILINE))
     outcome.facts["layers"] = len(made)
     outcome.facts["most often built"] = max(made.values(), default=0)
     outcome.hold(made, "nothing was built")
     for layer, count in made.items():
         outcome.hold(count <= 2, f"layer {layer} was built {count} times")
-    outcome.problems += store_problems(shared)
-    outcome.hold(not left_behind(shared), f"left: {left_behind(shared)}")
+    outcome.problems += store_problems(store)
+    for desk in desks:
+        (desk / "tiny.sif").unlink()
+    _read(ground, place, outcome, readers=max(2, builds // 2))
+    outcome.problems += store_problems(store)
+    outcome.hold(not left_behind(store), f"left: {left_behind(store)}")
     return outcome
+
+
+def _read(ground: Ground, place: Path, outcome: Outcome, *, readers: int) -> None:
+    config = place / "config"
+    shutil.copytree(ground.environment(place)["XDG_CONFIG_HOME"], config)
+    owner = ground.place.stat().st_uid
+    with (config / "envbuild/site.yaml").open("a") as site:
+        site.write(f"upstreams: [{{path: {place / 'store'}, owner: '{owner}'}}]\n")
+    desks = [ground.desk(f"reader-{number}") for number in range(readers)]
+    running = []
+    for desk in desks:
+        for path in (desk, *desk.iterdir()):
+            os.chown(path, OTHER_USER, OTHER_USER)
+        line = [*becoming(OTHER_USER, OTHER_USER), *ground.line(ground.build(), root=True)]
+        running.append(ground.start(line, desk, env={"XDG_CONFIG_HOME": str(config)}))
+    # Once the first has opened layers, all are taken away.
+    while not any((desk / "store").exists() for desk in desks):
+        if any(process.poll() is not None for process in running):
+            break
+    pruned = ground.run(["cache", "prune", "--older-than", "0s"], place, store=place / "store")
+    outcome.hold(pruned.returncode == 0, f"the owner cannot prune: {pruned.stderr}")
+    for output in _outputs(running, desks, ground, outcome):
+        outcome.count("readers that built nothing", "build layer" not in output)
+    outcome.facts["readers"] = readers
+
+
+def _outputs(
+    running: list[subprocess.Popen[str]], desks: list[Path], ground: Ground, outcome: Outcome
+) -> Iterator[str]:
+    """Wait for builds, see that each gives the reference image, and yield what it writes."""
+    for process, desk in zip(running, desks, strict=True):
+        output, _ = process.communicate(timeout=600)
+        outcome.hold(process.returncode == 0, f"{desk.name}: {output}")
+        outcome.hold(ground.is_reference(desk / "tiny.sif"), f"{desk.name} gave other bytes")
+        yield output

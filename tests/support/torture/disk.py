@@ -108,8 +108,12 @@ def places(ground: Ground) -> Outcome:
 def _read_only_store(ground: Ground, desk: Path, outcome: Outcome) -> None:
     with _read_only(desk / "store"):
         done = ground.run(ground.build("-o", "again.sif"), desk)
-        outcome.hold(done.returncode == 0, f"a full read-only store does not serve: {done.stderr}")
-        outcome.hold(ground.is_reference(desk / "again.sif"), "from a read-only store: other bytes")
+        outcome.hold(done.returncode == 5, f"a read-only store: code {done.returncode}: {done.stderr}")
+        words = ground.build("-o", "again.sif", "--upstream", desk / "store")
+        done = ground.run(words, desk, store=desk / "own-store")
+        outcome.hold(done.returncode == 0, f"a read-only upstream does not serve: {done.stderr}")
+        outcome.hold("build layer" not in done.stderr, f"a read-only upstream is not used: {done.stderr}")
+        outcome.hold(ground.is_reference(desk / "again.sif"), "from a read-only upstream: other bytes")
     empty = desk / "empty"
     empty.mkdir()
     ground.own(empty)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.support.torture.attacks import attacks
 from tests.support.torture.crowd import crowd
 from tests.support.torture.disk import full, places
 from tests.support.torture.fuzz import fuzz
@@ -36,8 +37,9 @@ TRIALS: dict[str, Callable[..., Outcome]] = {
     "secrets": secrets,
     "matrix": matrix,
     "fuzz": fuzz,
+    "attacks": attacks,
 }
-IN_NAMESPACE = frozenset(("full", "places", "crowd", "matrix"))
+IN_NAMESPACE = frozenset(("full", "places", "crowd", "matrix", "attacks"))
 
 
 def run_trial(name: str, ground: Ground, **options: Any) -> Outcome:

@@ -34,7 +34,8 @@ from envbuild.plan.model import (
     WheelStep,
     layer_key,
 )
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.store.tree import scan
 from envbuild.system import clock, host, process, squashfs
 from envbuild.system.apptainer import Apptainer
@@ -157,7 +158,7 @@ def test_nothing_is_left_of_a_root_that_is_refused(tmp_path: Path, events: list[
     workshop = replace(at(tmp_path, events), locate=lambda _: archive)
     with pytest.raises(BuildError, match=r"`evil\.tar` is not used: `\.\./evil` leads upwards"):
         build_layers(plan_of(base), workshop)
-    assert not list((workshop.store.root / "stage").iterdir())
+    assert not list((workshop.store.path / "stage").iterdir())
 
 
 class TestMissing:
@@ -192,7 +193,7 @@ class TestBuild:
     ) -> None:
         build_layers(PLAN, workshop)
         assert records(workshop).keys() == set(names(PLAN.layers)) == started(events)
-        assert not list((workshop.store.root / "stage").iterdir())
+        assert not list((workshop.store.path / "stage").iterdir())
         events.clear()
         build_layers(PLAN, workshop)
         assert started(events) == set()
@@ -278,7 +279,7 @@ class TestBuild:
         record = workshop.store.record_path(PLAN.layer(name).key)
         away = record.rename(record.with_name("away"))
         other = ExitStack()
-        other.enter_context(Store(workshop.store.root).claim(PLAN.layer(name).key))
+        other.enter_context(Store(workshop.store.path).claim(PLAN.layer(name).key))
 
         def publish(_: float) -> None:
             away.rename(record)
@@ -299,7 +300,7 @@ class TestBuild:
         events.clear()
         workshop.store.record_path(PLAN.layer(name).key).unlink()
         other = ExitStack()
-        other.enter_context(Store(workshop.store.root).claim(PLAN.layer(name).key))
+        other.enter_context(Store(workshop.store.path).claim(PLAN.layer(name).key))
         monkeypatch.setattr(clock, "pause", lambda _: other.close())
         with other:
             build_layers(PLAN, workshop)

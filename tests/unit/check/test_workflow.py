@@ -97,7 +97,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     ]
     assert stage.asked == [(2, 300.0, True)]
     assert json.loads((tmp_path / "r.json").read_text())["passed"] is True
-    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
     assert [type(event) for event in stage.events].count(TaskDone) == 2
@@ -135,7 +135,7 @@ def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
     assert not report.passed
     assert report.outputs == {"D1.demo": "why"}
     assert stage.asked == [(7, 1.5, True)]
-    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.failed == ("D1.demo/sum",)
     assert any(isinstance(event, TaskFailed) for event in stage.events)
@@ -145,7 +145,7 @@ def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage
     testing.test_image(Path("a.sif"), settings=stage.settings)
     stage.changed = ("layer wheel:numpy",)
     testing.test_image(Path("a.sif"), settings=stage.settings)
-    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
     (warned,) = warnings(stage)
@@ -190,7 +190,7 @@ def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
     assert caught.value.problem.startswith(said)
     assert "envbuild doctor" in caught.value.hint
     assert stage.asked == []
-    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
 
@@ -210,7 +210,7 @@ def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> No
     testing.test_image(Path("a.sif"), settings=stage.settings)
     stage.manifest = stage.manifest.model_copy(update={"jobs": ()})
     testing.test_image(Path("a.sif"), settings=stage.settings)
-    verdict = verdicts.latest(stage.settings.store.root, stage.manifest.digest, here=fingerprint(APPTAINER))
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert (verdict.state, verdict.unproven.rpartition("; ")[2]) == ("unproven", "it carries no jobs")
 
@@ -265,7 +265,7 @@ def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:
-    stage.settings.store.root.parent.joinpath("store").write_text("in the way")
+    stage.settings.store.path.parent.joinpath("store").write_text("in the way")
     assert testing.test_image(Path("a.sif"), settings=stage.settings).passed
     (warned,) = warnings(stage)
     assert warned.text.startswith("the verdict was not kept: ")

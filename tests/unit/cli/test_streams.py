@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli import streams
-from envbuild.store.pins import Pin, write_pin
+from envbuild.store.roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.workflows.words import typed
 
@@ -79,9 +79,9 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
 def test_json_is_utf_8_and_keeps_every_name(locale: str, tmp_path: Path) -> None:
     name = f"/nowhere/{BAD} \x1b[31m \x9b \u202e \n é 𝄞.sif"
-    write_pin(Store(tmp_path / "store"), Pin(kind="image", name=name, asked=True, digest="sha256:0"))
+    add_root(Store(tmp_path / "store"), Root(path=name, pinned=True))
     told = envbuild("cache ls --json", "", tmp_path, locale).stdout.decode()
-    assert [pin["name"] for pin in json.loads(told)["pins"]] == [name]
+    assert [root["path"] for root in json.loads(told)["roots"]] == [name]
     assert not [char for char in told if not char.isprintable() and char != "\n"]
     people = envbuild("cache ls", "", tmp_path, locale).stdout.decode()
     assert "bad\\udcff \\u001b[31m \\u009b \\u202e" in people

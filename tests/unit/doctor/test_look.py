@@ -25,7 +25,6 @@ def root(tmp_path: Path) -> Path:
     for name, text in {
         "etc/os-release": "ID=debian\n",
         "etc/subuid": "somebody:1:65536\n",
-        "proc/self/status": "Name:\tx\nUmask:\t0027\n",
     }.items():
         write(tmp_path / name, text)
     program(tmp_path / "usr/bin/apptainer", version="1.4.5")
@@ -53,7 +52,6 @@ def seen(root: Path, variables: Mapping[str, str] | None = None) -> Machine:
 def test_what_files_say(root: Path) -> None:
     machine = seen(root)
     assert machine.debian
-    assert machine.umask == 0o027
     assert machine.subordinate_ids == 0, "the ids of another are none of ours"
     assert (machine.runtime.version, machine.runtime.setuid) == ("1.4.5", False)
 
@@ -172,7 +170,6 @@ def test_a_directory_that_is_not_there_is_judged_by_where_it_would_be(tmp_path: 
     assert found.path == str(tmp_path / "a/b")
     assert found.writable
     assert found.free_bytes > 0
-    assert not found.shared
     assert not (tmp_path / "a").exists()
 
 
@@ -210,22 +207,7 @@ def test_what_a_file_system_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert directory(tmp_path, Survey()).locks, "another holds it: there are locks"
 
 
-@pytest.mark.parametrize("name", ["", "layers", "blobs"])
-def test_a_store_that_everybody_may_write_to(tmp_path: Path, name: str) -> None:
-    for each in ("layers", "blobs", "logs"):
-        (tmp_path / each).mkdir()
-    (tmp_path / "logs").chmod(0o777)
-    assert not directory(tmp_path, Survey()).open_to_all
-    (tmp_path / name).chmod(0o777)
-    assert directory(tmp_path, Survey()).open_to_all
-
-
-def test_a_shared_store_and_a_closed_one(tmp_path: Path) -> None:
-    tmp_path.chmod(0o775)
-    assert directory(tmp_path, Survey()).shared
-    tmp_path.chmod(0o2775)
-    assert not directory(tmp_path, Survey()).shared, "what is new is open to the group, whatever the umask"
+def test_a_directory_that_others_may_not_pass(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    found = directory(tmp_path, Survey())
-    assert (found.shared, found.passable) == (False, False)
+    assert not directory(tmp_path, Survey()).passable
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700

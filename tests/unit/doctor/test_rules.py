@@ -57,8 +57,7 @@ PROVOKED: Mapping[str, dict[str, Any]] = {
     "store.hard-links": store(hard_links=False),
     "store.locks": store(locks=False),
     "store.attributes": store(attributes=False),
-    "store.open-to-all": store(open_to_all=True),
-    "store.umask": {**store(shared=True), "umask": 0o077},
+    "store.refused": {"store_refused": {"its group can write to the store": "`chmod -R go-w /store`"}},
     "tmp.read-only": temporary(writable=False),
     "tmp.not-passable": temporary(passable=False),
     "tmp.no-exec": temporary(no_exec=True),
@@ -191,7 +190,3 @@ def test_what_blocks_comes_first_and_is_told_by_verb() -> None:
 @pytest.mark.parametrize("release", [(), (4, 5), (4, 6, 1), (4, 7, 5), (4, 7, 6), (5,)])
 def test_other_releases_of_mksquashfs_pack_what_they_are_given(release: tuple[int, ...]) -> None:
     assert findings(replace(SOUND, mksquashfs=release)) == []
-
-
-def test_a_private_store_may_have_any_umask() -> None:
-    assert findings(replace(SOUND, umask=0o077)) == []

@@ -290,7 +290,10 @@ def test_python_sources_of_a_site(tmp_path: Path) -> None:
     found = python_sources(
         site, Machine(index="https://machine.example.org", find_links=("/tmp",), no_index=True)
     )
-    assert found.indexes == ("https://one.example.org", "https://two.example.org")
+    # No fallback to an index that may be another's: "dependency confusion".
+    assert found.indexes == ("https://one.example.org",)
+    mirrored = site.model_copy(update={"mirrors": ("pypi",)})
+    assert python_sources(mirrored, Machine()).indexes == site.origins["pypi"]
     assert found.named == {"pytorch-cpu": ("https://cpu.example.org",)}
     assert found.find_links == ("https://links.example.org/", str(wheels), "/tmp")
     assert not found.no_index

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,11 +18,14 @@ from threading import Barrier
 import pytest
 
 from envbuild.errors import BuildError, MachineError, RequestError
-from envbuild.store.store import RECORD_FORMAT, LayerRecord, Store
+from envbuild.store.opening import MARKER
+from envbuild.store.records import RECORD_FORMAT, LayerRecord
+from envbuild.store.store import Store
 from envbuild.store.tree import Tree
-from envbuild.system import host
+from envbuild.system import host, process
 from envbuild.system.sealing import sealed
 from envbuild.workflows.settings import default_root
+from tests.support.stores import aged
 
 KEY = "sha256:" + "a1" * 32
 TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})
@@ -42,17 +49,16 @@ def rewrite(path: Path, record: dict[str, object]) -> None:
 
 
 def files(store: Store) -> list[str]:
-    found = (path for path in store.root.rglob("*") if path.is_file())
-    return sorted(path.relative_to(store.root).as_posix() for path in found)
+    paths = (path for path in store.path.rglob("*") if path.is_file())
+    return sorted(path.relative_to(store.path).as_posix() for path in paths if path.name != MARKER)
 
 
 class TestPublish:
     def test_a_directory_in_a_squashfs_place_makes_way(self, store: Store) -> None:
-        there = store.blob_path("sha256:" + hashlib.sha256(b"squash").hexdigest())
-        there.mkdir(parents=True)
+        store.directory("blobs")
+        store.blob_path("sha256:" + hashlib.sha256(b"squash").hexdigest()).mkdir(parents=True)
         record = publish(store)
         assert store.blob_path(record.blob).read_bytes() == b"squash"
-        assert [path.name[:64] for path in (store.root / "quarantine").iterdir()] == [there.name]
 
     def test_what_was_published_is_found(self, store: Store) -> None:
         record = publish(store)
@@ -84,7 +90,7 @@ class TestPublish:
         first = publish(store)
         assert store.records() == [first, second]
         store.blob_path(first.blob).unlink()
-        (store.root / "layers/a1/notes.json").write_text("{}")
+        (store.path / "layers/a1/notes.json").write_text("{}")
         assert store.records() == [second]
 
     def test_a_blob_is_read_only_and_a_stage_leaves_nothing(self, store: Store) -> None:
@@ -95,11 +101,11 @@ class TestPublish:
             f"blobs/sha256/{hexes[0][:2]}/{hexes[0]}",
             f"layers/{hexes[1][:2]}/{hexes[1]}.json",
         ]
-        assert not list((store.root / "stage").iterdir())
+        assert not list((store.path / "stage").iterdir())
 
     def test_another_store_at_another_place_is_the_same(self, store: Store, tmp_path: Path) -> None:
         record = publish(store)
-        store.root.rename(tmp_path / "moved")
+        store.path.rename(tmp_path / "moved")
         assert Store(tmp_path / "moved").get(KEY) == record
 
     def test_the_same_key_twice_with_the_same_bytes_is_fine(self, store: Store) -> None:
@@ -135,7 +141,7 @@ class TestGet:
     def test_a_record_with_one_changed_digit_is_no_layer(self, store: Store) -> None:
         """What it says of a tree is what later layers are reduced by."""
         publish(store)
-        (path,) = (store.root / "layers").glob("*/*.json")
+        (path,) = (store.path / "layers").glob("*/*.json")
         text = path.read_text()
         for old, new in (("0644", "0645"), ("python", "pythoo")):
             assert old in text
@@ -146,7 +152,7 @@ class TestGet:
 
     def test_an_unknown_key(self, store: Store) -> None:
         assert store.get(KEY) is None
-        assert not store.root.exists(), "looking changes nothing"
+        assert not store.path.exists(), "looking changes nothing"
 
     @pytest.mark.parametrize("content", [b"", b"squas", b"squashfs"])
     def test_a_blob_of_another_length_is_no_layer(self, store: Store, content: bytes) -> None:
@@ -234,6 +240,7 @@ class TestDigests:
         assert store.get(digest) is None
 
     def test_a_blob_lies_below_the_store(self, store: Store) -> None:
+        store.directory("blobs")
         assert store.blob_path(KEY) == store.root / "blobs" / "sha256" / "a1" / ("a1" * 32)
 
 
@@ -265,39 +272,37 @@ class TestStage:
 
         with pytest.raises(type(error)):
             fail()
-        assert not list((store.root / "stage").iterdir())
+        assert not list((store.path / "stage").iterdir())
 
     def test_a_failed_step_that_left_nothing_leaves_no_stage(self, store: Store) -> None:
         with pytest.raises(BuildError), store.stage():
             raise BuildError("x", hint="mend it")
-        assert not list((store.root / "stage").iterdir())
+        assert not list((store.path / "stage").iterdir())
 
-    def test_a_failed_steps_stage_is_kept_until_the_next_build_of_another_process(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_steps_stage_is_kept_until_the_next_build(self, store: Store) -> None:
         def fail(stage: Path) -> None:
             (stage / "seen").touch()
             raise BuildError("x", hint="mend it")
 
-        with pytest.raises(BuildError), store.stage() as stage:
-            fail(stage)
-        store.sweep()
-        assert stage.exists(), "this process may still look at it"
-        gone = stage.with_name(stage.name.replace(f"-{os.getpid()}-", "-99999999-"))
-        stage.rename(gone)
-        monkeypatch.setattr(host, "name", lambda: "another")
-        store.sweep()
-        assert gone.exists(), "another host's process may live"
-        monkeypatch.undo()
-        store.sweep()
-        assert not gone.exists()
+        with store.in_use():
+            with pytest.raises(BuildError), store.stage() as stage:
+                fail(stage)
+            with Store(store.path).in_use():
+                assert stage.exists(), "a build that runs meanwhile leaves it"
+        with store.in_use():
+            assert not stage.exists()
 
-    def test_a_sweep_takes_nothing_else(self, store: Store) -> None:
-        for name in ("mine", f"envbuild-{host.name()}-x-1", "envbuild-other-99999999-1"):
-            store.directory(f"stage/{name}")
-        store.sweep()
-        assert len(list((store.root / "stage").iterdir())) == 3
-        Store(store.root / "nowhere").sweep()
+    def test_the_work_of_another_machine_is_left_for_a_day(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stages = store.directory("stage")
+        (stages / "0123456789abcdef-another").mkdir()
+        (stages / f"0123456789abcdef-{host.name()}").mkdir()
+        with store.in_use():
+            assert [path.name for path in stages.iterdir()] == ["0123456789abcdef-another"]
+        aged(stages / "0123456789abcdef-another", 2)
+        with store.in_use():
+            assert list(stages.iterdir()) == []
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_is_told_as_such(self, store: Store, number: int) -> None:
@@ -305,74 +310,109 @@ class TestStage:
             raise OSError(number, "x")
         assert caught.value.hint is not None
         assert "it resumes" in caught.value.hint
-        assert not list((store.root / "stage").iterdir())
+        assert not list((store.path / "stage").iterdir())
 
     def test_any_other_error_of_the_system_is_a_bug_and_stays_one(self, store: Store) -> None:
         with pytest.raises(FileNotFoundError), store.stage():
             raise FileNotFoundError(errno.ENOENT, "x")
 
-    def test_a_store_that_is_a_file(self, tmp_path: Path) -> None:
-        (tmp_path / "store").touch()
-        with pytest.raises(MachineError, match="cannot be written: Not a directory") as caught:
-            Store(tmp_path / "store").directory("stage")
-        assert caught.value.hint is not None
-        assert "--store" in caught.value.hint
-
 
 class TestWrite:
     def test_whole_or_not_at_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        target = store.root / "plans" / "x.json"
-        store.write(target, "before")
+        store.write("plans/x.json", "before")
 
         def full(descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "x")
 
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(MachineError, match="no space left"):
-            store.write(target, "after")
-        assert target.read_text() == "before"
-        assert not list((store.root / "stage").iterdir())
+            store.write("plans/x.json", "after")
+        assert (store.path / "plans/x.json").read_text() == "before"
+        assert not list((store.path / "stage").iterdir())
 
     def test_where_nobody_may_write(self, store: Store) -> None:
         store.directory("plans")
         with pytest.raises(MachineError, match="cannot be written: Is a directory"):
-            store.write(store.root / "plans", "x")
+            store.write("plans", "x")
 
 
 @pytest.mark.parametrize(("free", "what"), [(0, "inodes"), (9, "space")])
 def test_what_a_full_file_system_lacks(
     store: Store, monkeypatch: pytest.MonkeyPatch, free: int, what: str
 ) -> None:
-    store.root.mkdir()
+    store.path.mkdir()
     values = [4096, 4096, 100, 50, 50, 100, free, free, 0, 255]
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
     error = store.refusal(OSError(errno.ENOSPC, "x"))
     assert f"no {what} left in the store" in str(error)
 
 
-class TestSharing:
-    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
-    @pytest.mark.parametrize("mode", [0o2775, 0o755], ids=oct)
-    def test_who_shares_the_store_shares_what_is_in_it(self, store: Store, mode: int, umask: int) -> None:
-        store.root.mkdir()
-        store.root.chmod(mode)
-        before = os.umask(umask)
-        try:
-            record = publish(store)
-            store.write(store.root / "pins/x.json", "{}")
-        finally:
-            os.umask(before)
-        blob, path = store.paths(record)[1], store.record_path(record.key)
-        directories = [
-            stat.S_IMODE(each.stat().st_mode) for each in (blob.parent, path.parent, store.root / "pins")
-        ]
-        files = [stat.S_IMODE(each.stat().st_mode) for each in (path, store.root / "pins/x.json")]
-        if mode == 0o755:
-            assert directories == [0o777 & ~umask & ~0o002] * 3
-            assert files == [0o644 & ~umask] * 2
-        else:
-            assert {each & 0o2072 for each in directories} == {0o2070}
-            assert {each & 0o062 for each in files} == {0o040}
+class TestLocks:
+    def test_prune_waits_for_builds_and_builds_for_prune(self, store: Store) -> None:
+        order: list[str] = []
+        with ThreadPoolExecutor(1) as pool:
+
+            def prune() -> None:
+                with Store(store.path).alone(lambda: order.append("waiting")) as has_locks:
+                    order.append(f"alone {has_locks}")
+
+            with store.in_use(), Store(store.path).in_use():
+                pruning = pool.submit(prune)
+                while not order:
+                    time.sleep(0.01)
+                order.append("built")
+            pruning.result()
+        assert order == ["waiting", "built", "alone True"]
+
+    def test_a_layer_is_built_by_one_at_a_time(self, store: Store) -> None:
+        order: list[str] = []
+        with ThreadPoolExecutor(1) as pool:
+
+            def build() -> None:
+                with Store(store.path).claim(KEY):
+                    order.append("second")
+
+            with store.claim(KEY), store.claim("sha256:" + "b2" * 32):
+                building = pool.submit(build)
+                time.sleep(0.3)
+                order.append("first")
+            building.result()
+        assert order == ["first", "second"]
+
+    def test_who_is_killed_holds_nothing(self, store: Store) -> None:
+        script = f"""
+import time
+from pathlib import Path
+from envbuild.store.store import Store
+with Store(Path({str(store.path)!r})).in_use():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            holder.kill()
+        waits: list[int] = []
+        with store.alone(lambda: waits.append(1)) as has_locks:
+            assert has_locks
+        assert waits == []
+
+    @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+    def test_without_locks_work_goes_on(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        def refuse(file: int, operation: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        with store.in_use(), store.claim(KEY), store.alone(lambda: None) as has_locks:
+            assert not has_locks
+
+    def test_waiting_ends_when_the_run_does(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        with store.in_use():
+            monkeypatch.setattr(process, "closing", lambda: True)
+            with pytest.raises(KeyboardInterrupt), Store(store.path).alone(lambda: None):
+                pass
 
 
 class TestDefaultRoot:

@@ -8,7 +8,8 @@ import pytest
 
 from envbuild.image.compose import FinishedLayer
 from envbuild.plan.model import BuildPlan, FilesStep, Layer
-from envbuild.store.store import LayerRecord, Store
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.store.tree import Tree
 from envbuild.workflows.design import finished_layers
 
@@ -38,13 +39,14 @@ PLAN = BuildPlan(
 
 
 def test_the_layers_of_the_image_from_bottom_to_top(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store(tmp_path / "store")
+    root = store.directory("blobs").parent
     # Another environment may have built it under another name.
     records = [record("base", "1"), record("wheel:numpy-2", "2"), record("metadata", "3")]
     assert finished_layers(records, PLAN, store) == [
         FinishedLayer(
             name=name,
-            blob=tmp_path / "blobs/sha256" / (digit * 2) / (digit * 64),
+            blob=root / "blobs/sha256" / (digit * 2) / (digit * 64),
             digest="sha256:" + digit * 64,
             data="sha256:d" + digit * 63,
             tables="sha256:e" + digit * 63,

@@ -1,0 +1,123 @@
+"""Whether a directory is a store, and one that its user alone can write to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import stat
+import tempfile
+from pathlib import Path
+
+from envbuild.errors import MachineError, RequestError
+from envbuild.system import host
+
+MARKER = "envbuild-store-1"
+_ANOTHER = "name another store with --store DIR or ENVBUILD_STORE"
+_AREAS = frozenset({"blobs", "files", "layers", "logs", "plans", "resolve", "roots", "scans", "stage"}) | {
+    "stages",
+    "verdicts",
+}
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_store(descriptor: int, path: Path) -> bool:
+    """Return whether an open directory is a store; False for an empty one, which can become a store.
+
+    An access control list that lets others write shows in the bits of the group (acl(5)).
+
+    Parameters
+    ----------
+    path : Path
+        Its name, for messages.
+
+    Raises
+    ------
+    RequestError
+        It belongs to another user, others can write to it, an earlier version made it, or it is no store.
+    """
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        problem = f"the store `{path}` belongs to {host.user(status.st_uid)}, and a store has one owner"
+        raise RequestError(problem, hint=_ANOTHER)
+    if status.st_mode & _OTHERS_WRITE:
+        who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
+        raise RequestError(
+            f"{who} can write to the store `{path}`, and so into images",
+            hint=f"if nobody has, `chmod -R go-w {shlex.quote(str(path))}`; else delete it and build again",
+        )
+    with os.scandir(descriptor) as entries:
+        # A file system's own directory may lie in an empty directory.
+        kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries} | {"lost+found": True}
+    del kinds["lost+found"]
+    if kinds and MARKER not in kinds:
+        if not _AREAS & kinds.keys():
+            raise RequestError(f"`{path}` is no store: it holds other files", hint=_ANOTHER)
+        raise RequestError(
+            f"an earlier version of envbuild made the store `{path}`",
+            hint=f"delete it with `rm -rf {shlex.quote(str(path))}`, and build the images again",
+        )
+    for name in sorted(_AREAS & kinds.keys()):
+        if not kinds[name]:
+            problem = f"`{name}` in the store `{path}` is no directory"
+            raise RequestError(problem, hint="remove it: what it held is built and fetched again")
+    return bool(kinds)
+
+
+def mark_store(descriptor: int) -> None:
+    """Make an open, empty directory a store.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    # Another process may do the same at the same time.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(MARKER, flags, 0o444, dir_fd=descriptor))
+
+
+def not_opened(path: Path, error: OSError) -> RequestError | MachineError:
+    """Return what to tell where a store's directory cannot be opened or made."""
+    if path.is_symlink():
+        return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return RequestError(f"`{error.filename}` is no directory, and so no store", hint=_ANOTHER)
+    return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=_ANOTHER)
+
+
+def closed_temporary_directory() -> Path:
+    """Return a directory for temporary files in which nobody else can rename ours.
+
+    Raises
+    ------
+    MachineError
+        There is none.
+    """
+    for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
+        if path.is_dir() and not open_parents(path / "below"):
+            return path
+    raise MachineError(
+        "others can write to all directories for temporary files",
+        hint="name one of yours with TMPDIR, or a store elsewhere with --store DIR",
+    )
+
+
+def rulers() -> tuple[int, int]:
+    """Return the user ids that can replace everything anyway: root, and in a namespace the owner of `/`."""
+    return 0, Path("/").stat().st_uid
+
+
+def open_parents(path: Path) -> tuple[Path, ...]:
+    """Return the directories above a store in which others than this user and root can rename it."""
+    return tuple(
+        parent for parent in path.resolve().parents if parent.exists() and _lets_others_rename(parent)
+    )
+
+
+def _lets_others_rename(directory: Path) -> bool:
+    status = directory.stat()
+    if status.st_uid not in (os.geteuid(), *rulers()):
+        return True
+    return bool(status.st_mode & _OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX

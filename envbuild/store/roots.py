@@ -1,0 +1,200 @@
+"""Who needs what in a store: `prune` leaves what a root reaches.
+
+A root is a small file that names an image, or a lock that somebody wants to keep, with the layers and locked
+files that it needs. An image's root counts as long as that image is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, StrictBool, StringConstraints
+
+from envbuild.errors import RequestError
+from envbuild.store.store import Store
+from envbuild.system.files import read_small
+
+DIRECTORY = "roots"
+_LIMIT_BYTES = 16 << 20
+
+State = Literal["live", "gone", "unreachable"]
+_Key = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Root(BaseModel):
+    """An image or lock, and what it needs.
+
+    Attributes
+    ----------
+    path : str
+        Absolute path of the image or lock.
+    pinned : bool
+        Whether somebody asked to keep what it needs, whatever becomes of it.
+    digest : str
+        ``sha256:…``: the identity of the image; empty of a lock.
+    spec : str
+        The spec that builds the image again; empty where none is known.
+    keys : tuple of str
+        The layers, as ``sha256:…``, sorted.
+    files : tuple of str
+        The locked files, as hex digests, sorted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    path: str
+    pinned: StrictBool = False
+    digest: str = ""
+    spec: str = ""
+    keys: tuple[_Key, ...] = ()
+    files: tuple[_Hex, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its path in a store."""
+        words = json.dumps([self.path, self.pinned])
+        return f"{DIRECTORY}/{hashlib.sha256(words.encode()).hexdigest()}.json"
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return f"{'image' if self.digest else 'lock'} {self.path}" + (" (pinned)" if self.pinned else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A root in a store, and what became of its image.
+
+    Attributes
+    ----------
+    state : str
+        ``live``; ``gone``; or ``unreachable``, which counts as live: its disk may not be mounted.
+    file : Path
+        Its file.
+    """
+
+    root: Root
+    state: State
+    file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Layer key, and hex digest of a locked file → labels of what needs it, sorted."""
+
+    keys: dict[str, tuple[str, ...]]
+    files: dict[str, tuple[str, ...]]
+
+
+def add_root(store: Store, root: Root) -> None:
+    """Record what an image or lock needs.
+
+    Raises
+    ------
+    MachineError
+        The store cannot be written, or the disk is full.
+    """
+    # Not by pydantic, which writes no path whose name is no UTF-8.
+    store.write(root.name, json.dumps(root.model_dump()) + "\n")
+
+
+def read_root(path: Path) -> Root:
+    """Read a root.
+
+    Raises
+    ------
+    ValueError
+        It is damaged, or none.
+    OSError
+        It cannot be read.
+    """
+    try:
+        return Root.model_validate(json.loads(read_small(path, limit_bytes=_LIMIT_BYTES)))
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is no root of this version") from error
+
+
+def root_files(store: Store) -> list[Path]:
+    """Return the files of all roots, sorted by name."""
+    return sorted((store.root / DIRECTORY).glob("*.json"))
+
+
+def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[Found, ...]:
+    """Return all roots by label.
+
+    Parameters
+    ----------
+    identify : callable
+        Path of an image → the digest that it bears now; None where there is none. May raise OSError where
+        that cannot be found out.
+
+    Raises
+    ------
+    RequestError
+        A root cannot be read: what it needs is not known.
+    """
+    roots = []
+    for path in root_files(store):
+        try:
+            root = read_root(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise RequestError(
+                f"`{path}` cannot be read: {error}",
+                hint="remove it, and build or pin again what it was for; nothing was removed",
+            ) from error
+        roots.append(Found(root=root, state=_state(root, identify), file=path))
+    return tuple(sorted(roots, key=lambda found: (found.root.label, found.file.name)))
+
+
+def needs_of(roots: Iterable[Found]) -> Needs:
+    """Return what roots need whose images are not gone."""
+    keys: dict[str, set[str]] = {}
+    files: dict[str, set[str]] = {}
+    for found in roots:
+        if found.state == "gone":
+            continue
+        for key in found.root.keys:
+            keys.setdefault(key, set()).add(found.root.label)
+        for file in found.root.files:
+            files.setdefault(file, set()).add(found.root.label)
+    return Needs(keys=_sorted(keys), files=_sorted(files))
+
+
+def remove_roots(roots: Iterable[Found]) -> None:
+    """Remove roots; one that is gone is no error.
+
+    Raises
+    ------
+    OSError
+        One cannot be removed.
+    """
+    for found in roots:
+        found.file.unlink(missing_ok=True)
+
+
+def _state(root: Root, identify: Callable[[Path], str | None]) -> State:
+    if root.pinned:
+        return "live"
+    path = Path(root.path)
+    try:
+        digest = identify(path)
+    except OSError:
+        return "unreachable"
+    # A parent that is missing too may be on a disk that is not mounted; so may be what a link leads to.
+    if digest is None and not os.path.exists(path.parent):  # noqa: PTH110  # that of a Path raises
+        return "unreachable"
+    return "live" if digest == root.digest else "gone"
+
+
+def _sorted(labels: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(sorted(each)) for name, each in sorted(labels.items())}

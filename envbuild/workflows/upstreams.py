@@ -1,0 +1,76 @@
+"""Which stores of other accounts a run takes layers from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.events import Warned
+from envbuild.spec.site import SiteUpstream
+from envbuild.store.store import Store
+from envbuild.store.upstream import Upstream
+from envbuild.system import host
+from envbuild.workflows.inputs import read_upstreams
+from envbuild.workflows.settings import Settings
+
+
+def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
+    """Return settings whose store takes layers from upstreams, too.
+
+    An upstream of a ``site.yaml`` that cannot be used is a warning: it may not be mounted here.
+
+    Parameters
+    ----------
+    given : sequence of Path
+        Stores of the user or of root, which come first.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        A given one cannot be used, or all mistakes of the ``site.yaml`` files.
+    """
+    upstreams = [Upstream(path.absolute(), _user_or_root(path)) for path in given]
+    for named in read_upstreams():
+        try:
+            upstreams.append(Upstream(Path(named.path), owner_of(named)))
+        except EnvbuildError as error:
+            settings.emit(Warned(text=f"{error.problem}; it is not used", hint=error.hint or ""))
+    return replace(settings, store=Store(settings.store.path, upstreams))
+
+
+def owner_of(upstream: SiteUpstream) -> int:
+    """Return the user id of an upstream's owner.
+
+    Raises
+    ------
+    RequestError
+        There is no such account here.
+    """
+    owner = host.user_id(upstream.owner)
+    if owner is None:
+        raise RequestError(
+            f"the owner of the upstream store `{upstream.path}` is no account here: `{upstream.owner}`",
+            hint="correct `owner` in site.yaml",
+        )
+    return owner
+
+
+def trusted_owners() -> set[int]:
+    """Return the user ids of whom layers are taken: the user, root, and the owners of upstreams."""
+    owners = {os.geteuid(), 0}
+    for upstream in read_upstreams():
+        with contextlib.suppress(RequestError):
+            owners.add(owner_of(upstream))
+    return owners
+
+
+def _user_or_root(path: Path) -> int:
+    try:
+        is_roots = path.lstat().st_uid == 0
+    except OSError:
+        is_roots = False  # opening it says what is wrong
+    return 0 if is_roots else os.geteuid()

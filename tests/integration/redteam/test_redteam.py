@@ -1,0 +1,15 @@
+"""Attacks by other users of the machine: what they try is refused, and nothing of the victim's changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.torture.attacks import ATTACKS
+from tests.support.torture.ground import Ground
+from tests.support.torture.trials import run_trial
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_on_a_store(name: str, ground: Ground) -> None:
+    outcome = run_trial("attacks", ground, names=[name])
+    assert outcome.problems == []

@@ -1,0 +1,84 @@
+"""Which stores of others a run takes layers from: site files and `--upstream`."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import ManyErrors, RequestError
+from envbuild.events import Event, Warned
+from envbuild.store.store import Store
+from envbuild.workflows.inputs import read_site
+from envbuild.workflows.settings import Settings
+from envbuild.workflows.upstreams import with_upstreams
+from tests.support.stores import key, layer
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "theirs")
+    layer(store, "a")
+    return store
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def settings(tmp_path: Path, events: list[Event]) -> Settings:
+    return Settings(store=Store(tmp_path / "ours"), emit=events.append)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own site.yaml."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = tmp_path / "config/envbuild/site.yaml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def text(path: Path, owner: str) -> str:
+    return f"name: here\nupstreams: [{{path: {path}, owner: '{owner}'}}]\n"
+
+
+def test_the_users_site_file_names_one(theirs: Store, settings: Settings, site: Path) -> None:
+    site.write_text(text(theirs.path, getpass.getuser()))
+    assert with_upstreams(settings).store.get(key("a")) == theirs.get(key("a"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "problem"), [("nobody-here", "is no account here: `nobody-here`"), ("12345", "belongs to")]
+)
+def test_one_that_cannot_be_used_is_a_warning(
+    theirs: Store, settings: Settings, site: Path, events: list[Event], owner: str, problem: str
+) -> None:
+    site.write_text(text(theirs.path, owner))
+    assert with_upstreams(settings).store.get(key("a")) is None
+    (warning,) = events
+    assert isinstance(warning, Warned)
+    assert problem in warning.text
+
+
+def test_one_that_is_named_on_the_command_line_must_work(
+    theirs: Store, settings: Settings, tmp_path: Path, site: Path
+) -> None:
+    assert with_upstreams(settings, [theirs.path]).store.get(key("a")) == theirs.get(key("a"))
+    with pytest.raises(RequestError, match="is no store"):
+        with_upstreams(settings, [tmp_path])
+
+
+def test_a_site_file_that_somebody_names_cannot(theirs: Store, site: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(text(theirs.path, getpass.getuser()).replace("here", "other"))
+    with pytest.raises((RequestError, ManyErrors), match="can name `upstreams`"):
+        read_site(other)
+    known = site.parent / "sites/other.yaml"
+    known.parent.mkdir()
+    other.rename(known)
+    with pytest.raises((RequestError, ManyErrors), match="can name `upstreams`"):
+        read_site(Path("other"))
