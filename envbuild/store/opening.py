@@ -19,6 +19,7 @@ _AREAS = frozenset({"blobs", "files", "layers", "logs", "plans", "resolve", "roo
     "verdicts",
 }
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def check_store(descriptor: int, path: Path) -> bool:
@@ -109,15 +110,27 @@ def rulers() -> tuple[int, int]:
     return 0, Path("/").stat().st_uid
 
 
-def open_parents(path: Path) -> tuple[Path, ...]:
-    """Return the directories above a store in which others than this user and root can rename it."""
-    return tuple(
-        parent for parent in path.resolve().parents if parent.exists() and _lets_others_rename(parent)
-    )
+def open_parents(path: Path, owner: int | None = None) -> tuple[Path, ...]:
+    """Return the directories above a store in which others can rename what leads to it, from `/` on.
 
+    Others are all but this user, the store's owner, and root. Below a directory that only its owner can pass,
+    such as many homes, nobody else can rename anything.
 
-def _lets_others_rename(directory: Path) -> bool:
-    status = directory.stat()
-    if status.st_uid not in (os.geteuid(), *rulers()):
-        return True
-    return bool(status.st_mode & _OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
+    Parameters
+    ----------
+    owner : int, optional
+        User id of the store's owner; this user if absent.
+    """
+    trusted = (os.geteuid(), owner, *rulers())
+    found = []
+    for parent in reversed(path.resolve().parents):
+        try:
+            status = parent.stat()
+        except FileNotFoundError:
+            break
+        is_open = bool(status.st_mode & _OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in trusted:
+            found.append(parent)
+        elif not status.st_mode & _OTHERS_PASS:
+            break
+    return tuple(found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.store.opening import MARKER, not_opened, rulers
+from envbuild.store.opening import MARKER, not_opened, open_parents, rulers
 from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
 from envbuild.system import host
 from envbuild.system.descriptors import close, open_directory, open_file, through
@@ -86,22 +86,20 @@ class Upstream:
                 hint="name the directory that its owner builds with (--store)",
             )
         directory = self._root.readlink()
-        for place in (directory, *directory.parents):
-            if not self._is_closed(place.stat(), is_parent=place != directory):
-                raise RequestError(
-                    f"others can change or replace the upstream store `{self.path}`: they can write to"
-                    f" `{place}`",
-                    hint="its owner can move it below directories that only they and root can write to",
-                )
+        opened = list(open_parents(directory, self.owner))
+        if not self._is_closed(status):
+            opened.append(directory)
+        if opened:
+            problem = f"others can change or replace the upstream store `{self.path}`"
+            raise RequestError(
+                f"{problem}: they can write to `{opened[-1]}`",
+                hint="its owner can move it below directories that only they and root can write to",
+            )
 
-    def _is_closed(self, status: os.stat_result, *, is_parent: bool = False) -> bool:
-        """Return whether only root, the owner and this user can write to a file or directory.
-
-        In a directory with the sticky bit everybody can rename their own entries alone.
-        """
-        is_sticky = is_parent and bool(status.st_mode & stat.S_ISVTX)
+    def _is_closed(self, status: os.stat_result) -> bool:
+        """Return whether only root, the owner and this user can write to a file or directory."""
         trusted = (*rulers(), self.owner, os.geteuid())
-        return status.st_uid in trusted and (is_sticky or not status.st_mode & _OTHERS_WRITE)
+        return status.st_uid in trusted and not status.st_mode & _OTHERS_WRITE
 
     def get(self, key: str) -> LayerRecord | None:
         """Return a finished layer of a key, and keep its blob open; None where there is none that counts."""

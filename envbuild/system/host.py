@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import platform
 import pwd
@@ -109,6 +110,14 @@ def user_id(account: str) -> int | None:
         return pwd.getpwnam(account).pw_uid
     except KeyError:
         return None
+
+
+def group(gid: int) -> str:
+    """Return the name of a group; the number where it has none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def user(uid: int | None = None) -> str:

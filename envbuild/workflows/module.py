@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,17 @@ from envbuild.check.launchers.hostmpiexec import apart
 from envbuild.check.launchers.srun import apart_under_slurm
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Emit, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
-from envbuild.system import clock
+from envbuild.system import clock, host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.words import typed
 
 _TASK = "module"
 
@@ -50,12 +52,13 @@ def install_module(
     ------
     RequestError
         It is no image of ours or a damaged one, its names cannot stand in a module, the
-        root cannot be written, or the host's MPI does not fit.
+        root cannot be written, or everybody can write to it, or the host's MPI does not fit.
     MachineError
         There is no usable Apptainer, or no space.
     """
     started = clock.seconds()
     refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
+    _check_writers(root, settings.emit)
     manifest = read_manifest(image)
     site = read_site(settings.site)
     apptainer = settings.find_apptainer(site.value if site is not None else None)
@@ -101,6 +104,28 @@ def install_module(
     settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
     _tell(installed, verdict, settings)
     return installed
+
+
+def _check_writers(root: Path, emit: Emit) -> None:
+    """Refuse a root that everybody can write to, and warn of one that a group can."""
+    try:
+        status = root.stat()
+    except OSError:
+        return  # it is made, or the installation says what is wrong with it
+    runs = "and so decides what `module load` runs"
+    if status.st_mode & stat.S_IWOTH:
+        raise RequestError(
+            f"everybody can write to the module root `{root}`, {runs}",
+            hint=f"`chmod o-w {typed(root)}`, or name another directory with --root DIR",
+        )
+    if status.st_mode & stat.S_IWGRP:
+        group = host.group(status.st_gid)
+        emit(
+            Warned(
+                text=f"the group `{group}` can write to the module root `{root}`, {runs}",
+                hint=f"`chmod g-w {typed(root)}`, unless you trust all of its members",
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

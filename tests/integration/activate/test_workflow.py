@@ -1,5 +1,6 @@
 """`install_module`: verdict, site and store are found and used."""
 
+import grp
 import json
 import os
 import shutil
@@ -63,6 +64,18 @@ def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, ev
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     assert place.run(installed.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
     assert warnings(events) == ["test verdict: absent: this image was never tested here"]
+
+
+def test_who_can_write_to_the_root(images, place, settings, events):
+    root = place.path / "sw"
+    root.mkdir()
+    root.chmod(0o2775)
+    group = grp.getgrgid(root.stat().st_gid).gr_name
+    install_module(images["1.0"], root=root, link=False, settings=settings)
+    assert f"the group `{group}` can write to the module root `{root}`" in warnings(events)[0]
+    root.chmod(0o777)
+    with pytest.raises(RequestError, match="everybody can write to the module root"):
+        install_module(images["1.0"], root=root, link=False, settings=settings)
 
 
 @pytest.mark.parametrize(("status", "word", "count"), [("PASS", "passed", 0), ("FAIL", "FAILED", 1)])

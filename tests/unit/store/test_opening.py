@@ -164,10 +164,13 @@ def test_another_in_its_place_is_not_used(tmp_path: Path) -> None:
     assert named(f"see {store.root}/logs") == f"see {tmp_path}/aside/logs"
 
 
-def test_who_can_take_it_away(tmp_path: Path) -> None:
-    project = tmp_path / "project"
+def test_who_can_take_it_away(public: Path) -> None:
+    project = public / "project"
     project.mkdir()
     project.chmod(0o2770)
     assert open_parents(project / "mine/store") == (project,)
     project.chmod(0o1777)
     assert open_parents(project / "mine/store") == (), "as in /tmp, nobody can rename what is another's"
+    project.chmod(0o775)
+    public.chmod(0o700)
+    assert open_parents(project / "mine/store") == (), "nobody else gets there"

@@ -98,13 +98,15 @@ def test_who_must_own_it(theirs: Store) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
-def test_others_may_neither_write_to_it_nor_replace_it(theirs: Store, tmp_path: Path, mode: int) -> None:
+def test_others_may_neither_write_to_it_nor_replace_it(public: Path, mode: int) -> None:
+    theirs = Store(public / "theirs")
+    layer(theirs, "a")
     theirs.path.chmod(mode)
     assert f"they can write to `{theirs.path}`" in refusal(theirs.path)
     theirs.path.chmod(0o755)
-    tmp_path.chmod(mode)
-    assert f"they can write to `{tmp_path}`" in refusal(theirs.path)
-    tmp_path.chmod(mode | 0o1000)
+    public.chmod(mode)
+    assert f"they can write to `{public}`" in refusal(theirs.path)
+    public.chmod(mode | 0o1000)
     Upstream(theirs.path, os.geteuid())
 
 

@@ -243,9 +243,9 @@ def test_what_others_can_write_to_needs_trust_and_is_marked(
     assert own.imported
 
 
-def test_what_lies_where_others_can_replace_it_needs_trust(run: Run, layers: Store, tmp_path: Path) -> None:
+def test_what_lies_where_others_can_replace_it_needs_trust(run: Run, layers: Store, public: Path) -> None:
     layer(layers, "a")
-    project = tmp_path / "project"
+    project = public / "project"
     project.mkdir()
     shutil.copytree(layers.path, project / "layers")
     project.chmod(0o2770)

@@ -13,11 +13,11 @@ from envbuild.workflows.build import build_image
 from envbuild.workflows.settings import Settings
 
 
-def test_a_build_warns_of_a_directory_that_others_can_write_to(tmp_path: Path) -> None:
-    project, events = tmp_path / "project", list[Event]()
+def test_a_build_warns_of_a_directory_that_others_can_write_to(public: Path) -> None:
+    project, events = public / "project", list[Event]()
     project.mkdir()
     project.chmod(0o2770)
-    spec = tmp_path / "x.yaml"
+    spec = public / "x.yaml"
     spec.write_text("nonsense: 1\n")
     with pytest.raises(EnvbuildError):
         build_image(spec, Settings(store=Store(project / "store"), emit=events.append))
