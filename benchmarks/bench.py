@@ -90,7 +90,7 @@ class Bench:
                 sampler.start()
             output, _ = process.communicate()
             if peak_of:
-                self._note(peak_of, peak_bytes=sampler.stop())
+                self.note(peak_of, peak_bytes=sampler.stop())
         if process.returncode not in accepted:
             raise RuntimeError(f"{[str(word) for word in words]}\n{output}")
         return output
@@ -108,13 +108,10 @@ class Bench:
                 command()
             else:
                 self.run(command)
-        self.note_times(case, time.monotonic() - started, _cpu_seconds() - cpu)
+        self.note(case, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu)
 
-    def note_times(self, case: str, seconds: float, cpu_seconds: float) -> None:
-        """Note the times of one repeat."""
-        self._note(case, seconds=seconds, cpu_seconds=cpu_seconds)
-
-    def _note(self, case: str, **values: float) -> None:
+    def note(self, case: str, **values: float) -> None:
+        """Note what was measured in one repeat."""
         for quantity, value in values.items():
             self.cases.setdefault(case, {}).setdefault(quantity, []).append(round(value, 4))
         shown = ", ".join(f"{quantity} {value:.2f}" for quantity, value in values.items())
@@ -280,10 +277,13 @@ def compose(bench: Bench) -> None:
 def _compose(bench: Bench, store: str, image: str, case: str) -> None:
     bench.run(["rm", "-f", image, "copy"])
     os.sync()
-    bench.run([*bench.envbuild("build", "bench.yaml", "-o", image, "--store", store), "--timings"])
-    timings = json.loads((bench.place / store / "logs/bench-timings.json").read_text())
-    (span,) = (span for span in timings["spans"] if span["name"] == "compose")
-    bench.note_times(case, span["seconds"], span["cpu_seconds"])
+    output = bench.run(bench.envbuild("build", "bench.yaml", "-o", image, "--store", store, "--json"))
+    events = [json.loads(line) for line in output.splitlines() if line.startswith('{"')]
+    events = [event for event in events if "event" in event]
+    (seconds,) = (
+        event["seconds"] for event in events if event.get("task") == "compose" and "seconds" in event
+    )
+    bench.note(case, seconds=seconds)
 
 
 def memory(bench: Bench) -> None:

@@ -30,7 +30,7 @@ from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.store.tree import Tree, collisions, scan
-from envbuild.system import clock, host, spans, squashfs
+from envbuild.system import clock, host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.removal import remove
 from envbuild.system.threads import threads
@@ -167,8 +167,7 @@ def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop
             workshop.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
         with _layer_task(layer, workshop) as task, workshop.store.stage() as stage:
-            with spans.span(f"layer {layer.name}: make"):
-                tree, entries = _carry_out(layer, below, workshop, stage, _log_of(layer, workshop.store))
+            tree, entries = _carry_out(layer, below, workshop, stage, _log_of(layer, workshop.store))
             return task.publish(tree, entries, stage)
 
 
@@ -191,14 +190,13 @@ class _WheelTrees:
         for future in unpacked:
             future.result()
         steps = [_wheel_step(layer) for layer in self._wheels]
-        with spans.span("compile modules"):
-            compile_modules(
-                self._directory,
-                prefixes={step.prefix for step in steps},
-                interpreter=steps[0].interpreter,
-                sandbox=_sandbox(self._workshop, record_of("base"), self._directory.parent),
-                log=_log_of(self._wheels[0], self._workshop.store),
-            )
+        compile_modules(
+            self._directory,
+            prefixes={step.prefix for step in steps},
+            interpreter=steps[0].interpreter,
+            sandbox=_sandbox(self._workshop, record_of("base"), self._directory.parent),
+            log=_log_of(self._wheels[0], self._workshop.store),
+        )
 
     def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
         compiled.result()
@@ -237,11 +235,9 @@ class _LayerTask:
             A directory for the packed file, on the store's file system.
         """
         layer, store, image = self.layer, self.workshop.store, work / "layer.squashfs"
-        with spans.span(f"layer {layer.name}: compress"):
-            whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
-            squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
-        with spans.span(f"layer {layer.name}: publish"):
-            record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+        whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
+        squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
+        record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
         if other is not None:
             self.workshop.emit(
                 Warned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -21,7 +20,7 @@ from envbuild.cli.options import (
     StoreOption,
     UpstreamOption,
 )
-from envbuild.cli.streams import put, say, say_lines
+from envbuild.cli.streams import put, say
 from envbuild.errors import counted
 
 if TYPE_CHECKING:
@@ -48,9 +47,6 @@ def command(
         bool, typer.Option("--rebuild", help="Build every layer anew and compare with the store.")
     ] = False,
     compression: CompressionOption = Compression.ZSTD,
-    timings: Annotated[
-        bool, typer.Option("--timings", help="Tell where the time went, and keep it beside the logs.")
-    ] = False,
     sources: FromOption = None,
     store: StoreOption = None,
     upstream: UpstreamOption = None,
@@ -63,12 +59,10 @@ def command(
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.build import build_image  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.timings import timed  # noqa: PLC0415
 
     with listening(json=json) as emit:
         settings = Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
-        work = partial(
-            build_image,
+        built = build_image(
             spec,
             settings,
             output=output,
@@ -79,13 +73,9 @@ def command(
             sources=tuple(sources or ()),
             upstreams=tuple(upstream or ()),
         )
-        built, taken = timed(work, settings.store, spec.stem) if timings else (work(), None)
     if json:
-        data = built.to_data()
-        put(dumps(data if taken is None else {**data, "timings": taken.to_data()}))
+        put(dumps(built.to_data()))
     _show(built)
-    if taken is not None:
-        say_lines(taken.to_text())
     _end(built)
 
 

@@ -19,7 +19,7 @@ from envbuild.resolve.origins import Machine, PythonSources, python_sources, rea
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.system import clock, spans
+from envbuild.system import clock
 
 _ANSWERED = "an archive or index answered so: a site file can name another address for it"
 
@@ -265,8 +265,7 @@ def _task(emit: Emit, task: str, title: str) -> Iterator[None]:
     started = clock.seconds()
     emit(TaskStarted(task=task, title=title))
     try:
-        with spans.span(title):
-            yield
+        yield
     except BaseException:
         emit(TaskFailed(task=task))
         raise

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
-from envbuild.system import spans
 from envbuild.system.descriptors import named
 from envbuild.system.terminal import plain
 
@@ -138,7 +137,11 @@ def run(
         deadline = None if timeout_s is None else started + timeout_s
         collector = _Collector(sink=sink, stdout_bytes=stdout_bytes)
         timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
-        timed_out = timed_out or not _has_ended(process, deadline)
+        if not timed_out:
+            try:
+                process.wait(None if deadline is None else max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                timed_out = True
         if timed_out:
             _end_group(process)
         code = process.wait()
@@ -286,24 +289,6 @@ def _guard(group: int) -> Iterator[None]:
         yield
     finally:
         guard.communicate(b".")
-
-
-def _has_ended(process: subprocess.Popen[bytes], deadline: float | None) -> bool:
-    """Wait for a process whose streams have ended, and count what it computed; False when its time is up."""
-    pause_s = 0.001
-    while process.returncode is None:
-        try:
-            # It stays a zombie, which still tells.
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                spans.computed(spans.cpu_seconds_of(process.pid))
-                break
-        except ChildProcessError:
-            break  # buried by the thread that ended it
-        if deadline is not None and time.monotonic() > deadline:
-            return False
-        time.sleep(pause_s)
-        pause_s = min(0.05, 2 * pause_s)
-    return True
 
 
 def _forget(process: subprocess.Popen[bytes]) -> None:

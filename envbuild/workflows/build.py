@@ -23,7 +23,7 @@ from envbuild.plan.model import BuildPlan, Compression, InputFile, Layer, input_
 from envbuild.store.opening import open_parents
 from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
-from envbuild.system import clock, spans
+from envbuild.system import clock
 from envbuild.system.files import is_directory
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import design, finished_layers
@@ -126,8 +126,7 @@ def build_image(
         lacking=None if rebuild else lacking(settings, compression),
     )
     _tell_locked(state, settings)
-    with spans.span("plan"):
-        plan = design(state, compression=compression)
+    plan = design(state, compression=compression)
     if not rebuild and _is_up_to_date(path, plan):
         if (looked := _look(path, settings)) is not None:
             preflight = _told_check(path, settings, looked.preflight)
@@ -139,8 +138,7 @@ def build_image(
         if missing:
             _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         store.freshen(layer.key for layer in plan.layers)
-        with spans.span("ownership of paths"):
-            check_conflicts(plan, store, settings.emit)
+        check_conflicts(plan, store, settings.emit)
         manifest, preflight = _compose(path, state, plan, settings)
         store.write(plan_name(state.asked.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, state.lock, spec))
@@ -233,15 +231,14 @@ def _compose(path: Path, state: Locked, plan: BuildPlan, settings: Settings) -> 
         started = clock.seconds()
         total = sum(record.size_bytes for record in records)
         settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
-        with spans.span("compose"):
-            manifest = compose(
-                path,
-                layers,
-                manifest_of=lambda system: manifest_of(state.asked, state.lock, system),
-                lock=state.lock,
-                plan=plan.to_json(),
-                advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-            )
+        manifest = compose(
+            path,
+            layers,
+            manifest_of=lambda system: manifest_of(state.asked, state.lock, system),
+            lock=state.lock,
+            plan=plan.to_json(),
+            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
+        )
         settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
         keep_composed(manifest, store)
         return manifest, looking.result()
@@ -252,8 +249,7 @@ def _told_check(path: Path, settings: Settings, preflight: Callable[[], Prefligh
     started, task = clock.seconds(), "check"
     settings.emit(TaskStarted(task=task, title=f"what {path.name} would load"))
     try:
-        with spans.span("check"):
-            found = preflight()
+        found = preflight()
     except BaseException:
         settings.emit(TaskFailed(task=task))
         raise
@@ -274,14 +270,13 @@ def _build(
 ) -> None:
     by_digest = {pin.sha256: pin for pin in all_pins(state.lock)}
     wanted = {file.sha256 for layer in missing for file in input_files(layer.step)}
-    with spans.span("fetch"):
-        cache = fetch_pins(
-            (by_digest[sha256] for sha256 in sorted(wanted)),
-            state.asked,
-            settings,
-            sources=sources,
-            offline=offline,
-        )
+    cache = fetch_pins(
+        (by_digest[sha256] for sha256 in sorted(wanted)),
+        state.asked,
+        settings,
+        sources=sources,
+        offline=offline,
+    )
 
     def locate(file: InputFile) -> Path:
         return cache.path(by_digest[file.sha256])

@@ -16,7 +16,7 @@ from envbuild.lock.text import dump, load
 from envbuild.resolve.fit import hidden_packages, judge_lock, tell
 from envbuild.resolve.lock import make_lock
 from envbuild.spec.asked import Asked
-from envbuild.system import spans, tools
+from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.places import refuse_in_store
@@ -84,13 +84,10 @@ def lock_spec(
         The spec is wrong, cannot be met, the lock was to stay as it is, or
         what was locked does not fit together or its site.
     """
-    with spans.span("read spec and recipes"):
-        asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
     path = _place(spec, settings) if write else lock_path(spec)
-    with spans.span("read lock"):
-        previous = _previous(spec)
-    with spans.span("identify tools"):
-        pins, unknown = _tool_pins_or_why()
+    previous = _previous(spec)
+    pins, unknown = _tool_pins_or_why()
     changes = _changes(previous, asked, pins)
     if refuse_change:
         kept = None if previous is None else Locked(asked=asked, lock=previous, path=path, changes=())
@@ -143,8 +140,7 @@ def _place(spec: Path, settings: Settings) -> Path:
 def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
     raise_all(list(hidden_packages(asked, lock)))
-    with spans.span("judge by the rules"):
-        verdicts = judge_lock(asked, lock)
+    verdicts = judge_lock(asked, lock)
     tell(verdicts, asked, settings.emit)
     return verdicts
 

@@ -94,14 +94,10 @@ def test_a_python_package_more_installs_that_package_alone(desk: Desk, image: Pa
     assert before == everything(desk), "plan wrote something"
     assert {name for name, row in rows.items() if row["state"] == "build"} == {"wheel:colorama", "metadata"}
     assert rows["wheel:colorama"]["reason"] == "new layer"
-    said = desk.envbuild("build", "more.yaml", "--timings").stderr
-    assert "packages.python gained `colorama`" in said
-    timings = json.loads((desk.store / "logs/more-timings.json").read_text())
-    names = {span["name"] for span in timings["spans"]}
-    made = "layer wheel:colorama: compress"
-    assert names >= {"start", "resolve Python packages", "compile modules", made, "compose", "check"}
-    assert not {name for name in names if "torch" in name}
-    assert all(f"{span['seconds']:.2f}" in said for span in timings["spans"] if span["seconds"] > 1)
+    output = desk.envbuild("build", "more.yaml").stderr
+    assert "packages.python gained `colorama`" in output
+    assert "build layer wheel:colorama: done" in output
+    assert output.count("build layer") == 4, "two layers, each begun and done"
     assert desk.apptainer("exec", "more.sif", "python", "-c", "import colorama, torch, scipy").returncode == 0
 
 
