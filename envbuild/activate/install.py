@@ -325,7 +325,7 @@ def _make_directory(path: Path, *, below: Path) -> None:
         return
     if path != below.parent:
         _make_directory(path.parent, below=below)
-    path.mkdir(exist_ok=True)
+    path.mkdir(_EXECUTE_ALL, exist_ok=True)
     path.chmod(_EXECUTE_ALL)
 
 
@@ -335,7 +335,7 @@ def _place_release(release: Path, content: _Content, copied: Callable[[int], Non
         sweep(release.parent, before=_BEGUN)
         stage = release.with_name(_BEGUN + own_name())
         try:
-            stage.mkdir()
+            stage.mkdir(_EXECUTE_ALL)
             stage.chmod(_EXECUTE_ALL)
             _fill(stage, content, copied)
             sync(stage)

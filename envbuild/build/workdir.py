@@ -14,6 +14,7 @@ from pathlib import Path
 
 from envbuild.errors import BuildError, MachineError
 from envbuild.system.leftovers import private_directory, sweep
+from envbuild.system.privacy import open_parents
 from envbuild.system.removal import remove
 
 
@@ -21,9 +22,8 @@ from envbuild.system.removal import remove
 def passable_directory() -> Iterator[Path]:
     """Yield a directory with an unguessable name that others may pass, not list.
 
-    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that
-    others can pass, and whose name holds no ``%``, which apt reads as the
-    beginning of an escape; gone afterwards.
+    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can pass, in which they cannot
+    rename it, and whose name holds no ``%``, which apt reads as the beginning of an escape; gone afterwards.
 
     Raises
     ------
@@ -31,14 +31,16 @@ def passable_directory() -> Iterator[Path]:
         No such directory can be made.
     """
     named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
-    for parent in (*named, Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # the name is unguessable
-        if "%" in str(parent.absolute()) or not _passable(parent.absolute()):
+    # Resolved: a link on the way may be another's.
+    parents = [*named, Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
+    for parent in map(Path.resolve, parents):
+        if "%" in str(parent) or not _passable(parent) or open_parents(parent / "below"):
             continue
         try:
-            path = private_directory(parent.absolute())
+            path = private_directory(parent)
         except OSError:
             continue
-        sweep(parent.absolute())
+        sweep(parent)
         path.chmod(0o711)
         try:
             yield path
@@ -51,7 +53,8 @@ def passable_directory() -> Iterator[Path]:
         return
     raise MachineError(
         "no temporary directory that other users' processes can pass through",
-        hint="name one with ENVBUILD_TMPDIR, all of whose parents have mode 0711 or more",
+        hint="name one with ENVBUILD_TMPDIR, all of whose parents have mode 0711 or more, and no other user's"
+        " or group's permission to write",
     )
 
 

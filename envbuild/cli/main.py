@@ -6,10 +6,12 @@ nothing to do start fast.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import itertools
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,6 +119,8 @@ def _is_spec(word: str) -> bool:
 
 # Objects (count) between two looks for garbage.
 _YOUNG = 100_000
+# No more: programs from before Linux 5.9 close each possible number when they start others.
+_OPEN_FILES = 8192
 # What these finish is kept, and found by the next run.
 _RESUMED = ("build", "lock", "fetch")
 
@@ -127,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     completion.prepare()
     # A command reads a lot and soon ends: looking for garbage so often would be a tenth of what it computes.
     gc.set_threshold(_YOUNG)
+    _allow_open_files()
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))
     except (BrokenPipeError, SystemExit) as ended:
@@ -137,6 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         code = 141  # as a shell tells SIGPIPE
     sys.exit(code)
+
+
+def _allow_open_files() -> None:
+    """Raise the limit on open files, of which each layer of an image takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _refuse_nowhere(words: Sequence[str]) -> None:

@@ -101,6 +101,8 @@ def _lacking(pins: Sequence[Pin], files: FileCache, emit: Emit) -> dict[str, Pin
         whole = list(pool.map(lambda pin: _fits(files.path(pin), pin), there))
     sound = {pin.sha256 for pin, good in zip(there, whole, strict=True) if good}
     for pin in there:
+        files.freshen(pin)
+    for pin in there:
         if pin.sha256 not in sound:
             emit(Warned(text=f"`{file_name(pin)}` in the cache is damaged; it is fetched again"))
     return {pin.sha256: pin for pin in pins if pin.sha256 not in sound}

@@ -8,6 +8,7 @@ but an ``.unverified-*`` file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -53,6 +54,11 @@ class FileCache:
             return self.path(pin).stat().st_size == pin.size_bytes
         except OSError:
             return False
+
+    def freshen(self, pin: Pin) -> None:
+        """Note that a file is in use, in its times: `prune` leaves what is young."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(pin))
 
     def add(self, pin: Pin, write: Callable[[Path], None]) -> Path:
         """Make a file with `write`, compare it with the pin, and give it its name.

@@ -6,11 +6,11 @@ import contextlib
 import os
 import shlex
 import stat
-import tempfile
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.system import host
+from envbuild.system.privacy import OTHERS_WRITE
 
 MARKER = "envbuild-store-1"
 _ANOTHER = "name another store with --store DIR or ENVBUILD_STORE"
@@ -18,8 +18,6 @@ _AREAS = frozenset({"blobs", "files", "layers", "logs", "plans", "resolve", "roo
     "stages",
     "verdicts",
 }
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def check_store(descriptor: int, path: Path) -> bool:
@@ -41,7 +39,7 @@ def check_store(descriptor: int, path: Path) -> bool:
     if status.st_uid != os.geteuid():
         problem = f"the store `{path}` belongs to {host.user(status.st_uid)}, and a store has one owner"
         raise RequestError(problem, hint=_ANOTHER)
-    if status.st_mode & _OTHERS_WRITE:
+    if status.st_mode & OTHERS_WRITE:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         raise RequestError(
             f"{who} can write to the store `{path}`, and so into images",
@@ -86,51 +84,3 @@ def not_opened(path: Path, error: OSError) -> RequestError | MachineError:
     if isinstance(error, NotADirectoryError | FileExistsError):
         return RequestError(f"`{error.filename}` is no directory, and so no store", hint=_ANOTHER)
     return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=_ANOTHER)
-
-
-def closed_temporary_directory() -> Path:
-    """Return a directory for temporary files in which nobody else can rename ours.
-
-    Raises
-    ------
-    MachineError
-        There is none.
-    """
-    for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
-        if path.is_dir() and not open_parents(path / "below"):
-            return path
-    raise MachineError(
-        "others can write to all directories for temporary files",
-        hint="name one of yours with TMPDIR, or a store elsewhere with --store DIR",
-    )
-
-
-def rulers() -> tuple[int, int]:
-    """Return the user ids that can replace everything anyway: root, and in a namespace the owner of `/`."""
-    return 0, Path("/").stat().st_uid
-
-
-def open_parents(path: Path, owner: int | None = None) -> tuple[Path, ...]:
-    """Return the directories above a store in which others can rename what leads to it, from `/` on.
-
-    Others are all but this user, the store's owner, and root. Below a directory that only its owner can pass,
-    such as many homes, nobody else can rename anything.
-
-    Parameters
-    ----------
-    owner : int, optional
-        User id of the store's owner; this user if absent.
-    """
-    trusted = (os.geteuid(), owner, *rulers())
-    found = []
-    for parent in reversed(path.resolve().parents):
-        try:
-            status = parent.stat()
-        except FileNotFoundError:
-            break
-        is_open = bool(status.st_mode & _OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
-        if is_open or status.st_uid not in trusted:
-            found.append(parent)
-        elif not status.st_mode & _OTHERS_PASS:
-            break
-    return tuple(found)

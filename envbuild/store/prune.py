@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from envbuild.store.inventory import Item, items
+from envbuild.store.inventory import Item, items, walk_files
 from envbuild.store.roots import Needs
 from envbuild.store.store import Store
 from envbuild.system import clock
+from envbuild.system.descriptors import named
 from envbuild.system.removal import remove
 
 # What a failed build wrote is read later than what it made is used.
@@ -74,11 +75,13 @@ def prune(
         is_last = not item.blob or users[item.blob] == 1
         if not dry_run:
             try:
+                if clock.epoch_s() - _used_s(item) < unused_s:
+                    continue  # since it was listed
                 remove(item.path)
                 if item.kind == "layer" and is_last:
                     store.blob_path(item.blob).unlink(missing_ok=True)
             except OSError as error:
-                refused.append((item, f"{error.filename or item.path}: {error.strerror}"))
+                refused.append((item, f"{named(str(error.filename or item.path))}: {error.strerror}"))
                 continue
         if item.blob:
             users[item.blob] -= 1
@@ -90,6 +93,10 @@ def prune(
         young=tuple(young),
         refused=tuple(refused),
     )
+
+
+def _used_s(item: Item) -> float:
+    return max((status.st_mtime for _, status in walk_files(item.path)), default=0.0)
 
 
 def _total(everything: list[Item]) -> int:

@@ -6,6 +6,7 @@ files that it needs. An image's root counts as long as that image is there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -66,7 +67,9 @@ class Root(BaseModel):
     @property
     def label(self) -> str:
         """What people call it."""
-        return f"{'image' if self.digest else 'lock'} {self.path}" + (" (pinned)" if self.pinned else "")
+        is_lock = self.path.endswith((".yaml", ".yml"))
+        kind = "image" if self.digest else "lock" if is_lock else "layers of"
+        return f"{kind} {self.path}" + (" (pinned)" if self.pinned else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +98,16 @@ class Needs:
 
 
 def add_root(store: Store, root: Root) -> None:
-    """Record what an image or lock needs.
+    """Record what an image or lock needs; nothing is written if that is recorded already.
 
     Raises
     ------
     MachineError
         The store cannot be written, or the disk is full.
     """
+    with contextlib.suppress(OSError, ValueError):
+        if read_root(store.root / root.name) == root:
+            return
     # Not by pydantic, which writes no path whose name is no UTF-8.
     store.write(root.name, json.dumps(root.model_dump()) + "\n")
 

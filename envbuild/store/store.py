@@ -28,13 +28,7 @@ from pathlib import Path
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store import locks
-from envbuild.store.opening import (
-    check_store,
-    closed_temporary_directory,
-    mark_store,
-    not_opened,
-    open_parents,
-)
+from envbuild.store.opening import check_store, mark_store, not_opened
 from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
 from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
@@ -42,6 +36,7 @@ from envbuild.system import clock, host
 from envbuild.system.descriptors import close, named, open_directory, through
 from envbuild.system.files import copy, make_directory, settled, sha256, signature, sync, what_is_full
 from envbuild.system.leftovers import private_work, remove_leftover
+from envbuild.system.privacy import PrivateTree, closed_temporary_directory, open_parents
 from envbuild.system.removal import remove
 from envbuild.system.sealing import sealed
 from envbuild.system.squashfs import digests
@@ -73,6 +68,8 @@ class Store:
         self.path = path
         self.upstreams = tuple(upstreams)
         self._opened: Path | None = None
+        self._tree = PrivateTree(_NOWHERE)
+        self._open_parents: tuple[Path, ...] = ()
         # Records of large layers take a while to read, and a build asks for each of them again and again.
         self._records: dict[str, tuple[list[int], LayerRecord]] = {}
         self._intact: dict[str, list[int]] = {}
@@ -122,6 +119,9 @@ class Store:
             opened.pop_all()
         weakref.finalize(self, close, descriptor)
         self._opened = through(descriptor)
+        self._tree = PrivateTree(self._opened)
+        # Of the directory that is open, and once: its name may lead elsewhere by now.
+        self._open_parents = open_parents(self._opened.readlink())
         return self._opened
 
     def directory(self, name: str) -> Path:
@@ -181,25 +181,31 @@ class Store:
         return next((blob for each in self.upstreams if (blob := each.blob(record.blob))), path)
 
     def blob_for_programs(self, record: LayerRecord, work: Path) -> Path:
-        """Return where other programs, which open files by name, can read the blob of a layer.
+        """Return where other programs can read the blob of a layer; as `for_programs`."""
+        path = self.blob_of(record)
+        if path != self.blob_path(record.blob):
+            return _copied(path, work / hex_of(record.blob))  # an upstream may be pruned meanwhile
+        return self.for_programs(path, work)
+
+    def for_programs(self, path: Path, work: Path) -> Path:
+        """Return where other programs, which open files by name, can read a file of the store.
 
         Parameters
         ----------
         work : Path
-            A private directory: where others can rename the store, the blob is copied to it.
+            A private directory, to which the file is copied where others can rename the store.
         """
-        path = self.blob_of(record)
-        if not self.can_be_renamed or path != self.blob_path(record.blob):
-            return path
-        target = work / hex_of(record.blob)
-        if not target.exists():
-            copy(path, target)
-        return target
+        return _copied(path, work / path.parent.name / path.name) if self.can_be_renamed else path
+
+    @property
+    def open_parents(self) -> tuple[Path, ...]:
+        """The directories above it in which others can rename what leads to it."""
+        return self._open_parents if self.exists else open_parents(self.path)
 
     @property
     def can_be_renamed(self) -> bool:
         """Whether others than this user and root can rename it, and put something else in its place."""
-        return bool(open_parents(self.path))
+        return bool(self.open_parents)
 
     def blob_path(self, digest: str) -> Path:
         """Return where a blob of this store lies, or would lie.
@@ -223,8 +229,12 @@ class Store:
         """Return the finished layer of a key, of this store alone, or None."""
         root = self.root
         try:
-            record = self._record(key, root / record_name(key))
-            whole = self.blob_path(record.blob).stat().st_size == record.size_bytes
+            name = record_name(key)
+            if not self._tree.is_private(name):
+                return None
+            record = self._record(key, root / name)
+            blob = blob_name(record.blob)
+            whole = self._tree.is_private(blob) and (root / blob).stat().st_size == record.size_bytes
         except (OSError, ValueError, RequestError):
             return None
         return record if whole and record.key == key else None
@@ -411,8 +421,13 @@ class Store:
         return self.directory("stage") / f"{secrets.token_hex(8)}-{host.name()}"
 
     @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Keep `prune` away while the block runs, once what ended builds left in progress is gone.
+
+        Parameters
+        ----------
+        waiting : callable
+            Called once if `prune` or a repair has it.
 
         Raises
         ------
@@ -424,7 +439,7 @@ class Store:
         with self._lock() as lock:
             if locks.try_lock(lock, shared=False):
                 self.sweep()
-            locks.wait_for_lock(lock, shared=True)
+            locks.wait_for_lock(lock, shared=True, waiting=waiting)
             yield
 
     @contextlib.contextmanager
@@ -486,3 +501,13 @@ class Store:
         finally:
             path.unlink(missing_ok=True)
             os.close(lock)
+
+
+def _copied(path: Path, target: Path) -> Path:
+    if not target.exists():
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        # Another thread may do the same.
+        part = target.with_name(f".{secrets.token_hex(8)}")
+        copy(path, part)
+        part.replace(target)
+    return target

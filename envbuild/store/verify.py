@@ -146,10 +146,20 @@ def remove_damaged(store: Store, damages: Iterable[Damage]) -> None:
         Something cannot be removed.
     """
     for damage in damages:
+        if damage.what in ("blob", "file") and _is_whole_again(damage):
+            continue
         if damage.what in REPLACEABLE:
             for key in damage.keys:
                 store.record_path(key).unlink(missing_ok=True)
             remove(damage.path)
+
+
+def _is_whole_again(damage: Damage) -> bool:
+    """Return whether a build has replaced a file since: where there are no locks, it can."""
+    try:
+        return not damage.path.is_symlink() and sha256(damage.path) == damage.id.removeprefix("sha256:")
+    except OSError:
+        return False
 
 
 def _records(store: Store, damages: list[Damage]) -> Iterator[LayerRecord]:

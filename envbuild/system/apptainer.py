@@ -11,6 +11,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.system import host, process
+from envbuild.system.descriptors import named
 from envbuild.system.process import Finished
 from envbuild.system.terminal import plain
 
@@ -66,7 +67,7 @@ class Bind:
 
     def __str__(self) -> str:
         """Return what ``--mount`` takes: quoted as in CSV, since ``--bind`` splits at colons and commas."""
-        fields = ("type=bind", f"src={self.source}", f"dst={self.target}")
+        fields = ("type=bind", f"src={named(str(self.source))}", f"dst={self.target}")
         quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
         return ",".join(quoted if self.writable else [*quoted, "ro"])
 
@@ -168,9 +169,9 @@ def find(path: Path | None = None) -> Apptainer:
     MachineError
         There is none, or (an `OldApptainerError`) it is too old.
     """
-    named = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
+    given = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
     # Absolute: it is not started where we are.
-    program = named.absolute() if named else _on_path()
+    program = given.absolute() if given else _on_path()
     if not program.is_file():
         raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
     told = process.run([program, "--version"], env=host.environment(), timeout_s=30)

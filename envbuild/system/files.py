@@ -96,10 +96,11 @@ def make_directory(path: Path, *, mode: int = 0o755) -> None:
         It cannot be made, or something else is in its place.
     """
     try:
-        path.mkdir()
+        # At once: in a directory that others can write to for a moment, they could leave theirs.
+        path.mkdir(mode)
     except FileNotFoundError:
         make_directory(path.parent, mode=mode)
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode, exist_ok=True)
     except FileExistsError:
         if not path.is_dir():
             raise

@@ -11,11 +11,13 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.system import host, process
+from envbuild.system.privacy import open_parents
 from envbuild.system.removal import remove
 
 
@@ -70,12 +72,15 @@ def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
         found = sorted(parent.iterdir())
     except OSError:
         return
+    # Where others can rename what is ours, they could give our directories the names of leftovers.
+    files_alone = bool(open_parents(parent / "below"))
     for path in found:
         owner = ours.fullmatch(path.name)
         if owner is None or Path(f"/proc/{owner[1]}").exists():
             continue
         with contextlib.suppress(OSError, EnvbuildError):
-            if path.lstat().st_uid == os.geteuid():
+            status = path.lstat()
+            if status.st_uid == os.geteuid() and (stat.S_ISREG(status.st_mode) or not files_alone):
                 remove_leftover(path)
 
 

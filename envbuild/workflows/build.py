@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -12,15 +13,14 @@ import uv
 from envbuild.build.run import Workshop, build_layers, check_conflicts, finished, missing_layers
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, keep_composed, look, preflight_layers
-from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target, compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.story import manifest_of
 from envbuild.image.verify import tables_are_right
-from envbuild.plan.model import BuildPlan, Compression, InputFile, Layer, input_files
-from envbuild.store.opening import open_parents
+from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
 from envbuild.system import clock
@@ -130,11 +130,16 @@ def build_image(
     if not rebuild and _is_up_to_date(path, plan):
         if (looked := _look(path, settings)) is not None:
             preflight = _told_check(path, settings, looked.preflight)
+            # Where the store can only be read, nobody removes what is in it.
+            with contextlib.suppress(MachineError):
+                add_root(settings.store, root_of_build(path, looked.manifest, plan, state.lock, spec))
             return _built(path, looked.manifest, preflight, unchanged=True)
         settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
     store = settings.store
-    with store.in_use():
+    with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
         missing = missing_layers(plan, store, rebuild=rebuild)
+        # Before and after: on file systems without locks `prune` goes by age.
+        store.freshen(layer.key for layer in plan.layers)
         if missing:
             _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
         store.freshen(layer.key for layer in plan.layers)
@@ -192,7 +197,7 @@ def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
 
 
 def _warn_of_open_parents(settings: Settings) -> None:
-    for parent in open_parents(settings.store.path):
+    for parent in settings.store.open_parents:
         settings.emit(
             Warned(
                 text=f"others can write to `{parent}`, and can rename or remove the store in it",
@@ -277,17 +282,15 @@ def _build(
         sources=sources,
         offline=offline,
     )
-
-    def locate(file: InputFile) -> Path:
-        return cache.path(by_digest[file.sha256])
-
-    workshop = Workshop(
-        store=settings.store,
-        apptainer=settings.find_apptainer(),
-        uv=Path(uv.find_uv_bin()),
-        locate=locate,
-        emit=settings.emit,
-        rebuild=rebuild,
-    )
-    with blaming("build", settings):
-        build_layers(plan, workshop, missing)
+    store = settings.store
+    with store.stage() as work:
+        workshop = Workshop(
+            store=store,
+            apptainer=settings.find_apptainer(),
+            uv=Path(uv.find_uv_bin()),
+            locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
+            emit=settings.emit,
+            rebuild=rebuild,
+        )
+        with blaming("build", settings):
+            build_layers(plan, workshop, missing)

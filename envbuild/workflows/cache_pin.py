@@ -33,7 +33,8 @@ def pin(path: Path, settings: Settings) -> Root:
         raise RequestError(
             f"`{path}` is neither an image nor a lock", hint="name the file of one: `IMAGE.sif`, `LOCK.yaml`"
         )
-    add_root(settings.store, root)
+    with settings.store.in_use():
+        add_root(settings.store, root)
     return root
 
 

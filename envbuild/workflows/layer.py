@@ -15,7 +15,7 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import Compression
 from envbuild.store.opening import MARKER
-from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
+from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.roots import DIRECTORY, Root, add_root, read_root
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
@@ -185,48 +185,56 @@ def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -
     RequestError
         The directory holds none, or does not belong to a trusted account.
     """
-    hint = "name the directory that `envbuild layer export SPEC --to DIR` has filled"
-    try:
-        paths = sorted(directory.glob("layers/??/*.json"))
-        is_store = (directory / MARKER).is_file()
-    except OSError as error:
-        raise RequestError(f"`{directory}` cannot be read: {error.strerror}", hint=hint) from None
-    if not (is_store and paths):
-        raise RequestError(f"there are no layers in `{directory}`", hint=hint)
-    source = None if trust else _trusted(directory)
+    trusted = None if trust else _trusted(directory)
+    source = directory if trusted is None else trusted.root
+    paths = sorted(source.glob("layers/??/*.json"))
+    if not ((source / MARKER).is_file() and paths):
+        raise _no_layers(directory)
     rows: list[Row] = []
     wrong: list[EnvbuildError] = []
     with settings.store.in_use():
         for path in paths:
             try:
-                record = _read(path, source)
-                rows.append(_import(record, directory, settings, imported=source is None or record.imported))
+                record = _read(path, trusted)
+                imported = trusted is None or record.imported
+                rows.append(_import(record, source, settings, imported=imported))
             except MachineError as error:
                 wrong.append(error)
                 break  # the store's trouble is that of all the others
             except EnvbuildError as error:
                 wrong.append(error)
+        if rows:
+            # Nothing here may be able to build them again.
+            keys = tuple(sorted({row.key for row in rows}))
+            add_root(settings.store, Root(path=str(directory.absolute()), pinned=True, keys=keys))
     known = {f"sha256:{path.stem}" for path in paths}
-    wrong += [error for error in _lost(directory, known) if not wrong]
+    wrong += [error for error in _lost(source, known) if not wrong]
     return Moved(directory=directory, rows=tuple(rows), wrong=tuple(wrong))
 
 
 def _trusted(directory: Path) -> Upstream:
-    owner = directory.stat().st_uid
-    hint = (
-        "if you know who made them, copy them below a directory that only you can write to; --trust imports"
-    )
-    hint += " them from here, and images say so"
-    if owner not in trusted_owners():
-        raise RequestError(f"the layers in `{directory}` belong to {host.user(owner)}", hint=hint)
+    if not (directory / MARKER).is_file():
+        raise _no_layers(directory)
     try:
-        return Upstream(directory.resolve(), owner)
+        return Upstream(directory.resolve(), trusted_owners())
     except RequestError as error:
-        raise RequestError(error.problem, hint=hint) from None
+        raise RequestError(
+            error.problem,
+            hint="if you know who made the layers, copy them below a directory that only you can write to;"
+            " --trust imports them from here, and images say so",
+        ) from None
 
 
-def _read(path: Path, source: Upstream | None) -> LayerRecord:
+def _no_layers(directory: Path) -> RequestError:
+    return RequestError(
+        f"there are no layers in `{directory}`",
+        hint="name the directory that `envbuild layer export SPEC --to DIR` has filled",
+    )
+
+
+def _read(path: Path, trusted: Upstream | None) -> LayerRecord:
     at = Location(path=path)
+    _check_private(path, trusted)
     try:
         record = read_record(path)
     except OSError as error:
@@ -240,20 +248,24 @@ def _read(path: Path, source: Upstream | None) -> LayerRecord:
     if record.key != f"sha256:{path.stem}":
         problem = f"a layer cannot be imported: it is the record of layer {record.name}, {record.key[7:19]}…"
         raise RequestError(problem, at=at, hint=_COPY_AGAIN)
-    for name in (record_name(record.key), blob_name(record.blob)):
-        if not _is_private(name, source):
-            problem = (
-                f"layer {record.name} cannot be imported: others can write to `{name}`, or it is no file"
-            )
-            raise RequestError(problem, at=at, hint="see who wrote it; --trust imports it all the same")
+    if trusted is not None:
+        _check_private(trusted.root / blob_name(record.blob), trusted)
     return record
 
 
-def _is_private(name: str, source: Upstream | None) -> bool:
+def _check_private(path: Path, trusted: Upstream | None) -> None:
     try:
-        return source is None or source.is_private(name)
+        is_private = trusted is None or trusted.is_private(str(path.relative_to(trusted.root)))
+    except FileNotFoundError:
+        return  # reported when it is taken: trusted accounts alone can make it
     except OSError:
-        return True  # what is missing is reported when it is taken
+        is_private = False
+    if not is_private:
+        raise RequestError(
+            "a layer cannot be imported: others can write to its file, or to a directory above it",
+            at=Location(path=path),
+            hint="see who wrote it; --trust imports it all the same",
+        )
 
 
 def _import(record: LayerRecord, directory: Path, settings: Settings, *, imported: bool) -> Row:

@@ -18,11 +18,13 @@ from envbuild.check.launchers.srun import apart_under_slurm
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.system import clock, host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.system.privacy import open_parents
 from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.places import refuse_in_store
@@ -58,8 +60,8 @@ def install_module(
     """
     started = clock.seconds()
     refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
-    _check_writers(root, settings.emit)
     manifest = read_manifest(image)
+    _check_writers(root, manifest, settings.emit)
     site = read_site(settings.site)
     apptainer = settings.find_apptainer(site.value if site is not None else None)
     here = fingerprint(apptainer)
@@ -106,24 +108,33 @@ def install_module(
     return installed
 
 
-def _check_writers(root: Path, emit: Emit) -> None:
+def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
     """Refuse a root that everybody can write to, and warn of one that a group can."""
-    try:
-        status = root.stat()
-    except OSError:
-        return  # it is made, or the installation says what is wrong with it
-    runs = "and so decides what `module load` runs"
-    if status.st_mode & stat.S_IWOTH:
-        raise RequestError(
-            f"everybody can write to the module root `{root}`, {runs}",
-            hint=f"`chmod o-w {typed(root)}`, or name another directory with --root DIR",
-        )
-    if status.st_mode & stat.S_IWGRP:
-        group = host.group(status.st_gid)
+    homes = (root, *(root / part / name for part in ("envs", "modulefiles") for name in ("", manifest.name)))
+    for directory in homes:
+        try:
+            status = directory.stat()
+        except OSError:
+            continue  # it is made, or the installation says what is wrong with it
+        runs = "and so decides what `module load` runs"
+        if status.st_mode & stat.S_IWOTH:
+            raise RequestError(
+                f"everybody can write to `{directory}`, {runs}",
+                hint=f"`chmod o-w {typed(directory)}`, or name another directory with --root DIR",
+            )
+        if status.st_mode & stat.S_IWGRP:
+            group = host.group(status.st_gid)
+            emit(
+                Warned(
+                    text=f"the group `{group}` can write to `{directory}`, {runs}",
+                    hint=f"`chmod g-w {typed(directory)}`, unless you trust all of its members",
+                )
+            )
+    for parent in open_parents(root):
         emit(
             Warned(
-                text=f"the group `{group}` can write to the module root `{root}`, {runs}",
-                hint=f"`chmod g-w {typed(root)}`, unless you trust all of its members",
+                text=f"others can write to `{parent}`, and can replace the module root in it",
+                hint="name a directory with --root DIR that lies where only you and root can write",
             )
         )
 

@@ -181,7 +181,7 @@ def _located(
     for digest in sorted(wanted):
         pin = pins[digest]
         if kept.has(pin) and _is_whole(kept.path(pin), pin, settings):
-            places[digest] = kept.path(pin)
+            places[digest] = settings.store.for_programs(kept.path(pin), work)
         else:
             missing.append(pin)
             places[digest] = fetched.path(pin)

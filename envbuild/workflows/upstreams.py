@@ -33,12 +33,12 @@ def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
     RequestError, ManyErrors
         A given one cannot be used, or all mistakes of the ``site.yaml`` files.
     """
-    upstreams = [Upstream(path.absolute(), _user_or_root(path)) for path in given]
+    upstreams = [Upstream(path.absolute(), (os.geteuid(), 0)) for path in given]
     for named in read_upstreams():
         try:
-            upstreams.append(Upstream(Path(named.path), owner_of(named)))
+            upstreams.append(Upstream(Path(named.path), [owner_of(named)]))
         except EnvbuildError as error:
-            settings.emit(Warned(text=f"{error.problem}; it is not used", hint=error.hint or ""))
+            settings.emit(Warned(text=f"an upstream is not used: {error.problem}", hint=error.hint or ""))
     return replace(settings, store=Store(settings.store.path, upstreams))
 
 
@@ -66,11 +66,3 @@ def trusted_owners() -> set[int]:
         with contextlib.suppress(RequestError):
             owners.add(owner_of(upstream))
     return owners
-
-
-def _user_or_root(path: Path) -> int:
-    try:
-        is_roots = path.lstat().st_uid == 0
-    except OSError:
-        is_roots = False  # opening it says what is wrong
-    return 0 if is_roots else os.geteuid()

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.store.opening import MARKER, open_parents
+from envbuild.store.opening import MARKER
 from envbuild.store.store import Store
 from envbuild.system.descriptors import named
+from envbuild.system.privacy import open_parents
+from tests.support.stores import layer
 
 
 def opened(path: Path) -> Store:
@@ -174,3 +176,30 @@ def test_who_can_take_it_away(public: Path) -> None:
     project.chmod(0o775)
     public.chmod(0o700)
     assert open_parents(project / "mine/store") == (), "nobody else gets there"
+
+
+def test_a_store_that_can_be_renamed_stays_one_wherever_its_name_leads(public: Path) -> None:
+    (public / "mine").mkdir()
+    public.chmod(0o2775)
+    store = opened(public / "mine/store")
+    store.directory("files").joinpath("x.deb").write_text("x")
+    assert store.open_parents == (public,)
+    (public / "mine").rename(public / "aside")
+    (public / "mine").symlink_to("/usr")
+    assert store.can_be_renamed
+    with store.stage() as stage, store.directory_for_programs("resolve") as directory:
+        copy = store.for_programs(store.root / "files/x.deb", stage)
+        assert copy.read_text() == "x"
+        for path in (stage, directory, copy):
+            assert public not in path.resolve().parents
+    assert not stage.exists()
+
+
+@pytest.mark.parametrize("place", ["layers", "layers/aa", "blobs/sha256", "record"])
+def test_what_others_can_write_to_does_not_count(tmp_path: Path, place: str) -> None:
+    store = Store(tmp_path / "store")
+    record = layer(store, "a")
+    assert store.get(record.key) == record
+    path = store.record_path(record.key) if place == "record" else store.root / place
+    path.chmod(path.stat().st_mode | 0o020)
+    assert Store(store.path).get(record.key) is None

@@ -22,12 +22,12 @@ def theirs(tmp_path: Path) -> Store:
 
 
 def ours(theirs: Store) -> Store:
-    return Store(theirs.path.with_name("ours"), [Upstream(theirs.path, os.geteuid())])
+    return Store(theirs.path.with_name("ours"), [Upstream(theirs.path, [os.geteuid()])])
 
 
 def refusal(path: Path, owner: int | None = None) -> str:
     with pytest.raises((RequestError, MachineError)) as caught:
-        Upstream(path, os.geteuid() if owner is None else owner)
+        Upstream(path, [os.geteuid() if owner is None else owner])
     return caught.value.problem
 
 
@@ -50,12 +50,15 @@ def test_a_layer_of_the_store_itself_comes_first(theirs: Store) -> None:
     assert store.blob_of(record).read_bytes() == b"built here"
 
 
-def test_what_was_found_stays_readable_when_its_owner_prunes(theirs: Store) -> None:
+def test_what_was_found_stays_readable_when_its_owner_prunes(theirs: Store, tmp_path: Path) -> None:
     store = ours(theirs)
     record = store.get(key("a"))
     assert record is not None
     theirs.discard(record)
+    assert store.get(key("a")) == record
     assert store.blob_of(record).read_bytes() == b"bytes of a"
+    copied = store.blob_for_programs(record, tmp_path)
+    assert (named(str(copied)), copied.read_bytes()) == (str(copied), b"bytes of a")
     assert ours(theirs).get(key("a")) is None
 
 
@@ -107,7 +110,7 @@ def test_others_may_neither_write_to_it_nor_replace_it(public: Path, mode: int) 
     public.chmod(mode)
     assert f"they can write to `{public}`" in refusal(theirs.path)
     public.chmod(mode | 0o1000)
-    Upstream(theirs.path, os.geteuid())
+    Upstream(theirs.path, [os.geteuid()])
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:

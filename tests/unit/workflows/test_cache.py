@@ -301,16 +301,16 @@ def test_a_missing_blob_is_repaired_by_forgetting_its_record(run: Run, image: Pa
 
 
 def test_usage_tells_apart_what_is_shared(image: Path, store: Store, settings: Settings) -> None:
-    add_root(store, Root(path="/l", pinned=True, keys=(A, key("b"))))
+    add_root(store, Root(path="/l.yaml", pinned=True, keys=(A, key("b"))))
     content = locked_file(store, b"12345678")
-    add_root(store, Root(path="/k", pinned=True, files=(content.parent.name,)))
+    add_root(store, Root(path="/k.yaml", pinned=True, files=(content.parent.name,)))
     layer(store, "c")
     found = usage(settings)
     sizes = {row["label"]: (row["total_bytes"], row["own_bytes"]) for row in found.users}
     assert sizes == {
         f"image {image}": (10, 0),
-        "lock /l (pinned)": (20, 10),
-        "lock /k (pinned)": (8, 8),
+        "lock /l.yaml (pinned)": (20, 10),
+        "lock /k.yaml (pinned)": (8, 8),
     }
     assert (found.needed_bytes, found.shared_bytes, found.free_bytes) == (28, 10, 10)
     assert found.areas["blobs"] == 30

@@ -19,6 +19,7 @@ from envbuild.plan.model import FilesStep, Layer
 from envbuild.store.records import LayerRecord, record_name
 from envbuild.store.roots import Root, add_root
 from envbuild.store.store import Store
+from envbuild.store.upstream import Upstream
 from envbuild.store.verify import verify
 from envbuild.system.sealing import sealed
 from envbuild.workflows import layer as workflow
@@ -71,6 +72,10 @@ def test_layers_are_in_the_store_as_they_were_elsewhere(run: Run, layers: Store,
     assert store.get(second.key) == second
     assert verify(store).damages == ()
     assert list((store.path / "stage").iterdir()) == []
+    # They may not be buildable here.
+    with pytest.raises(SystemExit):
+        main(["cache", "prune", "--older-than", "0s", "--store", str(store.path)])
+    assert len(store.records()) == 2
 
 
 def test_what_is_there_stays(run: Run, layers: Store, store: Store) -> None:
@@ -253,6 +258,28 @@ def test_what_lies_where_others_can_replace_it_needs_trust(run: Run, layers: Sto
     assert code == 2
     assert f"they can write to `{project}`" in err
     assert run("import", project / "layers", "--trust")[0] == 0
+
+
+def test_the_directory_that_was_checked_is_the_one_that_is_read(
+    run: Run, layers: Store, store: Store, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else exchanges it between the check and the reading."""
+    layer(layers, "a")
+    theirs = Store(public / "theirs")
+    layer(theirs, "b")
+    public.chmod(0o775)
+    link = layers.path.with_name("link")
+    link.symlink_to(layers.path)
+
+    def opened(*arguments: Any) -> Upstream:
+        upstream = Upstream(*arguments)
+        link.unlink()
+        link.symlink_to(theirs.path)
+        return upstream
+
+    monkeypatch.setattr(workflow, "Upstream", opened)
+    run("import", link)
+    assert [record.name for record in store.records()] == ["a"]
 
 
 def test_a_directory_that_is_no_store_becomes_none(run: Run, layers: Store, store: Store) -> None:

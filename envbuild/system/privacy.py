@@ -1,0 +1,104 @@
+"""Whether others can change a file, or put another in its place.
+
+An access control list that lets others write shows in the bits of the group (acl(5)).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from envbuild.errors import MachineError
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
+
+
+class PrivateTree:
+    """A tree of files that trusted users alone can change.
+
+    Parameters
+    ----------
+    root : Path
+        Its top, an open directory (see `descriptors`); whoever opened it has checked it.
+    trusted : collection of int
+        User ids, besides this user, root, and in a namespace the owner of ``/``.
+    """
+
+    def __init__(self, root: Path, trusted: Collection[int] = ()) -> None:
+        self._root = root
+        self._trusted = {*trusted, *_always_trusted()}
+        self._private: set[Path] = set()
+
+    def is_private(self, name: str | Path) -> bool:
+        """Return whether a path below the top is a file that others can neither write to nor replace.
+
+        Raises
+        ------
+        OSError
+            It is not there, or cannot be looked at.
+        """
+        status = (self._root / name).lstat()
+        return stat.S_ISREG(status.st_mode) and self.is_closed(status) and self._holds(Path(name).parent)
+
+    def is_closed(self, status: os.stat_result) -> bool:
+        """Return whether trusted users alone can write to a file or directory."""
+        return status.st_uid in self._trusted and not status.st_mode & OTHERS_WRITE
+
+    def _holds(self, directory: Path) -> bool:
+        for name in (directory, *directory.parents[:-1]):
+            if name not in self._private:
+                status = (self._root / name).lstat()
+                if not (stat.S_ISDIR(status.st_mode) and self.is_closed(status)):
+                    return False
+                self._private.add(name)
+        return True
+
+
+def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
+    """Return the directories above a path in which others can rename what leads to it, from ``/`` on.
+
+    Below a directory that only its owner can pass, such as many homes, nobody else can rename anything.
+
+    Parameters
+    ----------
+    trusted : collection of int
+        As of `PrivateTree`.
+    """
+    users = {*trusted, *_always_trusted()}
+    found = []
+    for parent in reversed(path.resolve().parents):
+        try:
+            status = parent.stat()
+        except FileNotFoundError:
+            break
+        is_open = bool(status.st_mode & OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in users:
+            found.append(parent)
+        elif not status.st_mode & _OTHERS_PASS:
+            break
+    return tuple(found)
+
+
+def closed_temporary_directory() -> Path:
+    """Return a directory for temporary files in which nobody else can rename ours.
+
+    Raises
+    ------
+    MachineError
+        There is none.
+    """
+    for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
+        if path.is_dir() and not open_parents(path / "below"):
+            return path.resolve()
+    raise MachineError(
+        "others can write to all directories for temporary files",
+        hint="name one of yours with TMPDIR, or a store elsewhere with --store DIR",
+    )
+
+
+def _always_trusted() -> tuple[int, int, int]:
+    return os.geteuid(), 0, Path("/").stat().st_uid
