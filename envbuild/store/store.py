@@ -101,7 +101,9 @@ class Store:
             return self._opened
         try:
             if make:
-                self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+                for path in (*reversed(self.path.parents), self.path):
+                    # Never writable for others, whatever the umask; closed to them if it says so.
+                    path.mkdir(mode=0o755, exist_ok=True)
             descriptor = open_directory(self.path)
         except OSError as error:
             if not make and isinstance(error, FileNotFoundError):
@@ -319,14 +321,13 @@ class Store:
         target = self.blob_path(record.blob)
         try:
             make_directory(target.parent)
-            squashfs.chmod(0o444)
-            sync(squashfs)
             if target.is_dir() and not target.is_symlink():
                 remove(target)  # no store makes one, and no file can take its place
             if self.can_be_renamed:
-                copy(squashfs, staged := self._staged())
-                sync(staged)
+                copy(squashfs, staged := self._staged())  # the stage is elsewhere
                 squashfs = staged
+            squashfs.chmod(0o444)
+            sync(squashfs)
             squashfs.replace(target)
             sync(target.parent)
         except OSError as error:

@@ -212,7 +212,7 @@ def _prune_of_others(field: Field) -> None:
     ):
         field.refused(field.as_attacker(*words), "a store has one owner")
     imported = field.as_attacker("layer", "import", field.store, store=field.attackers("own") / "store")
-    field.refused(imported, "belong to")
+    field.refused(imported, "belongs to")
     field.hold(listing(field.store) == before, "the victim's store changed")
 
 
