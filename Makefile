@@ -64,9 +64,9 @@ torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.torture $(ARGS)
 
-redteam: venv ## attack stores as another user, and envbuild with malicious input (minutes); ARGS="-k upstream"
+redteam: venv ## attack envbuild as another user and with a stranger's input (minutes); ARGS="-k upstream"
 	@$(SETUP)/system.py --check
-	@$(BIN)/python tests/run.py -q tests/integration/redteam $(ARGS)
+	@$(BIN)/python tests/run.py -q -m redteam $(ARGS)
 
 docs: venv ## the documentation as a site, below build/docs
 	@$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs build/docs

@@ -61,6 +61,7 @@ def test_a_hostile_squashfs_is_refused(
         unpack(outside, squash(tmp_path, change, *words), kind="squashfs")
 
 
+@pytest.mark.redteam
 def test_a_squashfs_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, outside: Path) -> None:
     def change(made: Path) -> None:
         with (made / "big").open("wb") as file:

@@ -106,6 +106,7 @@ controls.try_text(subject, job(subject), HANG.replace("@MARK@", mark), ranks=2, 
 """
 
 
+@pytest.mark.redteam
 def test_ranks_end_when_the_test_is_killed(small_subject: run.Subject) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     root = Path(__file__).parents[3]

@@ -9,6 +9,7 @@ from tests.support.torture.ground import Ground
 from tests.support.torture.trials import run_trial
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_on_a_store(name: str, ground: Ground) -> None:
     outcome = run_trial("attacks", ground, names=[name])

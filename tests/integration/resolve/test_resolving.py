@@ -659,6 +659,7 @@ def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
     assert "`pypi` at http://127.0.0.1:1/simple cannot be reached" in desk.warnings()[0]
 
 
+@pytest.mark.redteam
 def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
     # The second address may be another's: the site does not say that it mirrors the first.
     for more in ((), (f"{desk.server.address}/simple",)):

@@ -45,6 +45,7 @@ def test_commands_are_ours_then_the_images_each_once(manifest):
     )  # fmt: skip
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize(
     "command", ["sh", "apptainer", "launcher", "stat", "ssh", "sudo", "srun", "ls", "module", "squashfuse_ll"]
 )

@@ -108,6 +108,7 @@ def test_a_root_that_is_too_large_is_refused(tmp_path: Path, outside: Path) -> N
         unpack(outside, archive, limits=Limits(size_bytes=2 << 20))
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("how", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
 def test_a_bomb_is_stopped_while_it_is_unpacked(
     how: Callable[[bytes], bytes], tmp_path: Path, outside: Path
@@ -119,6 +120,7 @@ def test_a_bomb_is_stopped_while_it_is_unpacked(
         unpack(outside, archive, limits=Limits(size_bytes=8 << 20))
 
 
+@pytest.mark.redteam
 def test_a_sparse_bomb_is_refused(tmp_path: Path, outside: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()

@@ -94,6 +94,7 @@ def test_a_wheel_that_would_write_elsewhere_is_refused(name: str, tmp_path: Path
     assert not Path("/evil").exists()
 
 
+@pytest.mark.redteam
 def test_a_wheel_that_unpacks_to_far_more_than_it_is_fills_no_disk(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "wheel")
     with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:

@@ -58,6 +58,7 @@ def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
         assert run.launcher_of(subject(architecture="riscv64"), name) is None
 
 
+@pytest.mark.redteam
 def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Path) -> None:
     # As a job's own output is written, and as what a launcher collects.
     script = "yes >> output-rank-0-of-1-host.txt & exec yes"

@@ -273,6 +273,7 @@ def test_files_stay_below_the_spec(tmp_path: Path) -> None:
     assert [f"spec.yaml:{line}:14" in text for line in (7, 8, 9)] == [True] * 3
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("name", ["verify/sums.py", "patches/a.patch", "recipe.yaml"])
 def test_files_of_a_recipe_stay_below_it(tmp_path: Path, name: str) -> None:
     secret = write(tmp_path / "secret", "name: mpich\n")

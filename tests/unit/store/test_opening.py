@@ -178,6 +178,7 @@ def test_who_can_take_it_away(public: Path) -> None:
     assert open_parents(project / "mine/store") == (), "nobody else gets there"
 
 
+@pytest.mark.redteam
 def test_a_store_that_can_be_renamed_stays_one_wherever_its_name_leads(public: Path) -> None:
     (public / "mine").mkdir()
     public.chmod(0o2775)

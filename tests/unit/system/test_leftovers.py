@@ -186,6 +186,7 @@ class TestRemove:
         remove(tree)
         assert not tree.exists()
 
+    @pytest.mark.redteam
     @pytest.mark.usefixtures("_without_overriding_permissions")
     def test_directories_deeper_than_recursion_and_paths_reach(self, tmp_path: Path) -> None:
         outside = tmp_path / "outside"

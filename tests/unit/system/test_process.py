@@ -58,6 +58,7 @@ class TestStreams:
             "of much its beginning and its end are kept"
         )
 
+    @pytest.mark.redteam
     def test_of_an_endless_stream_beginning_and_end_are_kept_until_its_time_is_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -243,6 +244,7 @@ class TestEnding:
         assert wait_for(lambda: not lives(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.redteam
 def test_a_guarded_group_ends_though_we_are_killed(tmp_path: Path) -> None:
     started = tmp_path / "started"
     child = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)"

@@ -260,6 +260,7 @@ def test_what_lies_where_others_can_replace_it_needs_trust(run: Run, layers: Sto
     assert run("import", project / "layers", "--trust")[0] == 0
 
 
+@pytest.mark.redteam
 def test_the_directory_that_was_checked_is_the_one_that_is_read(
     run: Run, layers: Store, store: Store, public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

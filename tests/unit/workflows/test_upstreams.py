@@ -72,6 +72,7 @@ def test_one_that_is_named_on_the_command_line_must_work(
         with_upstreams(settings, [tmp_path])
 
 
+@pytest.mark.redteam
 def test_a_site_file_that_somebody_names_cannot(theirs: Store, site: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(text(theirs.path, getpass.getuser()).replace("here", "other"))
