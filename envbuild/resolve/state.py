@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +9,9 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.events import Emit, Note
+from envbuild.system import locks
 
 HINT = "name another store with --store DIR or ENVBUILD_STORE"
-
-# File systems that know no such locks (some network mounts): apt's own lock must do there.
-_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
 def cannot_write(path: Path, error: OSError) -> MachineError:
@@ -25,22 +21,17 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
 
 @contextmanager
 def alone(directory: Path, emit: Emit) -> Iterator[None]:
-    """Keep other commands out of a directory for the length of a ``with`` block; wait for them first."""
-    descriptor = os.open(directory / "envbuild.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Keep other commands out of a directory for the length of a ``with`` block; wait for them first.
+
+    On file systems without locks apt's own lock must do.
+    """
+
+    def waiting() -> None:
+        emit(Note(text="another command resolves Debian packages over this store: waiting for it"))
+
+    lock = locks.open_lock(directory / "envbuild.lock")
     try:
-        _lock(descriptor, emit)
+        locks.wait_for_lock(lock, shared=False, waiting=waiting)
         yield
     finally:
-        os.close(descriptor)  # which also gives up the lock
-
-
-def _lock(descriptor: int, emit: Emit) -> None:
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            emit(Note(text="another command resolves Debian packages over this store: waiting for it"))
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        os.close(lock)

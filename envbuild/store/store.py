@@ -27,12 +27,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
-from envbuild.store import locks
 from envbuild.store.opening import check_store, mark_store, not_opened
 from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
 from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
-from envbuild.system import clock, host
+from envbuild.system import clock, host, locks
 from envbuild.system.descriptors import close, named, open_directory, through
 from envbuild.system.files import copy, make_directory, settled, sha256, signature, sync, what_is_full
 from envbuild.system.leftovers import private_work, remove_leftover

@@ -1,4 +1,4 @@
-"""Locks among the processes that use a store.
+"""Locks among processes, on files.
 
 The kernel lets a lock go when its holder ends, however it ends (flock(2)). Not every network file system has
 locks, or tells other machines of them.
