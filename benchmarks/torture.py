@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks import page, results
 from envbuild.store.store import Store
+from envbuild.system.descriptors import named
 from tests.support.torture.ground import make_ground
 from tests.support.torture.mirrors import SCRIPTS, SLOW
 from tests.support.torture.trials import run_trial
@@ -48,7 +49,8 @@ def base_layer(place: Path, command: Path) -> Path:
         [command, "build", place / "plain.yaml", "--store", place / "store"], check=True, cwd=place
     )
     store = Store(place / "store")
-    return store.blob_path(next(record.blob for record in store.records() if record.name == "base"))
+    blob = store.blob_path(next(record.blob for record in store.records() if record.name == "base"))
+    return Path(named(str(blob)))  # unsquashfs opens it
 
 
 def main() -> int:
