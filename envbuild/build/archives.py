@@ -8,6 +8,7 @@ Source: tarfile's own reader for the formats; xz, gzip, bzip2 and zstd by their 
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -21,12 +22,15 @@ from typing import BinaryIO
 import zstandard
 
 from envbuild.build.unpack import Hostile, Limits, Writer
+from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 
 _CHUNK_BYTES = 1 << 20
 _WINDOW_BYTES = 1 << 27
 _XZ_MEMORY_BYTES = 1 << 28
 _MAX_HEADER_BYTES = 1 << 20
+# Of one member, which may have several.
+_MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
 _END = b"# START OF DATA - DO NOT MODIFY\n"
@@ -59,9 +63,12 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_
                 if size > limits.size_bytes:
                     raise Hostile(f"it is larger than {limits.size_bytes >> 20} MiB when it is unpacked")
                 target.write(chunk)
-        with plain.open("rb") as stream, tarfile.TarFile(fileobj=_Bounded(stream), encoding="utf-8") as tar:
-            _write_members(tar, writer, is_layer=is_layer)
-            stream.seek(tar.offset)
+        with plain.open("rb") as stream:
+            bounded = _Bounded(stream)
+            with tarfile.TarFile(fileobj=bounded, encoding="utf-8") as tar:
+                _write_members(tar, bounded, writer, is_layer=is_layer)
+                end = tar.offset
+            stream.seek(end)
             # tarfile takes a header that it cannot read for the end.
             if stream.read(_BLOCK) != bytes(_BLOCK):
                 raise Hostile("it is damaged, or ends too early")
@@ -69,13 +76,19 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_
         raise Hostile(f"it is damaged, or no tar archive: {error}") from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise Hostile(f"its headers are damaged: {type(error).__name__}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise Hostile("its headers are damaged: they lead out of it") from None
     finally:
         plain.unlink(missing_ok=True)
 
 
-def _write_members(tar: tarfile.TarFile, writer: Writer, *, is_layer: bool) -> None:
-    while (member := tar.next()) is not None:
-        tar.members = []  # type: ignore[attr-defined]  # they would stay in memory
+def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, is_layer: bool) -> None:
+    while (member := bounded.next_header(tar)) is not None:
+        # They would stay in memory.
+        tar.members = []  # type: ignore[attr-defined]
+        tar.pax_headers = {}
         name = member.name
         if member.size < 0:
             raise Hostile(f"`{name}` has a negative size")
@@ -98,14 +111,27 @@ def _write_members(tar: tarfile.TarFile, writer: Writer, *, is_layer: bool) -> N
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which tarfile reads no more at once than a header may need."""
+    """A file of which tarfile reads no more than a header may need, at once and in all."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        # The first header is read when the archive is opened.
+        self._left_bytes: int | None = _MAX_HEADERS_BYTES
+
+    def next_header(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """Read the next member's header."""
+        self._left_bytes = _MAX_HEADERS_BYTES
+        member = tar.next()
+        self._left_bytes = None
+        return member
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
             raise Hostile(f"a header of it claims {size} bytes")
+        if self._left_bytes is not None:
+            self._left_bytes -= size
+            if self._left_bytes < 0:
+                raise Hostile(f"the headers of a member have more than {_MAX_HEADERS_BYTES} bytes")
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -179,6 +205,7 @@ def unpack_squashfs(image: Path, writer: Writer, work: Path, limits: Limits) -> 
     entries, size_bytes = squashfs.measure(image)
     if size_bytes > limits.size_bytes or entries > limits.entries:
         raise Hostile(f"it holds {size_bytes >> 20} MiB in {entries} entries")
+    _check_link_targets(image)
     dump = work / "root.dump"
     try:
         squashfs.dump(image, dump)
@@ -191,6 +218,17 @@ def unpack_squashfs(image: Path, writer: Writer, work: Path, limits: Limits) -> 
                 _write_line(line, writer, contents, start)
     finally:
         dump.unlink(missing_ok=True)
+
+
+def _check_link_targets(image: Path) -> None:
+    """Refuse links whose target could end its line in what unsquashfs lists."""
+    try:
+        with image.open("rb") as file:
+            for entry in Squashfs(file, 0, image.stat().st_size).walk():
+                if any(ord(char) < 32 or ord(char) == 127 for char in entry.target):
+                    raise Hostile(f"the target of the link `{entry.path}` holds a control character")
+    except ValueError as error:
+        raise Hostile(f"its tables cannot be read: {error}") from None
 
 
 def _start_of_data(listing: BinaryIO) -> int:
@@ -217,8 +255,11 @@ def _write_line(line: bytes, writer: Writer, contents: BinaryIO, start: int) -> 
     elif kind == b"S":
         writer.symlink(name, rest.decode("utf-8", "surrogateescape"))
     elif kind == b"R":
-        size, offset, *_ = map(int, rest.split())
-        contents.seek(start + offset)
+        try:
+            size, offset, *_ = map(int, rest.split())
+            contents.seek(start + offset)
+        except (ValueError, OSError):
+            raise Hostile(f"`{name}` has no place in its listing") from None
         writer.file(name, int(mode, 8), size, contents)
     else:
         writer.special(name, "a device file" if kind in (b"B", b"C") else "of a kind that a root needs not")

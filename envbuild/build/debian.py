@@ -6,6 +6,8 @@ Source: mmdebstrap(1), deb-control(5), PEP 552 (hash-based .pyc files).
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
 import shutil
 import stat
@@ -19,7 +21,7 @@ from envbuild.build import settled
 from envbuild.build.keystore import KEYSTORE, make_certificates_timeless
 from envbuild.build.sandbox import step_failed
 from envbuild.build.workdir import passable_directory
-from envbuild.errors import BuildError
+from envbuild.errors import BuildError, MachineError
 from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
 from envbuild.system.removal import remove
@@ -94,6 +96,11 @@ TOUCHED = (
 """What is written or emptied in a root, relative to it."""
 
 
+# Debian Policy 5.6.1, 5.6.12.
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """A finished base that packages are added to.
@@ -157,6 +164,9 @@ def make_root(
         repository.chmod(0o755)
         names = _write_repository(debs, repository)
         tar = work / "root.tar"
+        made = work / f"made-{secrets.token_hex(16)}"
+        made.mkdir()
+        made.chmod(0o1777)  # root of the namespace is another user
         if base is not None:
             hooks = [_unpack_hook(base.squashfs, work)]
             is_older = base.is_older
@@ -172,9 +182,11 @@ def make_root(
             f"--architectures={architecture}",
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',
-            *(suite, str(tar), f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
+            *(suite, "-", f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
-        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(work)})
+        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(made)})
+        # We open the file, which root of the namespace could not write.
+        argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_namespace(), *argv]
         try:
             _run(argv, env=env, cwd=work, log=log, what="mmdebstrap could not install the packages")
         except BuildError as error:
@@ -186,6 +198,28 @@ def make_root(
         ]
         _run(argv, env=host.environment(), cwd=work, log=log, what="the root could not be unpacked")
     settle(tree, texts)
+
+
+def _namespace() -> list[str]:
+    """Return what starts a program as root of a user namespace, without network.
+
+    Scripts of packages run in it. mmdebstrap makes none for root, and never one without network.
+
+    Raises
+    ------
+    MachineError
+        This is root, and its unshare(1) cannot map subordinate ids.
+    """
+    shown = process.run(["unshare", "--help"], env=host.environment(), timeout_s=30)
+    if "--map-users" in shown.stdout:
+        maps = ("--map-users=auto", "--map-groups=auto")
+        return ["unshare", "--user", *maps, "--setuid=0", "--setgid=0", "--net", "--"]
+    if host.is_root():
+        raise MachineError(
+            "packages cannot be installed for root: their scripts would be root of this machine",
+            hint="build as another user, or install util-linux 2.38",
+        )
+    return []
 
 
 def _unpack_hook(base: Path, work: Path) -> str:
@@ -257,8 +291,7 @@ def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:
         target = repository / deb.name
         shutil.copyfile(deb, target)
         target.chmod(0o644)
-        fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line and line[0] != " ")
-        names.append(f"{fields['Package']}={fields['Version']}")
+        names.append(_name_and_version(control, deb))
         stanzas.append(
             f"{control.rstrip()}\nFilename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {debs[deb]}\n"
         )
@@ -266,6 +299,18 @@ def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:
     index.write_text("\n".join(stanzas))
     index.chmod(0o644)
     return names
+
+
+def _name_and_version(control: str, deb: Path) -> str:
+    lines = (line.partition(":") for line in control.splitlines() if not line.startswith(" "))
+    fields = {name.lower(): value.strip() for name, _, value in lines}
+    name, version = fields.get("package", ""), fields.get("version", "")
+    if not (_PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)):
+        raise BuildError(
+            f"`{deb.name}` says neither its name nor its version as Debian's policy wants it",
+            hint="take the package from another mirror, or lock another version",
+        )
+    return f"{name}={version}"
 
 
 def _control(deb: Path) -> str:
@@ -295,7 +340,7 @@ def _clean(tree: Path) -> None:
         remove(tree / name)
     for place, suffixes in _REMOVED_SUFFIXES.items():
         for path in (tree / place).iterdir() if (tree / place).is_dir() else ():
-            if path.name.endswith(suffixes):
+            if path.name.endswith(suffixes) and (path.is_symlink() or path.is_file()):
                 path.unlink()
     for name in _DIRECTORIES:
         (tree / name).mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,9 @@ class Writer:
 
     def symlink(self, name: str, target: str) -> None:
         """Add a symbolic link; an absolute target is one within the root."""
-        path = self._claim(name)
+        self._link(self._claim(name), name, target)
+
+    def _link(self, path: str, name: str, target: str) -> None:
         _check_text(target, name)
         if not target or len(target.encode()) > _MAX_LINKTEXT:
             raise Hostile(f"the link `{name}` has no target that can be")
@@ -141,10 +143,17 @@ class Writer:
         with self._parent(other, make=False) as (there, source):
             if not other or _kind(there, source) not in (stat.S_IFREG, stat.S_IFLNK):
                 raise Hostile(f"`{name}` is a second name of `{target}`, which is no file here")
-            if path == other:
-                raise Hostile(f"`{name}` is a second name of itself")
+            if path == other or other.startswith(f"{path}/"):
+                raise Hostile(f"`{name}` is a second name of itself, or of what is below it")
+            if _kind(there, source) == stat.S_IFLNK:
+                # Where it leads depends on where it is.
+                self._link(path, name, os.readlink(source, dir_fd=there))
+                return
             with self._place(path, name) as (parent, last):
-                os.link(source, last, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
+                try:
+                    os.link(source, last, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
+                except OSError as error:
+                    raise Hostile(f"`{name}` cannot be a name of `{target}`: {error.strerror}") from None
 
     def special(self, name: str, what: str) -> None:
         """Leave out a device that each runtime mounts itself; refuse any other."""
@@ -168,8 +177,8 @@ class Writer:
         target = self._clean(f"{before}/{hidden}" if before else hidden)
         if target not in self._touched:
             with self._parent(target, make=False) as (descriptor, last_part):
-                self._remove(descriptor, last_part)
-                self._forget(target)
+                if self._remove(descriptor, last_part):
+                    self._forget(target)
         return True
 
     def _uncover(self, path: str) -> None:
@@ -178,8 +187,8 @@ class Writer:
             for child in sorted(os.listdir(descriptor)):  # noqa: PTH208  # of a descriptor
                 below = f"{path}/{child}".lstrip("/")
                 if below not in self._touched:
-                    self._remove(descriptor, child)
-                    self._forget(below)
+                    if self._remove(descriptor, child):
+                        self._forget(below)
                 elif below not in self._entries or _is_directory(descriptor, child):
                     self._uncover(below)
 
@@ -221,8 +230,8 @@ class Writer:
         with self._parent(path) as (parent, last):
             if path in self._modes and any(one.startswith(f"{path}/") for one in self._entries):
                 raise Hostile(f"`{name}` takes the place of a directory of its own layer")
-            self._remove(parent, last)
-            self._forget(path)
+            if self._remove(parent, last):
+                self._forget(path)
             yield parent, last
 
     @contextmanager
@@ -250,12 +259,14 @@ class Writer:
         finally:
             os.close(descriptor)
 
-    def _remove(self, parent: int, name: str) -> None:
+    def _remove(self, parent: int, name: str) -> bool:
+        """Remove what is there, and return whether it was a directory."""
         kind = _kind(parent, name)
         if kind == stat.S_IFDIR:
             shutil.rmtree(name, dir_fd=parent)
         elif kind is not None:
             os.unlink(name, dir_fd=parent)
+        return kind == stat.S_IFDIR
 
 
 def _check_text(text: str, name: str) -> None:

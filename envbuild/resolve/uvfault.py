@@ -58,11 +58,20 @@ def fault(finished: Finished, log: Path) -> MachineError | None:
         )
     if "No solution found" in stderr:
         return None
-    if is_unreachable(stderr):
-        return MachineError(
-            f"the index of the Python packages cannot be reached; uv's output is in `{log}`",
-            hint="a site file names another (`origins: {pypi: [ADDRESS]}`), or says that its addresses serve"
-            " the same files (`mirrors: [pypi]`), so that the next is asked; https_proxy names a proxy",
-        )
+    if "certificate" in stderr or is_unreachable(stderr):
+        return _unreachable(stderr, log)
     said = next((line for line in stderr.splitlines() if line.startswith("error: ")), "error: no reason")
     return MachineError(f"uv failed: {redact_text(said[7:])}", hint=f"read why in {log}; {ask}")
+
+
+def _unreachable(stderr: str, log: Path) -> MachineError:
+    if "certificate" in stderr:
+        return MachineError(
+            f"the certificate of a Python index is not trusted here; uv's output is in `{log}`",
+            hint="SSL_CERT_FILE names the certificates that your network needs",
+        )
+    return MachineError(
+        f"the index of the Python packages cannot be reached; uv's output is in `{log}`",
+        hint="a site file names another (`origins: {pypi: [ADDRESS]}`), or says that its addresses serve"
+        " the same files (`mirrors: [pypi]`), so that the next is asked; https_proxy names a proxy",
+    )

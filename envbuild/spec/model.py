@@ -177,9 +177,17 @@ def image_path(value: str) -> str:
     return value
 
 
+# What the runtime mounts itself, and what an image consists of.
+_UNBINDABLE = (
+    *("/proc", "/sys", "/dev"),
+    *("/.envbuild", "/.singularity.d", "/bin", "/etc", "/etc/group", "/etc/passwd", "/lib", "/lib64"),
+    *("/opt", "/opt/env", "/opt/mpi", "/sbin", "/usr", "/usr/bin", "/usr/lib"),
+)
+
+
 def _bind_target(value: str) -> str:
-    if value in ("/proc", "/sys", "/dev"):
-        raise ValueError(f"nothing may be bound over `{value}`: the runtime mounts its own there")
+    if value in _UNBINDABLE:
+        raise ValueError(f"nothing may be bound over `{value}`: programs start from what the image has there")
     return value
 
 
@@ -238,8 +246,8 @@ BindTarget = Annotated[
     ImagePath,
     Checked(
         _bind_target,
-        {"not": {"enum": ["/proc", "/sys", "/dev"]}},
-        "an absolute path, but not `/proc`, `/sys` or `/dev`",
+        {"not": {"enum": [*_UNBINDABLE]}},
+        "an absolute path that the runtime does not mount, and programs do not start from",
     ),
 ]
 RelativePath = Annotated[

@@ -67,7 +67,7 @@ def prune(
             continue
         if item.kind == "scan" and users[f"sha256:{item.id}"]:
             continue
-        if now_s - item.used_s < max(unused_s, _LOGS_S if item.kind == "log" else 0):
+        if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
             young += [item] if item.kind in ("layer", "blob", "file") else []
             continue
         if keep_bytes is not None and left_bytes <= keep_bytes:
@@ -75,7 +75,7 @@ def prune(
         is_last = not item.blob or users[item.blob] == 1
         if not dry_run:
             try:
-                if clock.epoch_s() - _used_s(item) < unused_s:
+                if _age_s(_used_s(item), clock.epoch_s()) < unused_s:
                     continue  # since it was listed
                 remove(item.path)
                 if item.kind == "layer" and is_last:
@@ -93,6 +93,10 @@ def prune(
         young=tuple(young),
         refused=tuple(refused),
     )
+
+
+def _age_s(used_s: float, now_s: float) -> float:
+    return max(0.0, now_s - used_s)  # the clock may have been wrong
 
 
 def _used_s(item: Item) -> float:

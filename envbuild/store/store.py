@@ -475,7 +475,8 @@ class Store:
         """Remove what builds left in progress; call it only where no build of this machine runs."""
         for path in sorted(self.directory("stage").iterdir()):
             with contextlib.suppress(OSError):
-                age_s = clock.epoch_s() - path.lstat().st_mtime
+                # A time to come is that of a wrong clock.
+                age_s = abs(clock.epoch_s() - path.lstat().st_mtime)
                 if path.name.partition("-")[2] == host.name() or age_s > GRACE_S:
                     remove_leftover(path)
 

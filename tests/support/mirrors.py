@@ -59,11 +59,13 @@ def write_index(root: Path, wheels: Sequence[Path]) -> None:
         page.write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
 
 
-def write_deb(root: Path, name: str, version: str = "1.0-1", **control: str) -> str:
+def write_deb(root: Path, name: str, version: str = "1.0-1", *, postinst: str = "", **control: str) -> str:
     """Write a package into an archive's pool; return its stanza for the index.
 
     Parameters
     ----------
+    postinst : str
+        A script that runs when it is installed.
     control : str
         Further fields, with underscores for dashes (``Pre_Depends``).
     """
@@ -83,7 +85,9 @@ def write_deb(root: Path, name: str, version: str = "1.0-1", **control: str) -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     members = {
         "debian-binary": b"2.0\n",
-        "control.tar": _tar({"./control": text.encode()}),
+        "control.tar": _tar(
+            {"./control": text.encode(), **({"./postinst": postinst.encode()} if postinst else {})}
+        ),
         "data.tar": _tar({f"./usr/share/{name}/version": version.encode()}),
     }
     path.write_bytes(b"!<arch>\n" + b"".join(_ar_member(*member) for member in members.items()))
@@ -114,6 +118,7 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
+            member.mode = 0o755 if name.endswith("postinst") else 0o644
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
 

@@ -51,6 +51,11 @@ def test_an_honest_squashfs_becomes_a_base(tmp_path: Path) -> None:
         (lambda made: (made / "a").symlink_to("../outside"), [], "leads out of the root"),
         (lambda made: None, ["-p", "etc/sda b 600 0 0 8 0"], "is a device file"),
         (lambda made: os.mkfifo(made / "pipe"), [], "of a kind that a root needs not"),
+        (
+            lambda made: (made / "a").symlink_to("x\n#\n# START OF DATA - DO NOT MODIFY\n#\n"),
+            [],
+            "holds a control character",
+        ),
         (lambda made: (made / "a\nb R 1 644 0 0 0 0").touch(), [], "unusual name|control character"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -34,6 +35,14 @@ HOSTILE: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
     "a link upwards": ([entry("a", "link", "../outside")], "leads out of the root"),
     "a link upwards from below": ([entry("usr/a", "link", "../../outside")], "leads out of the root"),
     "a link upwards by an absolute way": ([entry("a", "link", "/../outside")], "leads out of the root"),
+    "a link upwards by a hard link": (
+        [entry("a/b/l", "link", "../../x"), entry("l", "hard", "a/b/l")],
+        "leads out of the root",
+    ),
+    "a hard link in the place of its directory": (
+        [entry("a/b"), entry("a", "hard", "a/b")],
+        "or of what is below it",
+    ),
     "a link without target": ([entry("a", "link", "")], "has no target"),
     "a file through a link": ([entry("a", "link", OUTSIDE), entry("a/x")], "leads through a link"),
     "a file through a link of the root": ([entry("bin/x")], "leads through a link"),
@@ -136,6 +145,35 @@ def test_a_header_that_claims_gigabytes_is_refused(tmp_path: Path, outside: Path
     info.type, info.size = b"x", 7 << 30
     (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
     with pytest.raises(BuildError, match="a header of it claims 7516192768 bytes"):
+        unpack(outside, tmp_path / "a.tar")
+
+
+@pytest.mark.redteam
+def test_headers_without_end_take_no_memory(tmp_path: Path, outside: Path) -> None:
+    """A map of a sparse file (GNU tar's format 1.0), of which a few kilobytes unpack to gigabytes."""
+    info = tarfile.TarInfo("big")
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "big"}
+    info.pax_headers["GNU.sparse.realsize"] = "1"
+    content = b"100000000\n" + b"0\n" * (4 << 20)
+    info.size = len(content)
+    with tarfile.open(tmp_path / "a.tar", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(content))
+    with pytest.raises(BuildError, match="the headers of a member have more than"):
+        unpack(outside, tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("field", ["size of what is no file", "size in a pax header"])
+def test_a_header_that_leads_out_of_the_archive_is_refused(field: str, tmp_path: Path, outside: Path) -> None:
+    info = tarfile.TarInfo("dev/null")
+    info.type = b"V"
+    if "pax" in field:
+        info.pax_headers = {"size": str(1 << 62)}
+        content = info.tobuf(tarfile.PAX_FORMAT)
+    else:
+        info.size = 1 << 62
+        content = info.tobuf(tarfile.GNU_FORMAT)
+    (tmp_path / "a.tar").write_bytes(content + bytes(4096))
+    with pytest.raises(BuildError, match="is not used"):
         unpack(outside, tmp_path / "a.tar")
 
 

@@ -61,12 +61,12 @@ def test_a_step_that_failed_by_itself_stays_what_it_is(monkeypatch: pytest.Monke
 
 
 def test_mmdebstrap_is_one_whose_failure_may_be_the_machines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "mmdebstrap"
-    program.write_text("#!/bin/sh\necho 'E: unshare syscall failed'; exit 25\n")
+    program = public / "mmdebstrap"
+    program.write_text("#!/bin/sh\necho 'E: unshare syscall failed' >&2; exit 25\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PATH", str(public), prepend=":")
     with pytest.raises(MmdebstrapError, match=r"\(exit code 25\)\nE: unshare syscall failed"):
         debian.make_root(
             {}, suite="x", architecture="amd64", texts={}, tree=tmp_path / "t", log=tmp_path / "l"
