@@ -318,7 +318,7 @@ def _control(deb: Path) -> str:
     if not finished.ok:
         raise BuildError(
             f"`{deb.name}` is not a Debian package: {finished.last_lines(1)}",
-            hint="`envbuild cache verify --repair` puts it aside; the next build fetches it again",
+            hint="`envbuild cache verify --repair` removes it; the next build fetches it again",
         )
     return finished.stdout
 

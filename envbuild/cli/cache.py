@@ -148,7 +148,15 @@ def pin(path: PinnedArgument, store: StoreOption = None) -> None:
 
 
 @app.command("unpin")
-def unpin(path: PinnedArgument, store: StoreOption = None) -> None:
+def unpin(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="What `cache ls` shows: an image, a lock, a directory.", show_default=False
+        ),
+    ],
+    store: StoreOption = None,
+) -> None:
     """Take back a pin; forget an image that cannot be reached any more."""
     from envbuild.workflows import cache_pin  # noqa: PLC0415  # start-up time
     from envbuild.workflows.settings import Settings  # noqa: PLC0415

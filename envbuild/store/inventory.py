@@ -1,4 +1,4 @@
-"""What lies in a store: every layer, blob, file and note, with its size and when it was last used."""
+"""What lies in a store: every layer, blob, file, scan and log, with its size and when it was last used."""
 
 from __future__ import annotations
 

@@ -14,10 +14,9 @@ from envbuild.system.privacy import OTHERS_WRITE
 
 MARKER = "envbuild-store-1"
 _ANOTHER = "name another store with --store DIR or ENVBUILD_STORE"
-_AREAS = frozenset({"blobs", "files", "layers", "logs", "plans", "resolve", "roots", "scans", "stage"}) | {
-    "stages",
-    "verdicts",
-}
+_AREAS = frozenset(
+    ("blobs", "files", "layers", "logs", "plans", "resolve", "roots", "scans", "stage", "verdicts")
+)
 
 
 def check_store(descriptor: int, path: Path) -> bool:
@@ -78,7 +77,7 @@ def mark_store(descriptor: int) -> None:
 
 
 def not_opened(path: Path, error: OSError) -> RequestError | MachineError:
-    """Return what to tell where a store's directory cannot be opened or made."""
+    """Return the error for a store whose directory cannot be opened or made."""
     if path.is_symlink():
         return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
     if isinstance(error, NotADirectoryError | FileExistsError):

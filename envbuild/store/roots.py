@@ -73,7 +73,7 @@ class Root(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredRoot:
     """A root in a store, and what became of its image.
 
     Attributes
@@ -133,7 +133,7 @@ def root_files(store: Store) -> list[Path]:
     return sorted((store.root / DIRECTORY).glob("*.json"))
 
 
-def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[Found, ...]:
+def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[StoredRoot, ...]:
     """Return all roots by label.
 
     Parameters
@@ -158,25 +158,25 @@ def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[Fo
                 f"`{path}` cannot be read: {error}",
                 hint="remove it, and build or pin again what it was for; nothing was removed",
             ) from error
-        roots.append(Found(root=root, state=_state(root, identify), file=path))
-    return tuple(sorted(roots, key=lambda found: (found.root.label, found.file.name)))
+        roots.append(StoredRoot(root=root, state=_state(root, identify), file=path))
+    return tuple(sorted(roots, key=lambda stored: (stored.root.label, stored.file.name)))
 
 
-def needs_of(roots: Iterable[Found]) -> Needs:
+def needs_of(roots: Iterable[StoredRoot]) -> Needs:
     """Return what roots need whose images are not gone."""
     keys: dict[str, set[str]] = {}
     files: dict[str, set[str]] = {}
-    for found in roots:
-        if found.state == "gone":
+    for stored in roots:
+        if stored.state == "gone":
             continue
-        for key in found.root.keys:
-            keys.setdefault(key, set()).add(found.root.label)
-        for file in found.root.files:
-            files.setdefault(file, set()).add(found.root.label)
+        for key in stored.root.keys:
+            keys.setdefault(key, set()).add(stored.root.label)
+        for file in stored.root.files:
+            files.setdefault(file, set()).add(stored.root.label)
     return Needs(keys=_sorted(keys), files=_sorted(files))
 
 
-def remove_roots(roots: Iterable[Found]) -> None:
+def remove_roots(roots: Iterable[StoredRoot]) -> None:
     """Remove roots; one that is gone is no error.
 
     Raises
@@ -184,8 +184,8 @@ def remove_roots(roots: Iterable[Found]) -> None:
     OSError
         One cannot be removed.
     """
-    for found in roots:
-        found.file.unlink(missing_ok=True)
+    for stored in roots:
+        stored.file.unlink(missing_ok=True)
 
 
 def _state(root: Root, identify: Callable[[Path], str | None]) -> State:

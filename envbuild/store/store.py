@@ -6,9 +6,11 @@ A store belongs to one user. Layout below its directory, all of it relocatable:
     lock                        held by whoever uses the store, and by `prune` alone
     blobs/sha256/ab/<hex>       squashfs of a finished layer
     layers/ab/<key hex>.json    key → blob, and what the layer holds; sealed by a digest of its text
-    files/                      locked files (see `envbuild.store.files`)
+    files/                      locked files (see `envbuild.resolve.files`)
+    resolve/                    what apt and uv keep between runs
     roots/                      images and locks, and what each needs (see `envbuild.store.roots`)
     logs/, plans/, verdicts/    what people and later runs look at
+    scans/                      what the preflight read of layers and images
     stage/                      work in progress, one private directory each
 
 Everything is made under a private name in `stage/`, synced, and renamed into place. A reader sees a finished
@@ -52,8 +54,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Store:
     """A store directory; made on first use.
 
-    It is opened when it is used first. Everything in it is reached through the open directory, so that
-    whoever can rename it, or its parents, cannot put another in its place.
+    It is opened when it is used first. Everything in it is reached through the open directory, so that a user
+    who can rename it, or its parents, cannot put another in its place.
 
     Parameters
     ----------
@@ -71,7 +73,6 @@ class Store:
         self._open_parents: tuple[Path, ...] = ()
         # Records of large layers take a while to read, and a build asks for each of them again and again.
         self._records: dict[str, tuple[list[int], LayerRecord]] = {}
-        self._intact: dict[str, list[int]] = {}
 
     @property
     def root(self) -> Path:
@@ -159,7 +160,7 @@ class Store:
             yield elsewhere
 
     def refusal(self, error: OSError) -> EnvbuildError:
-        """Return what to tell where the store cannot be written."""
+        """Return the error for a store that cannot be written."""
         return self._full(error) or MachineError(
             f"the store `{self.path}` cannot be written: {error.strerror}",
             hint="name another with --store DIR or ENVBUILD_STORE",
@@ -179,7 +180,8 @@ class Store:
         path = self.blob_path(record.blob)
         if path.exists():
             return path
-        return next((blob for each in self.upstreams if (blob := each.blob(record.blob))), path)
+        blobs = (upstream.blob(record.blob) for upstream in self.upstreams)
+        return next((blob for blob in blobs if blob is not None), path)
 
     def blob_for_programs(self, record: LayerRecord, work: Path) -> Path:
         """Return where other programs can read the blob of a layer; as `for_programs`."""
@@ -224,7 +226,8 @@ class Store:
         A record that cannot be read, or whose blob is missing or of another
         length, is no finished layer: it will be built again.
         """
-        return self.own(key) or next((record for each in self.upstreams if (record := each.get(key))), None)
+        records = (store.get(key) for store in self.upstreams)
+        return self.own(key) or next((record for record in records if record is not None), None)
 
     def own(self, key: str) -> LayerRecord | None:
         """Return the finished layer of a key, of this store alone, or None."""
@@ -254,40 +257,21 @@ class Store:
     def records(self) -> list[LayerRecord]:
         """Return all finished layers of this store alone, sorted by key."""
         keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
-        found = (self.own(f"sha256:{key}") for key in keys if len(key) == 64)
-        return [record for record in found if record is not None]
+        records = (self.own(f"sha256:{key}") for key in keys if len(key) == 64)
+        return [record for record in records if record is not None]
 
     def is_intact(self, record: LayerRecord) -> bool:
-        """Return whether a layer's blob still holds the bytes that were published.
-
-        Reads all of it, and of one that is whole no more as long as it is the same file.
-        """
-        path = self.blob_path(record.blob)
-        now = signature(path)
-        if now and self._intact.get(record.blob) == now:
-            return True
+        """Return whether a layer's blob still holds the bytes that were published; reads all of it."""
         try:
-            intact = "sha256:" + sha256(path) == record.blob
+            return "sha256:" + sha256(self.blob_path(record.blob)) == record.blob
         except OSError:
             return False
-        if intact and settled(now):
-            self._intact[record.blob] = now
-        return intact
-
-    def paths(self, record: LayerRecord) -> tuple[Path, Path]:
-        """Return where a finished layer lies: its record, and its blob."""
-        return self.record_path(record.key), self.blob_path(record.blob)
 
     def freshen(self, keys: Iterable[str]) -> None:
         """Note that layers are in use, in the times of their records: `prune` leaves what is young."""
         for key in keys:
             with contextlib.suppress(OSError):
                 os.utime(self.record_path(key))
-
-    def discard(self, record: LayerRecord) -> None:
-        """Take a layer out of the store: its record first, so that nobody finds half of it."""
-        self.record_path(record.key).unlink(missing_ok=True)
-        self.blob_path(record.blob).unlink(missing_ok=True)
 
     def publish(
         self, *, key: str, name: str, squashfs: Path, tree: Tree, imported: bool = False
@@ -306,14 +290,14 @@ class Store:
             The store cannot be written, or the disk is full.
         """
         earlier = self.get(key)
-        found = digests(squashfs)
+        measured = digests(squashfs)
         record = LayerRecord(
             key=key,
             name=name,
-            blob=found.whole,
+            blob=measured.whole,
             size_bytes=squashfs.stat().st_size,
-            data=found.data,
-            tables=found.tables,
+            data=measured.data,
+            tables=measured.tables,
             tree=tree,
             imported=imported,
         )
@@ -363,6 +347,12 @@ class Store:
         """
         staged = self._staged()
         path = self.root / name
+        with self._lock() as lock:
+            # Builds that begin meanwhile leave what is in progress.
+            locks.wait_for_lock(lock, shared=True)
+            self._replace(path, staged, text)
+
+    def _replace(self, path: Path, staged: Path, text: str) -> None:
         try:
             make_directory(path.parent)
             with staged.open("w") as sink:

@@ -23,7 +23,7 @@ class PrivateTree:
     Parameters
     ----------
     root : Path
-        Its top, an open directory (see `descriptors`); whoever opened it has checked it.
+        Its top, an open directory (see `descriptors`); its opener has checked it.
     trusted : collection of int
         User ids, besides this user, root, and in a namespace the owner of ``/``.
     """
@@ -69,7 +69,7 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
         As of `PrivateTree`.
     """
     users = {*trusted, *_always_trusted()}
-    found = []
+    opened = []
     for parent in reversed(path.resolve().parents):
         try:
             status = parent.stat()
@@ -77,10 +77,10 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
             break
         is_open = bool(status.st_mode & OTHERS_WRITE) and not status.st_mode & stat.S_ISVTX
         if is_open or status.st_uid not in users:
-            found.append(parent)
+            opened.append(parent)
         elif not status.st_mode & _OTHERS_PASS:
             break
-    return tuple(found)
+    return tuple(opened)
 
 
 def closed_temporary_directory() -> Path:

@@ -12,7 +12,7 @@ from envbuild.errors import MachineError
 from envbuild.events import Note
 from envbuild.store.inventory import Item, areas, items
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.roots import Found, Needs, find_roots, needs_of, remove_roots
+from envbuild.store.roots import Needs, StoredRoot, find_roots, needs_of, remove_roots
 from envbuild.store.store import GRACE_S
 from envbuild.workflows.keeping import identify
 from envbuild.workflows.settings import Settings
@@ -35,14 +35,14 @@ class Listing:
     ----------
     items : tuple of Item
         Layers, blobs, files and leftovers.
-    roots : tuple of Found
+    roots : tuple of StoredRoot
         Who needs them.
     needs : Needs
         What those that are not gone need.
     """
 
     items: tuple[Item, ...]
-    roots: tuple[Found, ...]
+    roots: tuple[StoredRoot, ...]
     needs: Needs
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
@@ -65,12 +65,12 @@ class Listing:
                 }
                 for item in self.items
             ],
-            "roots": [root_data(found) for found in self.roots],
+            "roots": [root_data(stored) for stored in self.roots],
         }
 
     def to_text(self, *, files: bool) -> str:
         """Return lines for people: who needs something, then layers, then locked files if asked for."""
-        lines = [f"{found.state:<12}{found.root.label}" for found in self.roots]
+        lines = [f"{stored.state:<12}{stored.root.label}" for stored in self.roots]
         shown = [
             item for item in self.items if item.kind in ("layer", "blob") or (files and item.kind == "file")
         ]
@@ -136,13 +136,13 @@ class Usage:
         return "\n".join(lines)
 
 
-def root_data(found: Found) -> dict[str, Any]:
+def root_data(stored: StoredRoot) -> dict[str, Any]:
     """Return a root as plain data, for JSON."""
-    root = found.root
+    root = stored.root
     return {
         "path": root.path,
         "pinned": root.pinned,
-        "state": found.state,
+        "state": stored.state,
         "digest": root.digest or None,
         "spec": root.spec or None,
         "layers": list(root.keys),
@@ -176,27 +176,27 @@ def usage(settings: Settings) -> Usage:
             # Behind layers and blobs; what was read of one goes with it.
             sizes[str(item.path)] = item.size_bytes
             users[str(item.path)] = users.get(f"sha256:{item.id}", set()) if item.kind == "scan" else set()
-    labels = sorted({label for found in users.values() for label in found})
+    labels = sorted({label for needing in users.values() for label in needing})
     rows = tuple(
         {
             "label": label,
-            "total_bytes": sum(sizes[thing] for thing, found in users.items() if label in found),
-            "own_bytes": sum(sizes[thing] for thing, found in users.items() if found == {label}),
+            "total_bytes": sum(sizes[thing] for thing, needing in users.items() if label in needing),
+            "own_bytes": sum(sizes[thing] for thing, needing in users.items() if needing == {label}),
         }
         for label in labels
     )
     return Usage(
         areas=areas(settings.store),
         users=rows,
-        needed_bytes=sum(sizes[thing] for thing, found in users.items() if found),
-        shared_bytes=sum(sizes[thing] for thing, found in users.items() if len(found) > 1),
-        free_bytes=sum(sizes[thing] for thing, found in users.items() if not found),
+        needed_bytes=sum(sizes[thing] for thing, needing in users.items() if needing),
+        shared_bytes=sum(sizes[thing] for thing, needing in users.items() if len(needing) > 1),
+        free_bytes=sum(sizes[thing] for thing, needing in users.items() if not needing),
     )
 
 
 def prune_cache(
     settings: Settings, *, unused_s: float = GRACE_S, keep_bytes: int | None = None, dry_run: bool = False
-) -> tuple[Pruned, tuple[Found, ...]]:
+) -> tuple[Pruned, tuple[StoredRoot, ...]]:
     """Remove what no root reaches, once no build runs; the second value are the roots of what is gone.
 
     Raises
@@ -223,7 +223,7 @@ def prune_cache(
             _, why = result.refused[0]
             problem = f"nothing in the store `{store.path}` can be removed: {why}"
             raise MachineError(problem, hint="see who may write there")
-        gone = tuple(found for found in roots if found.state == "gone")
+        gone = tuple(stored for stored in roots if stored.state == "gone")
         if not dry_run:
             remove_roots(gone)
             if has_locks:
@@ -231,7 +231,7 @@ def prune_cache(
     return result, gone
 
 
-def removed_lines(pruned: Pruned, gone: Sequence[Found]) -> Iterator[str]:
+def removed_lines(pruned: Pruned, gone: Sequence[StoredRoot]) -> Iterator[str]:
     """Yield what was or would be removed, for people: what is of no layer or file is summed up."""
     for item in pruned.removed:
         if item.kind not in _SUMMED:
@@ -242,8 +242,8 @@ def removed_lines(pruned: Pruned, gone: Sequence[Found]) -> Iterator[str]:
         if sizes:
             what = one if len(sizes) == 1 else several
             yield f"{len(sizes)} {what}  {sum(sizes) / 1e6:.1f} MB"
-    for found in gone:
-        yield f"is gone: {found.root.label}"
+    for stored in gone:
+        yield f"is gone: {stored.root.label}"
 
 
 def to_json(data: Any) -> str:  # noqa: ANN401  # plain data

@@ -49,13 +49,13 @@ def unpin(path: Path, settings: Settings) -> tuple[Root, ...]:
         The store cannot be written.
     """
     roots = find_roots(settings.store, identify)
-    pinned = [found for found in roots if found.root.pinned or found.state != "live"]
-    wanted = [found for found in pinned if found.root.path == str(path.absolute())]
+    pinned = [stored for stored in roots if stored.root.pinned or stored.state != "live"]
+    wanted = [stored for stored in pinned if stored.root.path == str(path.absolute())]
     if not wanted:
-        known = [found.root.path for found in pinned]
+        known = [stored.root.path for stored in pinned]
         raise RequestError(
             f"nothing named `{path}` is pinned",
             hint=did_you_mean(str(path), known) or "`envbuild cache ls` lists what is",
         )
     remove_roots(wanted)
-    return tuple(found.root for found in wanted)
+    return tuple(stored.root for stored in wanted)

@@ -18,7 +18,7 @@ from envbuild.workflows.words import typed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What `cache verify` found.
+    """What `cache verify` verified.
 
     Attributes
     ----------
@@ -62,13 +62,13 @@ class Checked:
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, for JSON."""
-        found = self.verified
+        verified = self.verified
         return {
             "passed": self.sound,
-            "layers": found.layers,
-            "blobs": found.blobs,
-            "files": found.files,
-            "size_bytes": found.size_bytes,
+            "layers": verified.layers,
+            "blobs": verified.blobs,
+            "files": verified.files,
+            "size_bytes": verified.size_bytes,
             "damages": [
                 {
                     "what": damage.what,
@@ -79,7 +79,7 @@ class Checked:
                     "remedy": self.remedy(damage),
                     "removed": self.is_removed(damage),
                 }
-                for damage in found.damages
+                for damage in verified.damages
             ],
         }
 
@@ -91,12 +91,12 @@ class Checked:
             users = ", ".join(self.users(damage)) or "nothing"
             lines.append(f"{damage.what} {damage.path}: {damage.problem}{removed}")
             lines.append(f"  needed by {users}; {self.remedy(damage)}")
-        found = self.verified
-        count = len(found.damages)
+        verified = self.verified
+        count = len(verified.damages)
         outcome = f"{count} damaged" if count else "all whole"
         lines.append(
-            f"{found.layers} layers, {found.blobs} blobs, {found.files} locked files,"
-            f" {found.size_bytes / 1e6:.1f} MB read: {outcome}"
+            f"{verified.layers} layers, {verified.blobs} blobs, {verified.files} locked files,"
+            f" {verified.size_bytes / 1e6:.1f} MB read: {outcome}"
         )
         return "\n".join(lines)
 
@@ -142,6 +142,6 @@ def _verify(settings: Settings, *, repair: bool) -> Checked:
     return Checked(
         verified=verified,
         needs=needs_of(roots),
-        specs={found.root.label: found.root.spec for found in roots if found.root.spec},
+        specs={stored.root.label: stored.root.spec for stored in roots if stored.root.spec},
         repaired=repair,
     )

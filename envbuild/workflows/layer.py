@@ -125,10 +125,9 @@ def export_layers(
     state = lock_spec(spec, settings, refuse_change=True, write=False, lacking=lacking(settings, compression))
     layers = design(state, compression=compression).image_layers
     with store.in_use():
-        found = [store.get(layer.key) for layer in layers]
-        records = [record for record in found if record is not None]
-        if len(records) < len(found):
-            names = ", ".join(layer.name for layer, record in zip(layers, found, strict=True) if not record)
+        records = [record for layer in layers if (record := store.get(layer.key)) is not None]
+        if len(records) < len(layers):
+            names = ", ".join(layer.name for layer in layers if store.get(layer.key) is None)
             option = "" if compression == "zstd" else f" --compression {compression}"
             raise RequestError(
                 f"the store lacks finished layers of `{spec}`: {names}",
@@ -173,7 +172,7 @@ def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -
     Parameters
     ----------
     trust : bool
-        Take them from accounts that are not trusted, too; images tell so.
+        Take them from accounts that are not trusted, too; images say so.
 
     Returns
     -------

@@ -34,9 +34,9 @@ def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
         A given one cannot be used, or all mistakes of the ``site.yaml`` files.
     """
     upstreams = [Upstream(path.absolute(), (os.geteuid(), 0)) for path in given]
-    for named in read_upstreams():
+    for upstream in read_upstreams():
         try:
-            upstreams.append(Upstream(Path(named.path), [owner_of(named)]))
+            upstreams.append(Upstream(Path(upstream.path), [owner_of(upstream)]))
         except EnvbuildError as error:
             settings.emit(Warned(text=f"an upstream is not used: {error.problem}", hint=error.hint or ""))
     return replace(settings, store=Store(settings.store.path, upstreams))

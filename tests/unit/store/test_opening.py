@@ -144,6 +144,7 @@ def test_what_is_in_it_can_be_read_by_whoever_can_enter_it(tmp_path: Path, umask
     assert modes == {
         ".": 0o755 & ~umask,
         MARKER: 0o444 & ~umask,
+        "lock": 0o600,  # or others could keep prune away
         "plans": 0o755,
         "plans/deeper": 0o755,
         "plans/deeper/x.json": 0o644,

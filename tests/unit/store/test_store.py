@@ -50,7 +50,9 @@ def rewrite(path: Path, record: dict[str, object]) -> None:
 
 def files(store: Store) -> list[str]:
     paths = (path for path in store.path.rglob("*") if path.is_file())
-    return sorted(path.relative_to(store.path).as_posix() for path in paths if path.name != MARKER)
+    return sorted(
+        path.relative_to(store.path).as_posix() for path in paths if path.name not in (MARKER, "lock")
+    )
 
 
 class TestPublish:
@@ -318,6 +320,21 @@ class TestStage:
 
 
 class TestWrite:
+    def test_a_build_that_begins_meanwhile_leaves_what_is_being_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As of a test that keeps its verdict while a build begins, and sweeps."""
+        store = Store(tmp_path / "store")
+        fsync = os.fsync
+
+        def begin_a_build(file: int) -> None:
+            with Store(store.path).in_use():
+                fsync(file)
+
+        monkeypatch.setattr(os, "fsync", begin_a_build)
+        store.write("verdicts/x.json", "{}")
+        assert (store.path / "verdicts/x.json").read_text() == "{}"
+
     def test_whole_or_not_at_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         store.write("plans/x.json", "before")
 

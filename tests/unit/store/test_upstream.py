@@ -54,7 +54,8 @@ def test_what_was_found_stays_readable_when_its_owner_prunes(theirs: Store, tmp_
     store = ours(theirs)
     record = store.get(key("a"))
     assert record is not None
-    theirs.discard(record)
+    theirs.record_path(record.key).unlink()
+    theirs.blob_path(record.blob).unlink()
     assert store.get(key("a")) == record
     assert store.blob_of(record).read_bytes() == b"bytes of a"
     copied = store.blob_for_programs(record, tmp_path)
