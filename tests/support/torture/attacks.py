@@ -100,11 +100,11 @@ class Field:
 
 def listing(path: Path) -> list[tuple[str, int, int, int]]:
     """Return names, modes, owners and sizes below a path."""
-    found = []
+    rows = []
     for each in (path, *sorted(path.rglob("*"))):
         status = each.lstat()
-        found.append((str(each), status.st_mode, status.st_uid, status.st_size))
-    return found
+        rows.append((str(each), status.st_mode, status.st_uid, status.st_size))
+    return rows
 
 
 def _attackers_store(field: Field) -> None:
