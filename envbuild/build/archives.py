@@ -12,7 +12,6 @@ import errno
 import gzip
 import io
 import lzma
-import re
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ import zstandard
 
 from envbuild.build.unpack import Hostile, Limits, Writer
 from envbuild.squashfs.reader import Squashfs
-from envbuild.system import squashfs
 
 _CHUNK_BYTES = 1 << 20
 _WINDOW_BYTES = 1 << 27
@@ -33,10 +31,6 @@ _MAX_HEADER_BYTES = 1 << 20
 _MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
-_END = b"# START OF DATA - DO NOT MODIFY\n"
-# NAME TYPE TIME MODE UID GID …; a name holds blanks and quotes behind a backslash.
-_NAME = rb"((?:\\.|[^\\\s])+)"
-_LINE = re.compile(_NAME + rb" (?:([A-Z]) \d+ ([0-7]+) \d+ \d+ ?(.*)|L " + _NAME + rb")\n", re.DOTALL)
 
 
 def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_layer: bool) -> None:
@@ -107,7 +101,7 @@ def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, i
             with content:
                 writer.file(name, member.mode, member.size, content)  # type: ignore[arg-type]  # it has read()
         else:
-            writer.special(name, "a device file" if member.isdev() else "of a kind that a root needs not")
+            writer.special(name)
 
 
 class _Bounded(io.RawIOBase):
@@ -192,78 +186,34 @@ def _xz(stream: BinaryIO) -> Iterator[bytes]:
             rest = more.lstrip(b"\0")
 
 
-def unpack_squashfs(image: Path, writer: Writer, work: Path, limits: Limits) -> None:
-    """Write what a squashfs holds; unsquashfs itself writes one file, and no path of the image's.
+def unpack_squashfs(image: Path, writer: Writer, limits: Limits) -> None:
+    """Write the content of a squashfs.
 
     Raises
     ------
     Hostile
-        It holds what is refused.
-    BuildError
-        It is no squashfs, or damaged.
+        It is damaged, compressed otherwise than by gzip, xz or zstd, or holds what is refused.
     """
-    entries, size_bytes = squashfs.measure(image)
-    if size_bytes > limits.size_bytes or entries > limits.entries:
-        raise Hostile(f"it holds {size_bytes >> 20} MiB in {entries} entries")
-    _check_link_targets(image)
-    dump = work / "root.dump"
-    try:
-        squashfs.dump(image, dump)
-        with dump.open("rb") as listing, dump.open("rb") as contents:
-            start = _start_of_data(listing)
-            listing.seek(0)
-            for line in listing:
-                if line == b"#\n":
-                    break
-                _write_line(line, writer, contents, start)
-    finally:
-        dump.unlink(missing_ok=True)
-
-
-def _check_link_targets(image: Path) -> None:
-    """Refuse links whose target could end its line in what unsquashfs lists."""
+    names: dict[int, str] = {}  # inode → the first name of a file or link
     try:
         with image.open("rb") as file:
-            for entry in Squashfs(file, 0, image.stat().st_size).walk():
-                if any(ord(char) < 32 or ord(char) == 127 for char in entry.target):
-                    raise Hostile(f"the target of the link `{entry.path}` holds a control character")
+            squashfs = Squashfs(file, 0, image.stat().st_size)
+            if squashfs.superblock.inodes > limits.entries:
+                raise Hostile(f"it holds {squashfs.superblock.inodes} entries")
+            for entry in squashfs.walk():
+                name = entry.path.removeprefix("/")
+                if entry.place in names:
+                    writer.hardlink(name, names[entry.place])
+                elif entry.kind == "directory":
+                    writer.directory(name, entry.mode)
+                elif entry.kind == "link":
+                    writer.symlink(name, entry.target)
+                elif entry.kind == "file":
+                    with squashfs.open(entry) as content:
+                        writer.file(name, entry.mode, entry.size, content)
+                else:
+                    writer.special(name)
+                if entry.kind in ("file", "link"):
+                    names.setdefault(entry.place, name)
     except ValueError as error:
-        raise Hostile(f"its tables cannot be read: {error}") from None
-
-
-def _start_of_data(listing: BinaryIO) -> int:
-    before = b""
-    for line in listing:
-        if before == b"#\n" and line == _END:
-            return listing.tell() + len(b"#\n")
-        before = line
-    raise Hostile("its listing does not end")
-
-
-def _write_line(line: bytes, writer: Writer, contents: BinaryIO, start: int) -> None:
-    found = _LINE.fullmatch(line)
-    if found is None:
-        raise Hostile(f"an entry has an unusual name: {line[:80].decode(errors='replace')!r}")
-    raw, kind, mode, rest, link = found.groups()
-    name = _text(raw)
-    if name == "/":
-        return
-    if link is not None:
-        writer.hardlink(name, _text(link))
-    elif kind == b"D":
-        writer.directory(name, int(mode, 8))
-    elif kind == b"S":
-        writer.symlink(name, rest.decode("utf-8", "surrogateescape"))
-    elif kind == b"R":
-        try:
-            size, offset, *_ = map(int, rest.split())
-            contents.seek(start + offset)
-        except (ValueError, OSError):
-            raise Hostile(f"`{name}` has no place in its listing") from None
-        writer.file(name, int(mode, 8), size, contents)
-    else:
-        writer.special(name, "a device file" if kind in (b"B", b"C") else "of a kind that a root needs not")
-
-
-def _text(name: bytes) -> str:
-    return re.sub(rb"\\(.)", rb"\1", name, flags=re.DOTALL).decode("utf-8", "surrogateescape")
+        raise Hostile(f"it is damaged, or no squashfs that can be read: {error}") from None

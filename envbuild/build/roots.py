@@ -75,7 +75,7 @@ def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: Limits) -> 
                 writer.next_layer()
                 try:
                     if kind == "squashfs":
-                        unpack_squashfs(archive, writer, Path(name), bounds)
+                        unpack_squashfs(archive, writer, bounds)
                     else:
                         unpack_tar(archive, writer, Path(name), bounds, is_layer=kind == "oci")
                 except Hostile as error:

@@ -155,11 +155,10 @@ class Writer:
                 except OSError as error:
                     raise Hostile(f"`{name}` cannot be a name of `{target}`: {error.strerror}") from None
 
-    def special(self, name: str, what: str) -> None:
-        """Leave out a device that each runtime mounts itself; refuse any other."""
-        path = self._claim(name)
-        if path not in _RUNTIMES_OWN:
-            raise Hostile(f"`{name}` is {what}")
+    def special(self, name: str) -> None:
+        """Leave out a device that each runtime mounts itself; refuse any other device, pipe or socket."""
+        if self._claim(name) not in _RUNTIMES_OWN:
+            raise Hostile(f"`{name}` is a device, pipe or socket")
 
     def whiteout(self, name: str) -> bool:
         """Take away what a layer below has; return whether the name says so (``.wh.NAME``)."""

@@ -179,24 +179,6 @@ def dump(squashfs: Path, into: Path, *, offset: int = 0) -> None:
     _unsquashfs(squashfs, [*place, "-pf", str(into)], into)
 
 
-def measure(squashfs: Path) -> tuple[int, int]:
-    """Return what a squashfs says that it holds: entries (count), and bytes of its files.
-
-    Raises
-    ------
-    BuildError
-        It is no squashfs, or damaged.
-    MachineError
-        There is no unsquashfs.
-    """
-    program = host.find_program("unsquashfs", hint=_HINT)
-    finished = process.run([str(program), "-lls", str(squashfs)], env=host.environment())
-    if not finished.ok:
-        raise _failure(f"`{squashfs}` cannot be read", finished)
-    found = re.findall(r"^[-dlcbps][-rwxsStT]{9} \S+ +(\d+)(,?) ", finished.stdout, re.MULTILINE)
-    return len(found), sum(int(size) for size, is_device in found if not is_device)
-
-
 # Where the data of a squashfs begins, and where its superblock says that they end.
 _DATA_START = 96
 _INODE_TABLE = 64

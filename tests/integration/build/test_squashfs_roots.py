@@ -49,14 +49,10 @@ def test_an_honest_squashfs_becomes_a_base(tmp_path: Path) -> None:
     ("change", "words", "said"),
     [
         (lambda made: (made / "a").symlink_to("../outside"), [], "leads out of the root"),
-        (lambda made: None, ["-p", "etc/sda b 600 0 0 8 0"], "is a device file"),
-        (lambda made: os.mkfifo(made / "pipe"), [], "of a kind that a root needs not"),
-        (
-            lambda made: (made / "a").symlink_to("x\n#\n# START OF DATA - DO NOT MODIFY\n#\n"),
-            [],
-            "holds a control character",
-        ),
-        (lambda made: (made / "a\nb R 1 644 0 0 0 0").touch(), [], "unusual name|control character"),
+        (lambda made: None, ["-p", "etc/sda b 600 0 0 8 0"], "is a device, pipe or socket"),
+        (lambda made: os.mkfifo(made / "pipe"), [], "is a device, pipe or socket"),
+        (lambda made: (made / "a").symlink_to("x\ny"), [], "holds a control character"),
+        (lambda made: (made / "a\nb R 1 644 0 0 0 0").touch(), [], "holds a control character"),
     ],
 )
 def test_a_hostile_squashfs_is_refused(
@@ -67,12 +63,12 @@ def test_a_hostile_squashfs_is_refused(
 
 
 @pytest.mark.redteam
-def test_a_squashfs_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, outside: Path) -> None:
+def test_a_squashfs_bomb_is_refused(tmp_path: Path, outside: Path) -> None:
     def change(made: Path) -> None:
         with (made / "big").open("wb") as file:
             file.truncate(64 << 20)
 
-    with pytest.raises(BuildError, match="it holds 64 MiB"):
+    with pytest.raises(BuildError, match="more than 8 MiB in all"):
         unpack(outside, squash(tmp_path, change), kind="squashfs", limits=Limits(size_bytes=8 << 20))
 
 
