@@ -32,7 +32,6 @@ _MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
 
-
 def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_layer: bool) -> None:
     """Write what a tar archive holds.
 

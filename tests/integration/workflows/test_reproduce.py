@@ -100,7 +100,7 @@ def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: 
         ("venv", "/opt/env/a", "content")
     ]
     assert (found.same, found.damaged) == (False, ())
-    assert "layer venv: 1 difference\n  /opt/env/a: content (from byte 0 of 1, 1)" in found.to_text()
+    assert "layer venv: 1 difference\n  /opt/env/a: content (1, 1 bytes)" in found.to_text()
     data = json.loads(found.to_json())
     assert data["differences"][0]["layer"] == "venv"
     assert data["expected"] != data["observed"]
@@ -130,7 +130,6 @@ def test_a_damaged_image_is_told_from_one_that_cannot_be_reproduced(
     found = reproduce_image(image, settings, offline=True)
     assert found.damaged == ("the tables of its file system",)
     assert [(each.layer, each.kind) for each in found.differences] == [("image", "packing")]
-    assert "time of making" in found.to_text()
 
 
 def test_an_image_for_another_architecture_is_rejected(
