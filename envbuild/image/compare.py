@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.contents import AGAIN, unreadable
-from envbuild.image.sif import SifFile, digest_of, read_sif
+from envbuild.image.sif import AGAIN, SifFile, digest_of, read_sif, unreadable
 from envbuild.image.sifformat import (
     DATA_OFFSET,
     DESCRIPTOR_BYTES,

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.contents import AGAIN
 from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import looks_like_sif, read_data
-from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, write_sif
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems

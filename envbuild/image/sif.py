@@ -1,43 +1,214 @@
-"""Read SIF files with the care that a stranger's file needs: images, and what they say of themselves."""
+"""Images as files in the Singularity Image Format: written byte for byte alike, read as untrusted input.
+
+An image is one squashfs and, behind it, the data that describe it: see `DATA`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import Location, RequestError
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.image import sifformat as form
+from envbuild.image import startup
 from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.image.sifwriter import LOCK, MANIFEST, PLAN, SBOM
+from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.squashfs.splice import Splice
+from envbuild.system.files import is_full, write_at
+from envbuild.system.leftovers import atomic_file
 
-__all__ = [
-    "LOCK",
-    "MANIFEST",
-    "PLAN",
-    "SBOM",
-    "SifFile",
-    "digest_of",
-    "looks_like_sif",
-    "read_data",
-    "read_manifest",
-    "read_sif",
-]
+MANIFEST = "envbuild.manifest"
+LOCK = "envbuild.lock"
+PLAN = "envbuild.plan"
+SBOM = "sbom.cdx.json"
+# The name under which `apptainer inspect` looks for what it shows.
+_INSPECTION = "inspect-metadata.json"
+_DEFINITION, _LABELS = "definition", "labels"
+# All data of an image, in their order.
+DATA = {
+    _DEFINITION: Kind.DEFINITION,
+    _INSPECTION: Kind.JSON,
+    _LABELS: Kind.LABELS,
+    MANIFEST: Kind.JSON,
+    LOCK: Kind.GENERIC,
+    PLAN: Kind.JSON,
+    SBOM: Kind.SBOM,
+}
+FILE_SYSTEM_OFFSET = form.aligned(form.DATA_OFFSET, form.PARTITION_ALIGNMENT)
+
+AGAIN = "build it again, or copy it again from where it came"
+"""How to replace an image that was changed or damaged."""
 
 _READ_BYTES = 1024 * 1024
-# More than this is no lock, plan or manifest, and no table of an image.
+# No lock, plan, manifest or table of an image is longer.
 _DATA_LIMIT_BYTES = 64 * 1024 * 1024
 _DESCRIPTORS_LIMIT = 1024
+_NOT_AN_IMAGE = "name an image, a file: `envbuild build SPEC -o IMAGE.sif` makes one"
+# Errors that another place does not have.
+_OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_ANOTHER_PLACE = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 
 
-_ANEW = "it was cut or changed, or something else made it: copy it again, or build it anew"
-_NAME = "name an image, a file: `envbuild build SPEC -o IMAGE.sif` makes one"
+# Writing
+
+
+def write_sif(
+    path: Path,
+    manifest: Manifest,
+    splice: Splice,
+    data: Mapping[str, bytes],
+    *,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write an image: whole, or not at all.
+
+    Definition text, labels, manifest and what ``apptainer inspect`` shows are made from the manifest. The
+    same arguments give the same bytes.
+
+    Parameters
+    ----------
+    path : Path
+        A file of that name is replaced; its directory must exist.
+    splice : Splice
+        Its file system, which the manifest describes.
+    data : mapping of str to bytes
+        `LOCK`, `PLAN` and `SBOM`.
+    advanced : callable
+        Called with the number of bytes each time that so many were copied.
+
+    Raises
+    ------
+    RequestError
+        Nothing can be written there: a directory, a missing or unwritable one.
+    MachineError
+        The disk is full or fails, or a layer cannot be read.
+    """
+    contents = {**described(manifest), **data}
+    sizes = {name: len(contents[name]) for name in DATA}
+    frame = frame_of(
+        sizes,
+        {name: _sha256(contents[name]) for name in DATA},
+        file_system_bytes=splice.size_bytes,
+        architecture=manifest.architecture,
+    )
+    try:
+        with atomic_file(path, mode=0o777) as file:
+            splice.write(file, FILE_SYSTEM_OFFSET, advanced)
+            write_at(file, b"".join(contents[name] for name in DATA), FILE_SYSTEM_OFFSET + splice.size_bytes)
+            write_at(file, frame, 0)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def described(manifest: Manifest) -> dict[str, bytes]:
+    """Return the data of an image that are made from its manifest: name → content."""
+    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
+    return {
+        _DEFINITION: startup.definition_text(manifest).encode(),
+        _INSPECTION: startup.inspection(manifest).encode(),
+        _LABELS: labels.encode(),
+        MANIFEST: manifest.to_json().encode(),
+    }
+
+
+def lay_out(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
+    """Give every object its place: the data in their order behind the file system.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Name → length in bytes, of all `DATA`.
+    """
+    table: list[Descriptor] = []
+    at = FILE_SYSTEM_OFFSET + file_system_bytes
+    for number, (name, kind) in enumerate(DATA.items(), start=1):
+        size = sizes[name]
+        table.append(Descriptor(number=number, kind=kind, offset=at, size=size, padded_size=size, name=name))
+        at += size
+    table.append(
+        Descriptor(
+            number=len(table) + 1,
+            kind=Kind.PARTITION,
+            offset=FILE_SYSTEM_OFFSET,
+            size=file_system_bytes,
+            padded_size=FILE_SYSTEM_OFFSET - form.DATA_OFFSET + file_system_bytes,
+            name="root",
+            filesystem=form.SQUASHFS,
+            partition_type=PartitionType.PRIMARY,
+            architecture=architecture,
+        )
+    )
+    return table
+
+
+def frame_of(
+    sizes: Mapping[str, int], digests: Mapping[str, str], *, file_system_bytes: int, architecture: str
+) -> bytes:
+    """Return header and descriptor table: the first `DATA_OFFSET` bytes of an image.
+
+    Parameters
+    ----------
+    sizes, digests : mapping
+        Name → length in bytes, and ``sha256:…``, of all `DATA`.
+    """
+    table = lay_out(sizes, file_system_bytes, architecture)
+    header = Header(
+        architecture=architecture,
+        identity=identity_of(digest_of_data(digests)),
+        free=form.DESCRIPTORS - len(table),
+        total=form.DESCRIPTORS,
+        descriptors_offset=form.DESCRIPTORS_OFFSET,
+        descriptors_bytes=form.DESCRIPTORS * form.DESCRIPTOR_BYTES,
+        data_offset=form.DATA_OFFSET,
+        data_bytes=max(thing.end for thing in table) - form.DATA_OFFSET,
+    )
+    head = header.pack().ljust(form.DESCRIPTORS_OFFSET, b"\0")
+    return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
+
+
+def digest_of_data(digests: Mapping[str, str]) -> str:
+    """Return the digest of all data of an image: ``sha256:…`` of what `sha256sum` would write of them.
+
+    Parameters
+    ----------
+    digests : mapping of str to str
+        Name → ``sha256:…``, in the order of the table.
+    """
+    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
+    return _sha256(sums.encode())
+
+
+def _sha256(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def identity_of(digest: str) -> uuid.UUID:
+    """Return the UUID of version 8 (RFC 9562: the maker's own) that a digest makes."""
+    bits = int(digest.removeprefix("sha256:")[:32], 16)
+    bits = bits & ~(0xF << 76) | 8 << 76
+    bits = bits & ~(0x3 << 62) | 2 << 62
+    return uuid.UUID(int=bits)
+
+
+def _unwritable(path: Path, error: OSError) -> EnvbuildError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return RequestError(f"the directory `{path.parent}` does not exist", hint=_ANOTHER_PLACE)
+    if is_full(error):
+        return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_ANOTHER_PLACE)
+    if error.errno in _OF_THE_PLACE:
+        return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
+    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
+
+
+# Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +392,9 @@ def _opened(path: Path) -> Iterator[int]:
     try:
         mode = os.fstat(file).st_mode
         if stat.S_ISDIR(mode):
-            raise _broken(path, "is a directory, not a SIF", hint=_NAME)
+            raise _broken(path, "is a directory, not a SIF", hint=_NOT_AN_IMAGE)
         if not stat.S_ISREG(mode):
-            raise _broken(path, "is not a regular file", hint=_NAME)
+            raise _broken(path, "is not a regular file", hint=_NOT_AN_IMAGE)
         yield file
     except OSError as error:
         raise RequestError(
@@ -247,4 +418,52 @@ def _what_else(start: bytes) -> str:
 
 
 def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestError:
-    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint or _ANEW)
+    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint or AGAIN)
+
+
+# The file system of an image, which is never mounted
+
+
+@contextlib.contextmanager
+def file_system(image: Path) -> Iterator[Squashfs]:
+    """Open the file system of an image for the block.
+
+    Raises
+    ------
+    RequestError
+        It is not an image, cannot be read, or its file system turns out to be damaged in the block.
+    """
+    root = read_sif(image).root
+    if root is None:
+        raise RequestError(f"`{image.name}` holds no file system", at=Location(path=image), hint=AGAIN)
+    try:
+        with image.open("rb") as file:
+            yield Squashfs(file, root.offset, root.size)
+    except (OSError, ValueError) as error:
+        raise unreadable(image, error) from error
+
+
+def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
+    """Return the error for an image that cannot be read, or whose file system is damaged."""
+    if isinstance(error, OSError):
+        return RequestError(
+            f"`{image}` cannot be read: {error.strerror}",
+            hint="see that the file is there, and may be read by you",
+        )
+    return RequestError(
+        f"the file system of `{image.name}` cannot be read: {error}",
+        at=Location(path=image),
+        hint=AGAIN,
+    )
+
+
+def image_entries(image: Path) -> dict[str, Entry]:
+    """Return every path that an image shows.
+
+    Raises
+    ------
+    RequestError
+        As `file_system`.
+    """
+    with file_system(image) as squashfs:
+        return {entry.path: entry for entry in squashfs.walk()}

@@ -1,19 +1,15 @@
-"""Compare an image with its manifest, byte by byte."""
+"""Compares an image with its manifest, byte by byte."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
-from envbuild.image.contents import AGAIN, unreadable
-from envbuild.image.model import FileSystem, Manifest
-from envbuild.image.sif import SifFile, digest_of, read_manifest, read_sif
-from envbuild.image.sifformat import Header
-from envbuild.image.sifwriter import DATA, LOCK, digest_of_data, identity_of, lay_out
+from envbuild.image.model import FileSystem
+from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, read_manifest, read_sif, unreadable
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
 
@@ -28,7 +24,7 @@ _THE_HEADER = (
 
 
 def verify_image(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
-    """Return what of an image is not as it was written, in words; empty if it is whole.
+    """Return which parts of an image are not as they were written, in words; empty if it is whole.
 
     Reads all of it. A signature, or other data that somebody added behind, changes nothing.
 
@@ -130,7 +126,7 @@ def _tables(file: int, offset: int, system: FileSystem) -> str:
 
 
 def changed_around(path: Path) -> tuple[str, ...]:
-    """Return what of an image besides its file system is not as it was written, in words.
+    """Return which parts besides its file system are not as they were written, in words.
 
     The identity in the header is made from the digests of all data, and the manifest has that of the lock.
 
@@ -140,42 +136,31 @@ def changed_around(path: Path) -> tuple[str, ...]:
         As `envbuild.image.sif.read_manifest`.
     """
     manifest, sif = read_manifest(path), read_sif(path)
+    objects = {name: thing for name in DATA if (thing := sif.find(name))}
     try:
         with path.open("rb") as file:
-            start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
-            header = Header.parse(start)
-            table = os.pread(file.fileno(), header.total * form.DESCRIPTOR_BYTES, header.descriptors_offset)
+            frame = os.pread(file.fileno(), form.DATA_OFFSET, 0)
             digests = {
-                name: digest_of(file.fileno(), thing.offset, thing.size)
-                for name in DATA
-                if (thing := sif.find(name))
+                name: digest_of(file.fileno(), thing.offset, thing.size) for name, thing in objects.items()
             }
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise unreadable(path, error) from error
-    # Another lock is told as that, and as nothing else.
-    identity = identity_of(digest_of_data({**digests, LOCK: manifest.lock_digest}))
-    if not _begins(start, replace(header, architecture=manifest.architecture, identity=identity)):
-        return (_THE_HEADER,)
-    changed = [*_changed_descriptors(sif, table, manifest)]
-    if header.free != header.total - len(sif.objects):
+    try:
+        # An image with another lock has the identity that the lock of its manifest gives.
+        written = frame_of(
+            {name: objects[name].size if name in objects else 0 for name in DATA},
+            {**digests, LOCK: manifest.lock_digest},
+            file_system_bytes=manifest.file_system.size_bytes if manifest.file_system else 0,
+            architecture=manifest.architecture,
+        )
+    except ValueError:
+        return (_THE_HEADER,)  # SIF has no code for the manifest's architecture
+    changed = []
+    if frame[: form.HEADER_FIXED_BYTES] != written[: form.HEADER_FIXED_BYTES]:
+        changed.append(_THE_HEADER)
+    table = slice(form.DESCRIPTORS_OFFSET, form.DESCRIPTORS_OFFSET + (len(DATA) + 1) * form.DESCRIPTOR_BYTES)
+    if frame[table] != written[table]:
         changed.append("the table of descriptors")
     if digests.get(LOCK) != manifest.lock_digest:
         changed.append(THE_LOCK)
     return tuple(changed)
-
-
-def _begins(start: bytes, header: Header) -> bool:
-    try:
-        return header.pack()[: form.HEADER_FIXED_BYTES] == start[: form.HEADER_FIXED_BYTES]
-    except ValueError:
-        return False  # a manifest with an architecture that SIF has no code for
-
-
-def _changed_descriptors(sif: SifFile, table: bytes, manifest: Manifest) -> Iterator[str]:
-    """Compare a table with what `write_sif` makes for data of these lengths and this file system."""
-    sizes = {name: thing.size if (thing := sif.find(name)) else 0 for name in DATA}
-    size_bytes = manifest.file_system.size_bytes if manifest.file_system else 0
-    for index, ours in enumerate(lay_out(sizes, size_bytes, manifest.architecture)):
-        at = index * form.DESCRIPTOR_BYTES
-        if table[at : at + form.DESCRIPTOR_BYTES] != ours.pack():
-            yield f"the descriptor of `{ours.name}`"

@@ -24,8 +24,8 @@ from envbuild.compat.facts import Facts
 from envbuild.compat.from_site import on_site
 from envbuild.errors import RequestError, counted
 from envbuild.events import TaskDone, TaskFailed, TaskStarted
-from envbuild.image.contents import image_entries
 from envbuild.image.model import Manifest
+from envbuild.image.sif import image_entries
 from envbuild.site.files import HostTree
 from envbuild.site.inject import read_host_mpi
 from envbuild.spec.site import Site

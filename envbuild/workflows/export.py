@@ -13,10 +13,9 @@ from envbuild.errors import MachineError, RequestError, raise_all
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
 from envbuild.image import shifter
 from envbuild.image.compose import check_target
-from envbuild.image.contents import file_system
 from envbuild.image.model import Manifest
 from envbuild.image.oci import LAYOUT, write_archive
-from envbuild.image.sif import read_manifest
+from envbuild.image.sif import file_system, read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
 from envbuild.squashfs.reader import Squashfs

@@ -11,8 +11,7 @@ from envbuild.check import run
 from envbuild.check.controls import Spoiled, jobs_of, overlooked
 from envbuild.errors import EnvbuildError, Location, RequestError, counted, raise_all
 from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
-from envbuild.image.sif import read_data, read_manifest
-from envbuild.image.sifwriter import LOCK
+from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load as load_lock
 from envbuild.spec.check import RecipeSource
 from envbuild.spec.control import Controls

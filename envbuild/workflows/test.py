@@ -29,8 +29,7 @@ from envbuild.compat.from_site import on_site
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.image.compose import check_target
-from envbuild.image.contents import AGAIN
-from envbuild.image.sif import read_manifest
+from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import verify_image
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site

@@ -12,7 +12,7 @@ from typing import Any
 
 from envbuild.image import environment, startup
 from envbuild.image.model import JUDGE, MANIFEST_FORMAT, FileSystem, ImageLayer, Manifest
-from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.sif import LOCK, PLAN, SBOM, write_sif
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.splice import Splice, splice
 from envbuild.system.squashfs import digests

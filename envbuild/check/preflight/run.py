@@ -28,10 +28,9 @@ from envbuild.compat.facts import Facts
 from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.compose import FinishedLayer
-from envbuild.image.contents import unreadable
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif
+from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif, unreadable
 from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.image.verify import THE_LOCK, verify_image
 from envbuild.lock.model import Lock

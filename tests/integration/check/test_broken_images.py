@@ -13,7 +13,7 @@ import pytest
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.run import Looked, look
 from envbuild.check.preflight.scan import scan_layer
-from envbuild.image.contents import file_system, image_entries
+from envbuild.image.sif import file_system, image_entries
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs

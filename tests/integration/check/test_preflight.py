@@ -10,8 +10,8 @@ from envbuild.check import run
 from envbuild.check.preflight import rules
 from envbuild.check.preflight.run import look
 from envbuild.image import sif
-from envbuild.image.contents import file_system, image_entries
 from envbuild.image.model import ImageLayer
+from envbuild.image.sif import file_system, image_entries
 from envbuild.store.store import Store
 from envbuild.system import host, process, squashfs
 from tests.integration.conftest import Desk

@@ -13,9 +13,9 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.image.compose import FinishedLayer, bill_of_image, compose
-from envbuild.image.contents import file_system
 from envbuild.image.packages import Contents, read_packages
 from envbuild.image.sbom import sbom
+from envbuild.image.sif import file_system
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs

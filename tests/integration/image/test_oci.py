@@ -18,9 +18,8 @@ import pytest
 
 from envbuild.errors import BuildError
 from envbuild.image import oci
-from envbuild.image.contents import file_system
 from envbuild.image.oci import write_archive
-from envbuild.image.sif import read_manifest, read_sif
+from envbuild.image.sif import file_system, read_manifest, read_sif
 from envbuild.system import squashfs
 from tests.support import trees
 from tests.support.squashfs_images import Node, pack_with_tar2sqfs, read_with_unsquashfs

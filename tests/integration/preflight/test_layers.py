@@ -13,8 +13,7 @@ from envbuild.check.preflight.scan import LayerScan, scan_layer
 from envbuild.errors import EnvbuildError
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.model import FileSystem
-from envbuild.image.sif import read_data, read_manifest
-from envbuild.image.sifwriter import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.sif import LOCK, PLAN, SBOM, read_data, read_manifest, write_sif
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
 from envbuild.squashfs.layers import layer_file_systems

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.image.compare import compare_images
-from envbuild.image.contents import image_entries
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.sif import LOCK, PLAN, image_entries, read_data, read_manifest
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.image.contents import file_system
-from envbuild.image.sif import read_manifest, read_sif
+from envbuild.image.sif import file_system, read_manifest, read_sif
 from envbuild.plan.model import BuildPlan, Compression, FilesStep, Layer, TextEntry, layer_key
 from envbuild.squashfs.format import Compressor
 from envbuild.system.apptainer import Apptainer
