@@ -1,13 +1,16 @@
 """Progress as plain values: logic emits events, sinks draw them.
 
-A leaf module. Events carry plain keys and names, never objects of a room, so
-that every room may emit them and no room is imported for it.
+A leaf module. Events carry plain keys and names, never objects of a package, so
+that every package can emit them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from envbuild.system import clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,39 @@ class LayerReused(Event):
 
 
 Emit = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class Task:
+    """A piece of work in progress; see `task`."""
+
+    emit: Emit
+    key: str
+    detail: str = ""
+    """Result to show when it ends."""
+    failed: bool = False
+    """Whether it ended badly although nothing was raised."""
+
+    def advance(self, count: int) -> None:
+        """Report that so many more bytes are done."""
+        self.emit(TaskAdvanced(task=self.key, bytes=count))
+
+
+@contextlib.contextmanager
+def task(emit: Emit, key: str, title: str, *, total_bytes: int | None = None) -> Iterator[Task]:
+    """Report the start, the end and the duration of a piece of work; it failed if anything was raised."""
+    started = clock.seconds()
+    emit(TaskStarted(task=key, title=title, total_bytes=total_bytes))
+    running = Task(emit, key)
+    try:
+        yield running
+    except BaseException:
+        emit(TaskFailed(task=key))
+        raise
+    if running.failed:
+        emit(TaskFailed(task=key))
+    else:
+        emit(TaskDone(task=key, detail=running.detail, seconds=clock.seconds() - started))
 
 
 def ignore(event: Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from envbuild.build.files import write_files
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_modules, unpack_wheel
 from envbuild.errors import BuildError, EnvbuildError, counted
-from envbuild.events import Emit, LayerReused, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Emit, LayerReused, Task, Warned, task
 from envbuild.plan.model import (
     ENV_PREFIX,
     BaseStep,
@@ -30,7 +30,7 @@ from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.store.tree import Tree, collisions, scan
-from envbuild.system import clock, host, squashfs
+from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.removal import remove
 from envbuild.system.threads import threads
@@ -166,9 +166,11 @@ def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop
         if record is not None:
             workshop.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
-        with _layer_task(layer, workshop) as task, workshop.store.stage() as stage:
+        with _building(layer, workshop) as running, workshop.store.stage() as stage:
             tree, entries = _carry_out(layer, below, workshop, stage, _log_of(layer, workshop.store))
-            return task.publish(tree, entries, stage)
+            record = _publish(layer, tree, entries, stage, workshop)
+            running.detail = _size(record)
+        return record
 
 
 class _WheelTrees:
@@ -203,8 +205,9 @@ class _WheelTrees:
         root = self._root(layer)
         packed = self._packed / root.name
         packed.mkdir(parents=True)
-        with _layer_task(layer, self._workshop) as task:
-            record = task.publish(root, scan(root), packed)
+        with _building(layer, self._workshop) as running:
+            record = _publish(layer, root, scan(root), packed, self._workshop)
+            running.detail = _size(record)
         remove(root)
         return record
 
@@ -218,48 +221,28 @@ def _wheel_step(layer: Layer) -> WheelStep:
     return layer.step
 
 
-@dataclass(slots=True)
-class _LayerTask:
-    """A layer that is being built, as progress shows it."""
+def _building(layer: Layer, workshop: Workshop) -> AbstractContextManager[Task]:
+    return task(workshop.emit, f"layer:{layer.name}", f"build layer {layer.name}")
 
-    layer: Layer
-    workshop: Workshop
-    detail: str = ""
 
-    def publish(self, tree: Path, entries: Tree, work: Path) -> LayerRecord:
-        """Pack a tree and move it into the store.
+def _size(record: LayerRecord) -> str:
+    return f"{record.size_bytes / 1e6:.0f} MB"
 
-        Parameters
-        ----------
-        work : Path
-            A directory for the packed file, on the store's file system.
-        """
-        layer, store, image = self.layer, self.workshop.store, work / "layer.squashfs"
-        whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
-        squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
-        record, other = store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
-        if other is not None:
-            self.workshop.emit(
-                Warned(
-                    text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
-                    hint="the same key must give the same bytes: please report what differs",
-                )
+
+def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, workshop: Workshop) -> LayerRecord:
+    """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
+    image = work / "layer.squashfs"
+    whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
+    squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
+    record, other = workshop.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+    if other is not None:
+        workshop.emit(
+            Warned(
+                text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
+                hint="the same key must give the same bytes: please report what differs",
             )
-        self.detail = f"{record.size_bytes / 1e6:.0f} MB"
-        return record
-
-
-@contextmanager
-def _layer_task(layer: Layer, workshop: Workshop) -> Iterator[_LayerTask]:
-    task, started = f"layer:{layer.name}", clock.seconds()
-    workshop.emit(TaskStarted(task=task, title=f"build layer {layer.name}"))
-    work = _LayerTask(layer, workshop)
-    try:
-        yield work
-    except BaseException:
-        workshop.emit(TaskFailed(task=task))
-        raise
-    workshop.emit(TaskDone(task=task, detail=work.detail, seconds=clock.seconds() - started))
+        )
+    return record
 
 
 def _log_of(layer: Layer, store: Store) -> Path:

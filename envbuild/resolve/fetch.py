@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, counted, raise_all
-from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Emit, TaskAdvanced, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.exact import Finder
@@ -29,7 +29,7 @@ from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
-from envbuild.system import clock, network
+from envbuild.system import network
 from envbuild.system.files import copy
 from envbuild.system.leftovers import half_of
 from envbuild.system.redaction import redact
@@ -289,30 +289,25 @@ class _Downloads:
     _errors: list[EnvbuildError] = field(default_factory=list, init=False)
 
     def run(self, pins: Sequence[Pin], addresses: Mapping[str, Sequence[str]]) -> None:
-        started = clock.seconds()
         total = sum(pin.size_bytes for pin in pins)
         title = f"fetch {counted(len(pins), 'file')}"
-        self.emit(TaskStarted(task=_TASK, title=title, total_bytes=total))
         # The largest first: a big file begun last would leave the other threads idle.
         ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
-        with ThreadPoolExecutor(_THREADS) as pool:
-            tasks = [pool.submit(self._one, pin, addresses[pin.sha256]) for pin in ordered]
-            try:
-                self._wait(tasks)
-            except BaseException:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-                self.emit(TaskFailed(task=_TASK))
-                raise
-        if self._gone or self._errors:
-            self.emit(TaskFailed(task=_TASK))
+        with task(self.emit, _TASK, title, total_bytes=total) as running:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                downloads = [pool.submit(self._one, pin, addresses[pin.sha256]) for pin in ordered]
+                try:
+                    self._wait(downloads)
+                except BaseException:
+                    self._stop.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise
             raise_all([*self._gone_error(), *self._errors])
-        seconds = clock.seconds() - started
-        self.emit(TaskDone(task=_TASK, detail=f"{total / 1e6:.0f} MB", seconds=seconds))
+            running.detail = f"{total / 1e6:.0f} MB"
 
-    def _wait(self, tasks: Sequence[Future[None]]) -> None:
-        for task in as_completed(tasks):
-            task.result()
+    def _wait(self, downloads: Sequence[Future[None]]) -> None:
+        for download in as_completed(downloads):
+            download.result()
 
     def _one(self, pin: Pin, addresses: Sequence[str]) -> None:
         """Try each address of a file until one gives the locked bytes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
-from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
+from envbuild.events import Emit, task
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
@@ -19,7 +19,6 @@ from envbuild.resolve.origins import Machine, PythonSources, python_sources, rea
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.system import clock
 
 _ANSWERED = "an archive or index answered so: a site file can name another address for it"
 
@@ -172,7 +171,7 @@ def _debian(
         layers = {chosen.layer for chosen in asked.built.values()}
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
-    with _task(emit, "lock:debian", "resolve Debian packages"):
+    with task(emit, "lock:debian", "resolve Debian packages"):
         return resolve_debian(
             asked,
             previous=old,
@@ -203,7 +202,7 @@ def _python(
     ):
         # Who owns a distribution may have changed all the same.
         return tuple(replace(pin, layer=asked.owner(pin.name)) for pin in old.python)
-    with _task(emit, "lock:python", "resolve Python packages"):
+    with task(emit, "lock:python", "resolve Python packages"):
         return resolve_python(
             asked,
             previous=old,
@@ -239,7 +238,7 @@ def _build_tools(
     ):
         layers = {chosen.layer for chosen in asked.built.values()}
         return tuple(pin for pin in old.build_python if pin.layer in layers)
-    with _task(emit, "lock:build", "resolve what the builds from source import"):
+    with task(emit, "lock:build", "resolve what the builds from source import"):
         return resolve_build_tools(
             asked,
             image,
@@ -257,19 +256,6 @@ def _same_builds(asked: Asked, old: Lock) -> bool:
     before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
     now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in asked.built.values()}
     return now <= before
-
-
-@contextmanager
-def _task(emit: Emit, task: str, title: str) -> Iterator[None]:
-    """Tell the beginning and the end of a piece of work, and measure it."""
-    started = clock.seconds()
-    emit(TaskStarted(task=task, title=title))
-    try:
-        yield
-    except BaseException:
-        emit(TaskFailed(task=task))
-        raise
-    emit(TaskDone(task=task, seconds=clock.seconds() - started))
 
 
 def _debs(lock: Lock) -> tuple[DebPin, ...]:

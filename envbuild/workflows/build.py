@@ -14,7 +14,7 @@ from envbuild.build.run import Workshop, build_layers, check_conflicts, finished
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, keep_composed, look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Note, Warned, task
 from envbuild.image.compose import check_target, compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PLAN, read_data, read_manifest
@@ -23,7 +23,6 @@ from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
-from envbuild.system import clock
 from envbuild.system.files import is_directory
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import design, finished_layers
@@ -233,33 +232,25 @@ def _compose(path: Path, state: Locked, plan: BuildPlan, settings: Settings) -> 
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         looking = pool.submit(_told_check, path, settings, from_layers)
-        started = clock.seconds()
         total = sum(record.size_bytes for record in records)
-        settings.emit(TaskStarted(task="compose", title=f"compose {path.name}", total_bytes=total))
-        manifest = compose(
-            path,
-            layers,
-            manifest_of=lambda system: manifest_of(state.asked, state.lock, system),
-            lock=state.lock,
-            plan=plan.to_json(),
-            advanced=lambda count: settings.emit(TaskAdvanced(task="compose", bytes=count)),
-        )
-        settings.emit(TaskDone(task="compose", seconds=clock.seconds() - started))
+        with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
+            manifest = compose(
+                path,
+                layers,
+                manifest_of=lambda system: manifest_of(state.asked, state.lock, system),
+                lock=state.lock,
+                plan=plan.to_json(),
+                advanced=composing.advance,
+            )
         keep_composed(manifest, store)
         return manifest, looking.result()
 
 
 def _told_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
     """Tell of a look at what an image would load: layers that the store has seen before were read then."""
-    started, task = clock.seconds(), "check"
-    settings.emit(TaskStarted(task=task, title=f"what {path.name} would load"))
-    try:
+    with task(settings.emit, "check", f"what {path.name} would load") as running:
         found = preflight()
-    except BaseException:
-        settings.emit(TaskFailed(task=task))
-        raise
-    seconds = clock.seconds() - started
-    settings.emit(TaskDone(task=task, seconds=seconds) if found.passed else TaskFailed(task=task))
+        running.failed = not found.passed
     return found
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.events import Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
+from envbuild.events import Note, task
 from envbuild.store.roots import Needs, find_roots, needs_of
 from envbuild.store.verify import REPLACEABLE, Damage, Verified, remove_damaged, verify
-from envbuild.system import clock
 from envbuild.system.descriptors import named
 from envbuild.workflows.keeping import identify
 from envbuild.workflows.settings import Settings
@@ -125,20 +124,18 @@ def verify_cache(settings: Settings, *, repair: bool = False) -> Checked:
 
 
 def _verify(settings: Settings, *, repair: bool) -> Checked:
-    store, started, task = settings.store, clock.seconds(), "verify"
-    settings.emit(TaskStarted(task=task, title=f"what {store.path} holds"))
-    try:
-        verified = verify(store, advanced=lambda count: settings.emit(TaskAdvanced(task=task, bytes=count)))
-        is_known = not any(damage.what == "root" for damage in verified.damages)
-        roots = find_roots(store, identify) if is_known else ()
-        if repair:
-            remove_damaged(store, verified.damages)
-    except OSError as error:
-        settings.emit(TaskFailed(task=task))
-        raise MachineError(
-            f"`{error.filename}` cannot be read or removed: {error.strerror}", hint="see who may use it"
-        ) from error
-    settings.emit(TaskDone(task=task, seconds=clock.seconds() - started))
+    store = settings.store
+    with task(settings.emit, "verify", f"what {store.path} holds") as running:
+        try:
+            verified = verify(store, advanced=running.advance)
+            is_known = not any(damage.what == "root" for damage in verified.damages)
+            roots = find_roots(store, identify) if is_known else ()
+            if repair:
+                remove_damaged(store, verified.damages)
+        except OSError as error:
+            raise MachineError(
+                f"`{error.filename}` cannot be read or removed: {error.strerror}", hint="see who may use it"
+            ) from error
     return Checked(
         verified=verified,
         needs=needs_of(roots),

@@ -23,7 +23,7 @@ from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_site import on_site
 from envbuild.errors import RequestError, counted
-from envbuild.events import TaskDone, TaskFailed, TaskStarted
+from envbuild.events import task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
 from envbuild.site.files import HostTree
@@ -146,37 +146,37 @@ def check_image(
         It is no image of ours, or damaged; the site file cannot be used, or
         none was named for what the host is to lend.
     """
-    started, task = clock.seconds(), "check"
+    started = clock.seconds()
     site = _site(settings, lend)
-    settings.emit(TaskStarted(task=task, title=f"what {image.name} would load"))
-    tree = HostTree()
-    looked = look(image, settings.store)
-    manifest, host = looked.manifest, _OfHost()
-    refused: list[Finding] = []
-    with _refusals(refused):
-        host = _of_host(site, lend, tree)
-    found = looked.preflight(names=host.names)
-    facts = looked.facts(found)
-    stack = on_site(facts, site, host_mpi=lend.mpi, host_fabric=lend.fabric, read=host.read)
-    verdicts = judge(stack)
-    gpus = site.gpus.architectures if site and site.gpus else ()
-    fits = not refused and all(verdict.outcome != "incompatible" for verdict in verdicts)
-    if lend and site and fits:
+    with task(settings.emit, "check", f"what {image.name} would load") as running:
+        tree = HostTree()
+        looked = look(image, settings.store)
+        manifest, host = looked.manifest, _OfHost()
+        refused: list[Finding] = []
         with _refusals(refused):
-            plan = planned(site, image_side(manifest, found), lend, tree)
-            found = looked.preflight(injected=plan.by_name)
-    checked = Checked(
-        manifest=manifest,
-        preflight=found,
-        verdicts=verdicts,
-        gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
-        changed=tuple(_changed(looked)),
-        refused=tuple(refused),
-        runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
-        scheduler=tuple(pmi_findings(manifest, site if lend.mpi else None)) if srun else (),
-        seconds=clock.seconds() - started,
-    )
-    settings.emit(TaskDone(task=task, seconds=checked.seconds) if checked.passed else TaskFailed(task=task))
+            host = _of_host(site, lend, tree)
+        found = looked.preflight(names=host.names)
+        facts = looked.facts(found)
+        stack = on_site(facts, site, host_mpi=lend.mpi, host_fabric=lend.fabric, read=host.read)
+        verdicts = judge(stack)
+        gpus = site.gpus.architectures if site and site.gpus else ()
+        fits = not refused and all(verdict.outcome != "incompatible" for verdict in verdicts)
+        if lend and site and fits:
+            with _refusals(refused):
+                plan = planned(site, image_side(manifest, found), lend, tree)
+                found = looked.preflight(injected=plan.by_name)
+        checked = Checked(
+            manifest=manifest,
+            preflight=found,
+            verdicts=verdicts,
+            gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
+            changed=tuple(_changed(looked)),
+            refused=tuple(refused),
+            runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
+            scheduler=tuple(pmi_findings(manifest, site if lend.mpi else None)) if srun else (),
+            seconds=clock.seconds() - started,
+        )
+        running.failed = not checked.passed
     return checked
 
 

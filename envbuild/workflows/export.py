@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.errors import MachineError, RequestError, raise_all
-from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
+from envbuild.events import Emit, task
 from envbuild.image import shifter
 from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
@@ -19,7 +19,7 @@ from envbuild.image.sif import file_system, read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
 from envbuild.squashfs.reader import Squashfs
-from envbuild.system import clock, squashfs
+from envbuild.system import squashfs
 from envbuild.system.files import copy_range, sha256, write_atomically
 from envbuild.system.leftovers import atomic_file, private_work
 from envbuild.workflows.places import refuse_in_store
@@ -76,19 +76,19 @@ def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:
     if form == "shifter":
         _check_variables(manifest)
     size = image.stat().st_size
-    with _task(emit, "verify", f"read {image.name}", size) as advanced:
-        check_image_is_whole(image, advanced=advanced)
+    with task(emit, "verify", f"read {image.name}", total_bytes=size) as reading:
+        check_image_is_whole(image, advanced=reading.advance)
     with (
-        _task(emit, form, f"write {path.name}", size) as advanced,
+        task(emit, form, f"write {path.name}", total_bytes=size) as writing,
         file_system(image) as content,
         # Inside of the other: that would take a full disk for an image that cannot be read.
         _writing(path),
     ):
         if form == "oci":
-            return _write_oci(content, manifest, path, advanced)
+            return _write_oci(content, manifest, path, writing.advance)
         if form == "shifter":
-            return _write_shifter(content, manifest, path, advanced)
-        _copy(content, path, advanced)
+            return _write_shifter(content, manifest, path, writing.advance)
+        _copy(content, path, writing.advance)
         return _written(form, path)
 
 
@@ -189,15 +189,3 @@ def _writing(target: Path) -> Iterator[None]:
             f"`{target}` cannot be written: {error.strerror or error}",
             hint="free some space, or name another place; the image itself is untouched",
         ) from error
-
-
-@contextlib.contextmanager
-def _task(emit: Emit, task: str, title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    started = clock.seconds()
-    emit(TaskStarted(task=task, title=title, total_bytes=total_bytes))
-    try:
-        yield lambda count: emit(TaskAdvanced(task=task, bytes=count))
-    except BaseException:
-        emit(TaskFailed(task=task))
-        raise
-    emit(TaskDone(task=task, seconds=clock.seconds() - started))

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
-from envbuild.events import TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Warned, task
 from envbuild.plan.model import Compression
 from envbuild.store.opening import MARKER
 from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.roots import DIRECTORY, Root, add_root, read_root
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
-from envbuild.system import clock, host
+from envbuild.system import host
 from envbuild.system.files import copy, exists, is_directory
 from envbuild.system.squashfs import Digests, digests
 from envbuild.workflows.design import design
@@ -285,19 +285,12 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
             )
         )
         return Row.of(record, "differs")
-    task = f"import:{record.key}"
-    started = clock.seconds()
-    emit(TaskStarted(task=task, title=f"import layer {record.name}"))
-    try:
+    with task(emit, f"import:{record.key}", f"import layer {record.name}") as running:
         with store.stage() as stage:
             part = stage / "layer.squashfs"
             _take(record, blob, part, store)
             _publish(record, part, store, imported=imported)
-    except BaseException:
-        emit(TaskFailed(task=task))
-        raise
-    size = f"{record.size_bytes / 1e6:.0f} MB"
-    emit(TaskDone(task=task, detail=size, seconds=clock.seconds() - started))
+        running.detail = f"{record.size_bytes / 1e6:.0f} MB"
     return Row.of(record, "imported")
 
 

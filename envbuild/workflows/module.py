@@ -17,11 +17,11 @@ from envbuild.check.launchers.hostmpiexec import apart
 from envbuild.check.launchers.srun import apart_under_slurm
 from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
-from envbuild.events import Emit, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
-from envbuild.system import clock, host
+from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
@@ -58,7 +58,6 @@ def install_module(
     MachineError
         There is no usable Apptainer, or no space.
     """
-    started = clock.seconds()
     refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
     _check_writers(root, manifest, settings.emit)
@@ -78,14 +77,9 @@ def install_module(
     title = f"module {manifest.name}/{manifest.version}"
     # All of it is read, and then copied.
     total_bytes = image.stat().st_size * (1 if link else 2)
-    settings.emit(TaskStarted(task=_TASK, title=title, total_bytes=total_bytes))
-
-    def moved(count: int) -> None:
-        settings.emit(TaskAdvanced(task=_TASK, bytes=count))
-
-    try:
+    with task(settings.emit, _TASK, title, total_bytes=total_bytes) as running:
         stamp = stamp_of(image) if link else ""
-        check_image_is_whole(image, advanced=moved)
+        check_image_is_whole(image, advanced=running.advance)
         installed = install(
             image,
             manifest,
@@ -97,13 +91,9 @@ def install_module(
             injection=injection,
             apart=apart(manifest.mpi_family) if lend.mpi else apart_under_slurm(manifest.mpi_family),
             apptainer=apptainer,
-            copied=moved,
+            copied=running.advance,
         )
-    except BaseException:
-        settings.emit(TaskFailed(task=_TASK))
-        raise
-    detail = str(installed.modulefile) if installed.changed else "everything was in place"
-    settings.emit(TaskDone(task=_TASK, detail=detail, seconds=clock.seconds() - started))
+        running.detail = str(installed.modulefile) if installed.changed else "everything was in place"
     _tell(installed, verdict, settings)
     return installed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from envbuild.check import run
 from envbuild.check.controls import Spoiled, jobs_of, overlooked
 from envbuild.errors import EnvbuildError, Location, RequestError, counted, raise_all
-from envbuild.events import Emit, TaskDone, TaskFailed, TaskStarted
+from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load as load_lock
 from envbuild.spec.check import RecipeSource
@@ -18,7 +18,6 @@ from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
-from envbuild.system import clock
 from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
 from envbuild.workflows.recipe_rules import (
@@ -208,9 +207,7 @@ def _same_state(image: Path, source: RecipeSource) -> None:
 
 
 def _tried(subject: run.Subject, spoiled: Spoiled, emit: Emit) -> list[str]:
-    started, task = clock.seconds(), f"control:{spoiled.name}"
-    emit(TaskStarted(task=task, title=spoiled.name))
-    missed = overlooked(subject, spoiled)
-    done = TaskDone(task=task, seconds=clock.seconds() - started)
-    emit(TaskFailed(task=task) if missed else done)
+    with task(emit, f"control:{spoiled.name}", spoiled.name) as running:
+        missed = overlooked(subject, spoiled)
+        running.failed = bool(missed)
     return missed

@@ -12,7 +12,7 @@ import uv
 from envbuild.build.run import Workshop, build_layers, finished
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import Note, TaskDone, TaskStarted, Warned
+from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Difference, compare_images
 from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
@@ -28,7 +28,7 @@ from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.system import clock, host, tools
+from envbuild.system import host, tools
 from envbuild.system.files import is_directory, sha256
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import finished_layers
@@ -279,23 +279,21 @@ def _compared(
     tools: tuple[str, ...],
     older: tuple[str, ...],
 ) -> Reproduced:
-    started = clock.seconds()
-    settings.emit(TaskStarted(task="compare", title=f"compare with {story.image.name}"))
-    found = compare_images(story.image, again)
-    damaged = changed_file_system(story.image) if found.differences else ()
-    differs_inside = any(difference.inside for difference in found.differences)
-    differences = tuple(
-        LayerDifference(
-            layer=_holder(difference, records),
-            path=difference.path,
-            kind=difference.kind,
-            detail=difference.detail,
+    with task(settings.emit, "compare", f"compare with {story.image.name}"):
+        found = compare_images(story.image, again)
+        damaged = changed_file_system(story.image) if found.differences else ()
+        differs_inside = any(difference.inside for difference in found.differences)
+        differences = tuple(
+            LayerDifference(
+                layer=_holder(difference, records),
+                path=difference.path,
+                kind=difference.kind,
+                detail=difference.detail,
+            )
+            for difference in found.differences
+            # The manifest names the digests of layers: that they differ is told already.
+            if not (differs_inside and not difference.inside and difference.path == MANIFEST)
         )
-        for difference in found.differences
-        # The manifest names the digests of layers: that they differ is told already.
-        if not (differs_inside and not difference.inside and difference.path == MANIFEST)
-    )
-    settings.emit(TaskDone(task="compare", seconds=clock.seconds() - started))
     return Reproduced(
         image=story.image,
         expected="sha256:" + sha256(story.image),

@@ -26,8 +26,8 @@ from envbuild.check.scheduled import launch_by_srun
 from envbuild.check.trial import Launch, Trial, try_job
 from envbuild.compat.engine import judge
 from envbuild.compat.from_site import on_site
-from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.events import Emit, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.events import Emit, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import verify_image
@@ -175,23 +175,18 @@ def _looks_like_report(path: Path) -> bool:
 
 
 def _static(subject: run.Subject, settings: Settings, *, limit_s: float) -> list[Finding]:
-    started, task, emit = clock.seconds(), "test:static", settings.emit
     total = subject.image.stat().st_size
-    emit(TaskStarted(task=task, title="what the image holds", total_bytes=total))
-    changed = verify_image(subject.image, advanced=lambda count: emit(TaskAdvanced(task=task, bytes=count)))
-    looked = look(subject.image, settings.store, changed=changed)
-    findings = [run.judge_bytes(looked.changed)]
-    found = looked.preflight()
-    findings += [*found.findings(), *_misfits(looked, found, settings)]
-    if foreign := run.judge_foreign(subject.manifest):
-        findings.append(foreign)
-    else:
-        try:
+    with task(settings.emit, "test:static", "what the image holds", total_bytes=total) as running:
+        changed = verify_image(subject.image, advanced=running.advance)
+        looked = look(subject.image, settings.store, changed=changed)
+        findings = [run.judge_bytes(looked.changed)]
+        found = looked.preflight()
+        findings += [*found.findings(), *_misfits(looked, found, settings)]
+        if foreign := run.judge_foreign(subject.manifest):
+            findings.append(foreign)
+        else:
             findings += _probe(subject, settings, limit_s=limit_s)
-        except MachineError:
-            emit(TaskFailed(task=task))
-            raise
-    _done(task, findings, started, emit)
+        running.failed = _any_failed(findings)
     return findings
 
 
@@ -280,19 +275,16 @@ def _dynamic(
 ) -> dict[str, Trial]:
     trials: dict[str, Trial] = {}
     for job in jobs:
-        started, task = clock.seconds(), f"test:{job.id}"
-        emit(TaskStarted(task=task, title=f"{job.id} {job.title}".strip()))
         limit_s = timeout_s or job.timeout_s or subject.manifest.timeout_s
-        trials[job.id] = try_job(job, ranks=ranks, limit_s=limit_s, launch=start(job), shared=shared)
-        _done(task, trials[job.id].findings, started, emit)
+        with task(emit, f"test:{job.id}", f"{job.id} {job.title}".strip()) as running:
+            trial = try_job(job, ranks=ranks, limit_s=limit_s, launch=start(job), shared=shared)
+            running.failed = _any_failed(trial.findings)
+        trials[job.id] = trial
     return trials
 
 
-def _done(task: str, findings: Sequence[Finding], started: float, emit: Emit) -> None:
-    if any(finding.status == "FAIL" for finding in findings):
-        emit(TaskFailed(task=task))
-    else:
-        emit(TaskDone(task=task, seconds=clock.seconds() - started))
+def _any_failed(findings: Sequence[Finding]) -> bool:
+    return any(finding.status == "FAIL" for finding in findings)
 
 
 def _keep(result: Report, settings: Settings) -> None:
