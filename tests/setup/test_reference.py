@@ -15,6 +15,7 @@ from envbuild.errors import EnvbuildError
 from envbuild.lock import text as locktext
 from envbuild.spec.nodes import read_yaml
 from envbuild.spec.schema import MODELS
+from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.schema import schema_text
 
 TOP = Path(__file__).resolve().parents[2]
@@ -53,6 +54,16 @@ def test_an_example_keeps_to_its_model_and_schema(name: str, path: Path) -> None
         assert MODELS[name].model_validate(document.value)
     value = json.loads(json.dumps(document.value))
     assert list(Draft7Validator(json.loads(schema_text(name))).iter_errors(value)) == []
+
+
+def test_the_example_of_a_spec_names_what_there_is(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_bytes((reference.PAGES / "examples/spec.yaml").read_bytes())
+    for entry in yaml.safe_load(spec.read_text())["files"]:
+        source = tmp_path / entry["source"]
+        source.parent.mkdir(exist_ok=True)
+        source.touch()
+    assert read_asked(spec).site is not None
 
 
 def test_an_example_that_is_wrong_is_seen(tmp_path: Path) -> None:
