@@ -25,44 +25,24 @@ _LOADER_WORDS = {"amd64": "x86-64", "arm64": "AArch64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMpi:
-    """An MPI on this machine.
-
-    Attributes
-    ----------
-    prefix : str
-        Where it is installed; empty for one of the loader's cache.
-    implementation : str
-        ``openmpi``, ``mpich``, ``intel-mpi``, …
-    is_named : bool
-        Whether something said so; otherwise its ABI alone did.
-    version, base_version : str or None
-        Its own, and that of what it is made from.
-    libraries : tuple of str
-        Paths under the sonames that programs ask by, sorted.
-    abis : tuple of str
-        Those of its libraries, by their symbols, sorted.
-    search : tuple of str
-        Directories of what they need.
-    launcher : str or None
-        Its mpiexec.
-    missing : tuple of Missing
-        What its libraries need and nothing has.
-    doubts : tuple of str
-        Sentences on what may be another's: several MPIs may be installed in one place.
-    """
+class HostMpi:
+    """An MPI on this machine."""
 
     prefix: str
+    """Where it is installed; empty if the loader's cache alone leads to it."""
     implementation: str
-    is_named: bool
+    """``openmpi``, ``mpich``, ``intel-mpi``, …"""
     version: str | None
-    base_version: str | None
     libraries: tuple[str, ...]
+    """Paths under the sonames that programs ask for, sorted."""
     abis: tuple[MpiAbi, ...]
+    """Of its libraries, by their symbols, sorted."""
     search: tuple[str, ...]
+    """Directories of the libraries that it needs."""
     launcher: str | None
-    missing: tuple[Missing, ...]
-    doubts: tuple[str, ...] = ()
+    """Its mpiexec."""
+    remarks: tuple[str, ...]
+    """Sentences on what is missing or uncertain."""
 
 
 class Libraries:
@@ -116,22 +96,23 @@ class Libraries:
         except ValueError:
             return ()
 
-    def mpis(self, named: Sequence[str] = ()) -> tuple[FoundMpi, ...]:
-        """Return the MPIs of this machine, the likeliest first, each once.
+    def mpis(self, named: Sequence[str] = ()) -> tuple[HostMpi, ...]:
+        """Return the MPIs of this machine, the likeliest first.
 
         Parameters
         ----------
         named : sequence of str
-            Directories where one is installed, before those that the
-            environment, PATH and the loader's cache lead to.
+            Directories where one is installed, before those that the environment, PATH and the loader's cache
+            lead to.
         """
-        found: dict[tuple[str, ...], FoundMpi] = {}
+        mpis: dict[tuple[str, ...], HostMpi] = {}
         for prefix in dict.fromkeys(self._prefixes(named)):
-            for mpi in self._at(prefix):
-                found.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
-        for cached in self._described("", self._of_cache()):
-            found.setdefault(tuple(map(self.machine.real, cached.libraries)), cached)
-        return tuple(found.values())
+            for mpi in self._describe(prefix, self._below(prefix)):
+                mpis.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
+        cached = {name: path for name, path in self.cached().items() if _LIBRARY.fullmatch(name)}
+        for mpi in self._describe("", cached):
+            mpis.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
+        return tuple(mpis.values())
 
     def _prefixes(self, named: Sequence[str]) -> Iterator[str]:
         variables = (self.machine.variables.get(name, "") for name in ("MPI_HOME", "I_MPI_ROOT"))
@@ -144,118 +125,114 @@ class Libraries:
                 yield self.machine.real(program).rpartition("/bin/")[0]
                 yield _plain(program.rpartition("/bin/")[0])
 
-    def _at(self, prefix: str) -> tuple[FoundMpi, ...]:
+    def _below(self, prefix: str) -> dict[str, str]:
+        """Return the MPI libraries below a prefix: soname → path."""
         paths: dict[str, str] = {}
         # The system's directories are the loader's, and so in its cache.
         for below in _BELOW_PREFIX if prefix not in ("", "/usr") else ():
-            directory = f"{prefix}/{below}"
-            for name in self.machine.names(directory):
+            for name in self.machine.names(f"{prefix}/{below}"):
                 if _LIBRARY.fullmatch(name):
-                    paths.setdefault(name, f"{directory}/{name}")
-        return self._described(prefix, paths)
+                    paths.setdefault(name, f"{prefix}/{below}/{name}")
+        return paths
 
-    def _of_cache(self) -> dict[str, str]:
-        return {name: path for name, path in self.cached().items() if _LIBRARY.fullmatch(name)}
-
-    def _described(self, prefix: str, paths: dict[str, str]) -> tuple[FoundMpi, ...]:
-        """Keep what asks to be called so; one MPI for each family, whose mpiexec is there first."""
-        own = {name: path for name, path in sorted(paths.items()) if self._is_called(path, name)}
+    def _describe(self, prefix: str, paths: dict[str, str]) -> list[HostMpi]:
+        """Return the MPIs that some libraries are of: one for each family; first the one with the mpiexec."""
+        own = {name: path for name, path in sorted(paths.items()) if self._soname(path) == name}
         abis = {name: abi for name, path in own.items() if (abi := self.abi(path)) is not None}
         families = _families(abis)
-        # Of a place with one MPI everything is that one's, whatever it needs.
-        parts = [self._part(own, names) for names in families] if len(families) > 1 else [own] * len(families)
-        found = [self._one(prefix, part, abis, alone=len(parts) == 1) for part in parts]
-        return tuple(sorted(found, key=lambda mpi: mpi.launcher is None))
+        mpis = []
+        for family in families:
+            # Of a place with one MPI every library is that one's, whatever it needs.
+            libraries = own if len(families) == 1 else self._with_dependents(family, own)
+            mpis.append(
+                self._mpi(prefix, libraries, {name: abis[name] for name in family}, others=len(families) > 1)
+            )
+        return sorted(mpis, key=lambda mpi: mpi.launcher is None)
 
-    def _part(self, own: dict[str, str], names: frozenset[str]) -> dict[str, str]:
-        """Return the libraries of one MPI of several: those named, and all that need one of them."""
-        found = {name: own[name] for name in own if name in names}
+    def _with_dependents(self, names: frozenset[str], own: dict[str, str]) -> dict[str, str]:
+        """Return the libraries of these names, and all that need one of them."""
+        libraries = {name: own[name] for name in own if name in names}
         while more := {
             name: path
             for name, path in own.items()
-            if name not in found and (elf := self.elf(path)) is not None and found.keys() & set(elf.needed)
+            if name not in libraries
+            and (elf := self.elf(path)) is not None
+            and libraries.keys() & set(elf.needed)
         }:
-            found |= more
-        return found
+            libraries |= more
+        return libraries
 
-    def _one(self, prefix: str, own: dict[str, str], all_abis: dict[str, MpiAbi], *, alone: bool) -> FoundMpi:
-        abis = {name: abi for name, abi in all_abis.items() if name in own}
+    def _mpi(self, prefix: str, own: dict[str, str], abis: dict[str, MpiAbi], *, others: bool) -> HostMpi:
         libraries = tuple(sorted(own.values()))
-        directories = dict.fromkeys(path.rpartition("/")[0] for path in libraries)
-        beside = (f"{prefix}/{one}" for one in _BESIDE if prefix and self.machine.exists(f"{prefix}/{one}"))
-        search = () if not prefix else (*directories, *beside)
-        name, version, is_named, doubts = self._told_by_programs(prefix, libraries, set(abis.values()))
-        if not alone:
-            others = ", ".join(sorted(set(all_abis) - set(abis)))
-            doubts = (
-                *doubts,
-                f"another MPI is in the same place ({others}): what else lies there may be of either",
+        search: tuple[str, ...] = ()
+        if prefix:
+            directories = dict.fromkeys(path.rpartition("/")[0] for path in libraries)
+            beside = (f"{prefix}/{name}" for name in _BESIDE)
+            search = (*directories, *(path for path in beside if self.machine.exists(path)))
+        versions = self._versions(prefix, set(abis.values()))
+        remarks = []
+        if len(versions) == 1:
+            ((implementation, version),) = versions.items()
+        elif versions:
+            implementation, version = next(iter(versions)), None
+            both = " and ".join(f"{name} {release}" for name, release in versions.items())
+            remarks.append(f"Take care: programs of {both} are here, and its libraries are of one of them.")
+        else:
+            implementation, version = _by_path(libraries) or _by_abi(abis), None
+            if not _by_path(libraries):
+                remarks.append(
+                    "Only its ABI is known, from its libraries: write who made it, and which version."
+                )
+        missing = dict.fromkeys(need for name in abis for need in self.missing(own[name], search))
+        remarks += [
+            f"{need.path} needs {need.name}, which is missing: add its directory to `search`."
+            for need in missing
+        ]
+        if others:
+            remarks.append(
+                "Take care: another MPI is in the same place, and what else is there may be of either."
             )
-        base = version if name in ("mpich", "openmpi") else None
-        launcher = f"{prefix}/bin/mpiexec"
-        if not prefix:
-            launcher = self.machine.program("mpiexec") or ""
-        if not alone and not self._starts(launcher, set(abis.values())):
-            launcher = ""
-        return FoundMpi(
+        launcher: str | None = f"{prefix}/bin/mpiexec" if prefix else self.machine.program("mpiexec")
+        if launcher and not self.machine.is_program(launcher):
+            launcher = None
+        if others and not self._is_launcher_of(launcher, set(abis.values())):
+            launcher = None
+        return HostMpi(
             prefix=prefix,
-            implementation=name,
-            is_named=is_named,
+            implementation=implementation,
             version=version,
-            base_version=base,
             libraries=libraries,
             abis=tuple(sorted(set(abis.values()))),
             search=search,
-            launcher=launcher if launcher and self.machine.is_program(launcher) else None,
-            missing=self._all_missing([own[one] for one in abis], search),
-            doubts=doubts,
+            launcher=launcher,
+            remarks=tuple(remarks),
         )
 
-    def _starts(self, launcher: str, abis: set[MpiAbi]) -> bool:
-        """Whether an mpiexec says that it is of an MPI of these ABIs."""
-        said = self.machine.says(launcher or None, "--version")
-        tellers = [(pattern, name) for program, _, pattern, name in _TELLERS if program == "mpiexec"]
-        return any(re.search(pattern, said) and _fits(name, abis) for pattern, name in tellers)
+    def _soname(self, path: str) -> str | None:
+        elf = self.elf(path)
+        return None if elf is None else elf.soname
 
-    def _is_called(self, path: str, name: str) -> bool:
-        found = self.elf(path)
-        return found is not None and found.soname == name
-
-    def _all_missing(self, paths: Sequence[str], search: Sequence[str]) -> tuple[Missing, ...]:
-        found = (one for path in paths for one in self.missing(path, search))
-        return tuple(dict.fromkeys(found))
-
-    def _told_by_programs(
-        self, prefix: str, libraries: tuple[str, ...], abis: set[MpiAbi]
-    ) -> tuple[str, str | None, bool, tuple[str, ...]]:
-        """Return an MPI's name, its version, whether more than its ABI said so, and what to doubt of it."""
-        told: dict[str, str] = {}
-        for program, arguments, pattern, name in _TELLERS:
+    def _versions(self, prefix: str, abis: set[MpiAbi]) -> dict[str, str]:
+        """Return what programs of an MPI of these ABIs say: implementation → version."""
+        versions: dict[str, str] = {}
+        for program, arguments, pattern, implementation in _TELLERS:
             path = f"{prefix}/bin/{program}" if prefix else self.machine.program(program)
             if path is None or not self.machine.is_program(path):
                 continue
-            said = re.search(pattern, self.machine.says(path, *arguments))
-            if said and _fits(name, abis):
-                told.setdefault(name, said[1])
-        if len(told) == 1:
-            ((name, version),) = told.items()
-            return name, version, True, ()
-        if told:
-            both = " and ".join(f"{name} {version}" for name, version in told.items())
-            doubt = f"programs of {both} are in the same place, and its libraries are of one of them"
-            return next(iter(told)), None, False, (doubt,)
-        for part, name in (
-            ("/cray/", "cray-mpich"),
-            ("mvapich", "mvapich2"),
-            ("parastation", "parastation-mpi"),
-        ):
-            if any(part in path for path in libraries):
-                return name, None, True, ()
-        family = "openmpi" if any(abi.startswith("openmpi") for abi in abis) else "mpich"
-        return family, None, False, ()
+            match = re.search(pattern, self.machine.says(path, *arguments))
+            if match and _fits(implementation, abis):
+                versions.setdefault(implementation, match[1])
+        return versions
+
+    def _is_launcher_of(self, launcher: str | None, abis: set[MpiAbi]) -> bool:
+        output = self.machine.says(launcher, "--version")
+        return any(
+            program == "mpiexec" and re.search(pattern, output) and _fits(implementation, abis)
+            for program, _, pattern, implementation in _TELLERS
+        )
 
 
-# Program, its arguments, what it says, and whose it then is; the first that tells it knows the version.
+# Program, its arguments, what it prints, and of which implementation it then is.
 _TELLERS = (
     ("ompi_info", ("--version",), rf"Open MPI v?({VERSION})", "openmpi"),
     ("mpichversion", (), rf"MPICH Version:\s*({VERSION})", "mpich"),
@@ -275,6 +252,17 @@ def _families(abis: dict[str, MpiAbi]) -> list[frozenset[str]]:
     if all(abis[name] == "standard" for name in others):
         return [frozenset(abis)] if abis else []
     return [one for one in (openmpi, frozenset(others)) if one]
+
+
+def _by_path(libraries: Sequence[str]) -> str | None:
+    """Return the implementation that the place of some libraries names."""
+    vendors = {"/cray/": "cray-mpich", "mvapich": "mvapich2", "parastation": "parastation-mpi"}
+    names = (name for part, name in vendors.items() if any(part in path for path in libraries))
+    return next(names, None)
+
+
+def _by_abi(abis: dict[str, MpiAbi]) -> str:
+    return "openmpi" if any(abi.startswith("openmpi") for abi in abis.values()) else "mpich"
 
 
 def _plain(path: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envbuild.site.libraries import VERSION, FoundMpi, Libraries
+from envbuild.site.libraries import VERSION, HostMpi, Libraries
 from envbuild.spec.site import (
     Site,
     SiteFabric,
@@ -194,15 +194,8 @@ class _Seen:
             )
             return None
         chosen, *others = found
-        if not chosen.is_named:
-            self.remark("mpi", "Only its ABI is told by its libraries: write who made it, and which version.")
-        for missing in chosen.missing:
-            self.remark(
-                "mpi",
-                f"{missing.path} needs {missing.name}, which is not found: add its directory to `search`.",
-            )
-        for doubt in chosen.doubts:
-            self.remark("mpi", f"Take care: {doubt}.")
+        for text in chosen.remarks:
+            self.remark("mpi", text)
         for other in others:
             self.remark("mpi", f"Also here: {_sentence(other)}.")
         if chosen.version is None:
@@ -211,7 +204,7 @@ class _Seen:
         return SiteMpi(
             implementation=chosen.implementation,
             version=chosen.version,
-            base_version=chosen.base_version,
+            base_version=chosen.version if chosen.implementation in ("mpich", "openmpi") else None,
             abis=chosen.abis,
             libraries=self._libraries(chosen),
             search=chosen.search,
@@ -220,7 +213,7 @@ class _Seen:
             environment=environment,
         )
 
-    def _own_ways(self, mpi: FoundMpi) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _own_ways(self, mpi: HostMpi) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return what an implementation opens by itself, and what it wants in the environment."""
         names = self.machine.names(f"{mpi.prefix}/lib") if mpi.prefix else ()
         if mpi.implementation == "intel-mpi" and mpi.prefix:
@@ -235,7 +228,7 @@ class _Seen:
             return (mpi.prefix,), {"OPAL_PREFIX": mpi.prefix, **own}
         return (), {}
 
-    def _libraries(self, mpi: FoundMpi) -> tuple[str, ...]:
+    def _libraries(self, mpi: HostMpi) -> tuple[str, ...]:
         """Return what programs ask for; Intel's opens libfabric by its name, so that no need tells it."""
         fabric = f"{mpi.prefix}/lib/libfabric.so.1"
         opened = mpi.implementation == "intel-mpi" and mpi.prefix and self.machine.exists(fabric)
@@ -346,6 +339,6 @@ def mpi_types(listed: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _sentence(mpi: FoundMpi) -> str:
+def _sentence(mpi: HostMpi) -> str:
     version = f" {mpi.version}" if mpi.version else ""
     return f"{mpi.implementation}{version} ({', '.join(mpi.abis)}), {mpi.libraries[0]}"

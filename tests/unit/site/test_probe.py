@@ -195,8 +195,8 @@ def test_an_mpi_whose_programs_say_nothing_is_told_by_its_abi_alone(machine: Mac
     machine.mpi("/opt/x", "libmpi.so.40", OPENMPI, "libopen-pal.so.80")
     probed = seen(machine, "/opt/x")
     assert probed.remarks["mpi"] == [
-        "Only its ABI is told by its libraries: write who made it, and which version.",
-        "/opt/x/lib/libmpi.so.40 needs libopen-pal.so.80, which is not found: add its directory to `search`.",
+        "Only its ABI is known, from its libraries: write who made it, and which version.",
+        "/opt/x/lib/libmpi.so.40 needs libopen-pal.so.80, which is missing: add its directory to `search`.",
     ]
     assert probed.unknown["mpi.version"] == "no program of it tells its version"
 
@@ -315,8 +315,7 @@ def test_two_mpis_in_one_place_are_told_apart(machine: Machine) -> None:
     assert mpi.libraries == tuple(f"/opt/x/lib/{name}" for name in names)
     assert mpi.launcher == "/opt/x/bin/mpiexec"
     assert probed.remarks["mpi"] == [
-        "Take care: another MPI is in the same place (libmpi.so.12, libmpi_abi.so.1): what else lies there"
-        " may be of either.",
+        "Take care: another MPI is in the same place, and what else is there may be of either.",
         "Also here: mpich 5.0.2 (mpich, standard), /opt/x/lib/libmpi.so.12.",
     ]
     machine.program("/opt/x/bin/mpiexec", "HYDRA build details:\n    Version:  5.0.2")
@@ -336,8 +335,7 @@ def test_two_mpis_that_share_a_library_s_name_are_doubted(machine: Machine) -> N
     assert probed.site.mpi is not None
     assert probed.site.mpi.version is None
     assert any(
-        "programs of mpich 5.0.2 and intel-mpi 2021.18 are in the same place" in remark
-        for remark in probed.remarks["mpi"]
+        "programs of mpich 5.0.2 and intel-mpi 2021.18 are here" in remark for remark in probed.remarks["mpi"]
     )
 
 
