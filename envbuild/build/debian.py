@@ -103,18 +103,12 @@ _VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A finished base that packages are added to.
-
-    Attributes
-    ----------
-    squashfs : Path
-        The file of its layer.
-    is_older : bool
-        Whether its suite is older than bookworm.
-    """
+    """A finished base that packages are added to."""
 
     squashfs: Path
+    """The file of its layer."""
     is_older: bool
+    """Whether its suite is older than bookworm."""
 
     @staticmethod
     def of(squashfs: Path, tree: Tree) -> Base:

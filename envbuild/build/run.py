@@ -41,22 +41,16 @@ _WHEEL = "wheel:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """What building needs beside the plan.
-
-    Attributes
-    ----------
-    locate : callable
-        A locked file → where its verified copy lies, in a directory of its own.
-    rebuild : bool
-        Build every layer anew and compare it with the one in the store.
-    """
+    """What building needs beside the plan."""
 
     store: Store
     apptainer: Apptainer
     uv: Path
     locate: Callable[[InputFile], Path]
+    """A locked file → where its verified copy lies, in a directory of its own."""
     emit: Emit
     rebuild: bool = False
+    """Build every layer anew and compare it with the one in the store."""
 
 
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:

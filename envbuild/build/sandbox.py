@@ -22,18 +22,12 @@ FIXED_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A root in which steps run.
-
-    Attributes
-    ----------
-    apptainer : Apptainer
-        What runs it.
-    root : Path
-        Squashfs of a finished base layer, or of more.
-    """
+    """A root in which steps run."""
 
     apptainer: Apptainer
+    """What runs it."""
     root: Path
+    """Squashfs of a finished base layer, or of more."""
 
     def run(
         self,

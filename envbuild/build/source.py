@@ -90,16 +90,11 @@ def build_from_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shop:
-    """Where one distribution is built.
-
-    Attributes
-    ----------
-    inputs : Path
-        What the sandbox sees at ``/mnt``.
-    """
+    """Where one distribution is built."""
 
     step: SourceStep
     inputs: Path
+    """What the sandbox sees at ``/mnt``."""
     sandbox: Sandbox
     uv: Path
     log: Path

@@ -42,21 +42,14 @@ class Hostile(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a root may hold.
-
-    Attributes
-    ----------
-    size_bytes : int
-        All contents together, unpacked; and the unpacked archive itself.
-    entries : int
-        Files, directories and links (count).
-    depth : int
-        Directories in each other (count).
-    """
+    """How much a root may hold."""
 
     size_bytes: int = 32 << 30
+    """All contents together, unpacked; and the unpacked archive itself."""
     entries: int = 1_000_000
+    """Files, directories and links (count)."""
     depth: int = DEEPEST
+    """Directories in each other (count)."""
 
 
 class Writer:

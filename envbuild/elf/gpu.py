@@ -59,19 +59,12 @@ _TARGET = re.compile(r"hip(?:v4)?-amdgcn-amd-amdhsa-[a-z]*-(gfx[0-9a-z-]+)(?::.*
 
 @dataclass(frozen=True, slots=True)
 class GpuCode:
-    """GPU code of one ELF file.
-
-    Attributes
-    ----------
-    binaries : int
-        Its fat binaries, one a compiled source file (count).
-    held : dict of str to int
-        Architecture → in how many of them: ``sm_90`` is a binary, ``compute_90`` PTX,
-        ``gfx90a`` AMD's.
-    """
+    """GPU code of one ELF file."""
 
     binaries: int
+    """Its fat binaries, one a compiled source file (count)."""
     held: Mapping[str, int]
+    """Architecture → in how many of them: ``sm_90`` is a binary, ``compute_90`` PTX, ``gfx90a`` AMD's."""
 
     @property
     def architectures(self) -> tuple[str, ...]:

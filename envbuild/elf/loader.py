@@ -34,91 +34,62 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where a process's loader looks, beside what objects ask for.
-
-    Attributes
-    ----------
-    library_path : tuple of str
-        LD_LIBRARY_PATH.
-    cache : tuple of str
-        Directories of the loader's cache, in the order of ``ld.so.conf``.
-    cached : frozenset of str or None
-        Names that the cache has: what came into its directories later, the loader does not
-        find by it. None where that is not known.
-    default : tuple of str
-        The loader's own directories; see `default_directories`.
-    preset : mapping of str to str
-        Name → path of what the process is known to have loaded under that
-        name by other means, tried last: a package's own libraries, which it
-        opens before it imports what needs them.
-    """
+    """Where a process's loader looks, beside what objects ask for."""
 
     library_path: tuple[str, ...] = ()
+    """LD_LIBRARY_PATH."""
     cache: tuple[str, ...] = ()
+    """Directories of the loader's cache, in the order of ``ld.so.conf``."""
     cached: frozenset[str] | None = None
+    """Names that the cache has: what came into its directories later, the loader does not find by it. None
+    where that is not known.
+    """
     default: tuple[str, ...] = ()
+    """The loader's own directories; see `default_directories`."""
     preset: Mapping[str, str] = field(default_factory=dict)
+    """Name → path of what the process is known to have loaded under that name by other means, tried last: a
+    package's own libraries, which it opens before it imports what needs them.
+    """
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Loaded:
-    """An object of a process.
-
-    Attributes
-    ----------
-    path : str
-        As it was found: links are not followed, as in ``$ORIGIN``.
-    found : ElfObject
-        What it is.
-    rule : str
-        Why it was found there: ``program``, ``path``, ``DT_RPATH``, ``LD_LIBRARY_PATH``,
-        ``DT_RUNPATH``, ``cache``, ``default`` or ``preset``.
-    parent : Loaded or None
-        What asked for it first.
-    needs : dict of str to Loaded
-        Name → what it got; names that nothing has are missing.
-    names : set of str
-        Under which it is known.
-    """
+    """An object of a process."""
 
     path: str
+    """As it was found: links are not followed, as in ``$ORIGIN``."""
     found: ElfObject
+    """What it is."""
     rule: str = "program"
+    """Why it was found there: ``program``, ``path``, ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``DT_RUNPATH``,
+    ``cache``, ``default`` or ``preset``.
+    """
     parent: Loaded | None = None
+    """What asked for it first."""
     needs: dict[str, Loaded] = field(default_factory=dict)
+    """Name → what it got; names that nothing has are missing."""
     names: set[str] = field(default_factory=set)
+    """Under which it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """A library that nothing has.
-
-    Attributes
-    ----------
-    path : str
-        What asks for it.
-    name : str
-        The library.
-    """
+    """A library that nothing has."""
 
     path: str
+    """What asks for it."""
     name: str
+    """The library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
-    """What one process loads before it runs.
-
-    Attributes
-    ----------
-    objects : tuple of Loaded
-        In the order in which they are loaded, the program first.
-    missing : tuple of Missing
-        In the order in which the loader would tell them.
-    """
+    """What one process loads before it runs."""
 
     objects: tuple[Loaded, ...]
+    """In the order in which they are loaded, the program first."""
     missing: tuple[Missing, ...]
+    """In the order in which the loader would tell them."""
 
 
 def closure(

@@ -35,54 +35,36 @@ _HIDDEN = (1, 2)  # internal and hidden: not for others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfObject:
-    """What the loader wants to know of one ELF file.
-
-    Attributes
-    ----------
-    machine : str
-        ``amd64``, ``arm64``, or ELF's own name in small letters (``ppc64``).
-    soname : str
-        What others ask for it by; empty for none.
-    needed : tuple of str
-        Libraries that it asks for, in its order.
-    rpath, runpath : tuple of str
-        Where it asks to look, before and after LD_LIBRARY_PATH; as written, with ``$ORIGIN``.
-    versions_needed : dict of str to tuple of str
-        Library → versions that it must define (``GLIBC_2.34``); without those
-        that are only wished for (weak).
-    versions_defined : tuple of str
-        Versions that it defines, its own name first; empty for a library without versions.
-    interpreter : str
-        The loader that it names: it can be started; empty for a library.
-    default_directories : bool
-        Whether what it needs is also looked for in the loader's own directories.
-    """
+    """What the loader wants to know of one ELF file."""
 
     machine: str
+    """``amd64``, ``arm64``, or ELF's own name in small letters (``ppc64``)."""
     soname: str = ""
+    """What others ask for it by; empty for none."""
     needed: tuple[str, ...] = ()
+    """Libraries that it asks for, in its order."""
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
+    """Where it asks to look, before and after LD_LIBRARY_PATH; as written, with ``$ORIGIN``."""
     versions_needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Library → versions that it must define (``GLIBC_2.34``); without those that are only wished for (weak).
+    """
     versions_defined: tuple[str, ...] = ()
+    """Versions that it defines, its own name first; empty for a library without versions."""
     interpreter: str = ""
+    """The loader that it names: it can be started; empty for a library."""
     default_directories: bool = True
+    """Whether what it needs is also looked for in the loader's own directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """Names of a file's dynamic symbols, without versions.
-
-    Attributes
-    ----------
-    undefined : frozenset of str
-        What something else must define; without weak ones, which may stay undefined.
-    defined : frozenset of str
-        What it offers to others.
-    """
+    """Names of a file's dynamic symbols, without versions."""
 
     undefined: frozenset[str]
+    """What something else must define; without weak ones, which may stay undefined."""
     defined: frozenset[str]
+    """What it offers to others."""
 
 
 def read_elf(file: BinaryIO) -> ElfObject | None:

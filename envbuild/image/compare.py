@@ -31,45 +31,31 @@ _ADDED = (Kind.SIGNATURE, Kind.CRYPTO)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing in which two images differ.
-
-    Attributes
-    ----------
-    inside : bool
-        Whether it is in the file system; else it is in the SIF around it.
-    path : str
-        In the image; for the SIF the name of an object, or ``header`` or ``padding``.
-    kind : str
-        ``missing`` (only the first has it), ``extra`` (only the second), ``type``, ``content``,
-        ``mode``, ``owner``, ``time``, ``link``, ``attributes``, or ``packing``: the same files,
-        in another order or compressed otherwise.
-    detail : str
-        The two values, if they can be shown.
-    """
+    """One thing in which two images differ."""
 
     inside: bool
+    """Whether it is in the file system; else it is in the SIF around it."""
     path: str
+    """In the image; for the SIF the name of an object, or ``header`` or ``padding``."""
     kind: str
+    """``missing`` (only the first has it), ``extra`` (only the second), ``type``, ``content``, ``mode``,
+    ``owner``, ``time``, ``link``, ``attributes``, or ``packing``: the same files, in another order or
+    compressed otherwise.
+    """
     detail: str = ""
+    """The two values, if they can be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """In what two images differ.
-
-    Attributes
-    ----------
-    identical : bool
-        Whether the files are the same, byte by byte.
-    added : tuple of str
-        Kinds of the objects that were added to the first after its build: signatures.
-    differences : tuple of Difference
-        Empty if the images are the same but for what was added.
-    """
+    """In what two images differ."""
 
     identical: bool
+    """Whether the files are the same, byte by byte."""
     added: tuple[str, ...]
+    """Kinds of the objects that were added to the first after its build: signatures."""
     differences: tuple[Difference, ...]
+    """Empty if the images are the same but for what was added."""
 
 
 def compare_images(first: Path, second: Path) -> Comparison:

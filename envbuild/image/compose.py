@@ -22,24 +22,17 @@ from envbuild.squashfs.splice import Splice, digest_of_tables, splice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedLayer:
-    """A layer that an image is composed of.
-
-    Attributes
-    ----------
-    blob : Path
-        Its squashfs.
-    digest, data, tables : str
-        ``sha256:…`` of the squashfs, of its data, and of its superblock and tables.
-    imported : bool
-        Whether it came from an account that is not trusted.
-    """
+    """A layer that an image is composed of."""
 
     name: str
     blob: Path
+    """Its squashfs."""
     digest: str
     data: str
     tables: str
+    """``sha256:…`` of the squashfs, of its data, and of its superblock and tables."""
     imported: bool = False
+    """Whether it came from an account that is not trusted."""
 
 
 def compose(

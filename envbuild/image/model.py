@@ -50,49 +50,32 @@ _Length = Annotated[int, Field(ge=0)]
 
 
 class ImageLayer(Model):
-    """The data of a layer in an image.
-
-    Attributes
-    ----------
-    name : str
-        Of the layer.
-    digest : str
-        ``sha256:…`` of the layer's own squashfs, by which the store knows it.
-    offset, size_bytes : int
-        Where its data begin in the file system of the image, and their length.
-    data : str
-        ``sha256:…`` of its data.
-    imported : bool
-        Whether it came from an account that is not trusted (`layer import --trust`).
-    """
+    """The data of a layer in an image."""
 
     name: LayerName
+    """Of the layer."""
     digest: Digest
+    """``sha256:…`` of the layer's own squashfs, by which the store knows it."""
     offset: _Length
     size_bytes: _Length
+    """Where its data begin in the file system of the image, and their length."""
     data: Digest
+    """``sha256:…`` of its data."""
     imported: bool = False
+    """Whether it came from an account that is not trusted (`layer import --trust`)."""
 
 
 class FileSystem(Model):
-    """The file system of an image.
-
-    Attributes
-    ----------
-    size_bytes : int
-        Its length.
-    layers : tuple of ImageLayer
-        From bottom to top, in which order their data lie.
-    tables_offset : int
-        Where its tables begin, in bytes; they end with the file system.
-    tables : str
-        ``sha256:…`` of its superblock and its tables.
-    """
+    """The file system of an image."""
 
     size_bytes: _Length
+    """Its length."""
     layers: tuple[ImageLayer, ...]
+    """From bottom to top, in which order their data lie."""
     tables_offset: _Length
+    """Where its tables begin, in bytes; they end with the file system."""
     tables: Digest
+    """``sha256:…`` of its superblock and its tables."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -107,32 +90,21 @@ class FileSystem(Model):
 
 
 class Variable(Model):
-    """One environment variable of the image: a literal, or a prepend.
-
-    Attributes
-    ----------
-    operation : str
-        ``set``, ``prepend`` (joined by ``:``) or ``unset``.
-    value : str
-        A literal; never expanded.
-    """
+    """One environment variable of the image: a literal, or a prepend."""
 
     name: Annotated[str, full_match(VARIABLE, "a name of an environment variable")]
     operation: Literal["set", "prepend", "unset"]
+    """``set``, ``prepend`` (joined by ``:``) or ``unset``."""
     value: Text = ""
+    """A literal; never expanded."""
 
 
 class Job(Model):
-    """A mini job that the image carries under `JOBS`; fields as in `spec.recipe.VerifyJob`.
-
-    Attributes
-    ----------
-    recipe : str
-        Whose it is; its file is ``JOBS/<recipe>/<file>``.
-    """
+    """A mini job that the image carries under `JOBS`; fields as in `spec.recipe.VerifyJob`."""
 
     id: JobId
     recipe: Name
+    """Whose it is; its file is ``JOBS/<recipe>/<file>``."""
     file: JobFile
     title: Text
     expect: dict[ReportedName, Text]

@@ -56,19 +56,13 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """A layer that was written.
-
-    Attributes
-    ----------
-    file : Path
-        The compressed tar.
-    digest, content : str
-        ``sha256:…`` of that file, and of the tar in it.
-    """
+    """A layer that was written."""
 
     file: Path
+    """The compressed tar."""
     digest: str
     content: str
+    """``sha256:…`` of that file, and of the tar in it."""
 
 
 def write_archive(

@@ -35,41 +35,29 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledDeb:
-    """A Debian package that a root says is installed.
-
-    Attributes
-    ----------
-    depends : tuple of tuple of str
-        Names of packages: one of each group is needed.
-    provides : tuple of str
-        Further names that it answers to.
-    """
+    """A Debian package that a root says is installed."""
 
     name: str
     version: str
     architecture: str
     depends: tuple[tuple[str, ...], ...] = ()
+    """Names of packages: one of each group is needed."""
     provides: tuple[str, ...] = ()
+    """Further names that it answers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What an image says of its packages.
-
-    Attributes
-    ----------
-    debs : dict of str to InstalledDeb
-        Name → package, as the uppermost list of packages has them.
-    deb_licences : dict of str to tuple of str
-        Package → licences as its copyright file names them; none where it names none in a known form.
-    wheel_licences : dict of str to tuple of str
-        Canonical name of a Python distribution → its licences; one that begins with ``=`` is an
-        expression of SPDX.
-    """
+    """What an image says of its packages."""
 
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)
+    """Name → package, as the uppermost list of packages has them."""
     deb_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Package → licences as its copyright file names them; none where it names none in a known form."""
     wheel_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Canonical name of a Python distribution → its licences; one that begins with ``=`` is an expression of
+    SPDX.
+    """
 
 
 def read_packages(layers: Sequence[Squashfs]) -> Contents:

@@ -213,23 +213,16 @@ def _unwritable(path: Path, error: OSError) -> EnvbuildError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SifFile:
-    """What a SIF holds; its data are read when asked for.
-
-    Attributes
-    ----------
-    size_bytes : int
-        Length of the file.
-    architecture : str
-        In Debian's words, or ``unknown``.
-    objects : tuple of Descriptor
-        In the order of the table; each lies inside the file.
-    """
+    """What a SIF holds; its data are read when asked for."""
 
     path: Path
     size_bytes: int
+    """Length of the file."""
     architecture: str
+    """In Debian's words, or ``unknown``."""
     identity: uuid.UUID
     objects: tuple[Descriptor, ...]
+    """In the order of the table; each lies inside the file."""
 
     def find(self, name: str) -> Descriptor | None:
         """Return the first object of a name."""

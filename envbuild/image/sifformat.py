@@ -82,28 +82,20 @@ class PartitionType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The global header.
-
-    Attributes
-    ----------
-    architecture : str
-        Of the primary partition, in Debian's words; ``unknown`` where the code is none of ours.
-    identity : uuid.UUID
-        The image's UUID.
-    total, free : int
-        Descriptors in the table and those not in use (count).
-    descriptors_offset, descriptors_bytes, data_offset, data_bytes : int
-        Bytes from the start of the file, and lengths in bytes.
-    """
+    """The global header."""
 
     architecture: str
+    """Of the primary partition, in Debian's words; ``unknown`` where the code is none of ours."""
     identity: uuid.UUID
+    """The image's UUID."""
     free: int
     total: int
+    """Descriptors in the table and those not in use (count)."""
     descriptors_offset: int
     descriptors_bytes: int
     data_offset: int
     data_bytes: int
+    """Bytes from the start of the file, and lengths in bytes."""
 
     def pack(self) -> bytes:
         """Return `HEADER_BYTES` bytes; times are 0, so that equal content gives equal bytes."""
@@ -152,41 +144,28 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """Where a data object lies, and what it is.
-
-    Attributes
-    ----------
-    number : int
-        Its id, from 1.
-    kind : int
-        A `Kind`, or a number that this version does not know.
-    group : int
-        Object group; 0 for none.
-    link : int
-        As stored: id of the object, or group with the group flag, that it belongs to; 0 for none.
-    offset, size : int
-        Bytes from the start of the file, and length in bytes.
-    padded_size : int
-        Length with the padding in front of it.
-    name : str
-        At most 128 bytes of UTF-8.
-    filesystem, partition_type : int
-        Of a partition; 0 otherwise.
-    architecture : str
-        Of a partition; empty otherwise.
-    """
+    """Where a data object lies, and what it is."""
 
     number: int
+    """Its id, from 1."""
     kind: int
+    """A `Kind`, or a number that this version does not know."""
     group: int = GROUP
+    """Object group; 0 for none."""
     link: int = 0
+    """As stored: id of the object, or group with the group flag, that it belongs to; 0 for none."""
     offset: int
     size: int
+    """Bytes from the start of the file, and length in bytes."""
     padded_size: int
+    """Length with the padding in front of it."""
     name: str
+    """At most 128 bytes of UTF-8."""
     filesystem: int = 0
     partition_type: int = 0
+    """Of a partition; 0 otherwise."""
     architecture: str = ""
+    """Of a partition; empty otherwise."""
 
     @property
     def end(self) -> int:

@@ -57,18 +57,12 @@ _Base64 = Annotated[str, AfterValidator(_base64)]
 
 
 class InputFile(Model):
-    """A locked file that a step uses.
-
-    Attributes
-    ----------
-    name : str
-        File name (``scipy-1.16.0-…whl``).
-    sha256 : str
-        Hex digest, 64 characters.
-    """
+    """A locked file that a step uses."""
 
     name: _FileName
+    """File name (``scipy-1.16.0-…whl``)."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Hex digest, 64 characters."""
 
 
 class Tool(Model):
@@ -80,84 +74,58 @@ class Tool(Model):
 
 
 class BaseStep(Model):
-    """Install Debian packages into an empty root.
-
-    Attributes
-    ----------
-    debs : tuple of InputFile
-        All packages of the base.
-    texts : dict of str to str
-        Path → content of the files that the image format wants in every root.
-    """
+    """Install Debian packages into an empty root."""
 
     kind: Literal["base"] = "base"
     suite: Name
     architecture: Name
     debs: tuple[InputFile, ...]
+    """All packages of the base."""
     texts: dict[_RootPath, str]
+    """Path → content of the files that the image format wants in every root."""
     tools: tuple[Tool, ...]
     revision: int = 2
 
 
 class RootStep(Model):
-    """Unpack a root that somebody else has made.
-
-    Attributes
-    ----------
-    format : str
-        ``tar``, ``oci`` or ``squashfs``.
-    archives : tuple of InputFile
-        From bottom to top.
-    python : str
-        Version that its Python must have (``3.11``).
-    texts : dict of str to str
-        As those of `BaseStep`.
-    """
+    """Unpack a root that somebody else has made."""
 
     kind: Literal["root"] = "root"
     format: Annotated[str, full_match("tar|oci|squashfs", "a format of a root")]
+    """``tar``, ``oci`` or ``squashfs``."""
     archives: tuple[InputFile, ...]
+    """From bottom to top."""
     python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
+    """Version that its Python must have (``3.11``)."""
     texts: dict[_RootPath, str]
+    """As those of `BaseStep`."""
     tools: tuple[Tool, ...]
     revision: int = 1
 
 
 class SystemStep(Model):
-    """Install further Debian packages on a base; the layer holds what that changes.
-
-    Attributes
-    ----------
-    debs : tuple of InputFile
-        The packages that are added.
-    """
+    """Install further Debian packages on a base; the layer holds what that changes."""
 
     kind: Literal["system"] = "system"
     suite: Name
     architecture: Name
     debs: tuple[InputFile, ...]
+    """The packages that are added."""
     texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 4
 
 
 class Interpreter(Model):
-    """The Python that a layer is made for.
-
-    Attributes
-    ----------
-    abi : str
-        ABI tag (``cp311``).
-    architecture : str
-        In Debian's words.
-    debs : tuple of InputFile
-        The packages that hold it, since another openssl is no other
-        interpreter; all files of a finished root.
-    """
+    """The Python that a layer is made for."""
 
     abi: Annotated[str, full_match("cp[23][0-9]+[a-z]*", "the ABI of a Python")]
+    """ABI tag (``cp311``)."""
     architecture: Name
+    """In Debian's words."""
     debs: tuple[InputFile, ...]
+    """The packages that hold it, since another openssl is no other interpreter; all files of a finished root.
+    """
 
     @property
     def version(self) -> str:
@@ -178,30 +146,20 @@ class WheelStep(Model):
 
 
 class TextEntry(Model):
-    """A file that we write.
-
-    Attributes
-    ----------
-    content : str
-        Base64 of its bytes, so that keys can hold any content.
-    """
+    """A file that we write."""
 
     path: ImagePath
     content: _Base64
+    """Base64 of its bytes, so that keys can hold any content."""
     executable: bool = False
 
 
 class Patch(Model):
-    """A patch of a source archive.
-
-    Attributes
-    ----------
-    content : str
-        Base64 of its bytes.
-    """
+    """A patch of a source archive."""
 
     name: _FileName
     content: _Base64
+    """Base64 of its bytes."""
 
 
 class SourceStep(Model):
@@ -209,43 +167,31 @@ class SourceStep(Model):
 
     Made from the base, the toolchain, the virtual environment and the layers
     that it compiles against, in this order.
-
-    Attributes
-    ----------
-    archive : InputFile
-        The source archive (``horovod-0.28.1.tar.gz``).
-    build_wheels : tuple of InputFile
-        What the build imports, beside the layers that it is made from.
-    patches : tuple of Patch
-        Applied in this order.
-    environment : dict of str to str
-        Variables of the build.
     """
 
     kind: Literal["source"] = "source"
     prefix: Literal["/opt/env", "/opt/mpi"]
     interpreter: Interpreter
     archive: InputFile
+    """The source archive (``horovod-0.28.1.tar.gz``)."""
     build_wheels: tuple[InputFile, ...]
+    """What the build imports, beside the layers that it is made from."""
     patches: tuple[Patch, ...]
+    """Applied in this order."""
     environment: dict[VariableName, Text]
+    """Variables of the build."""
     tools: tuple[Tool, ...]
     revision: int = 2
 
 
 class FilesStep(Model):
-    """Write files and symbolic links, and nothing else.
-
-    Attributes
-    ----------
-    links : dict of str to str
-        Path → target.
-    """
+    """Write files and symbolic links, and nothing else."""
 
     kind: Literal["files"] = "files"
     files: tuple[TextEntry, ...]
     tools: tuple[Tool, ...]
     links: dict[ImagePath, Text] = {}
+    """Path → target."""
     revision: int = 1
 
 
@@ -266,54 +212,36 @@ def input_files(step: Step) -> tuple[InputFile, ...]:
 
 
 class Layer(Model):
-    """One planned layer.
-
-    Attributes
-    ----------
-    name : str
-        ``base``, ``system``, ``wheel:torch``, ``framework:horovod`` for what is built from source,
-        ``links:cntk``, ``venv``, ``files``, ``metadata``; or ``toolchain:horovod`` for what a build needs
-        and no image holds.
-    key : str
-        ``sha256:…``: the promise.
-    step : Step
-        What makes it.
-    inputs : tuple of str
-        Names of the layers that it is made from; their keys are in its key.
-    needs : tuple of str
-        Names of further layers that must exist to build it (the sandbox's
-        root), without a part in its key.
-    compression : str
-        What its squashfs is compressed by.
-    """
+    """One planned layer."""
 
     name: LayerName
+    """``base``, ``system``, ``wheel:torch``, ``framework:horovod`` for what is built from source,
+    ``links:cntk``, ``venv``, ``files``, ``metadata``; or ``toolchain:horovod`` for what a build needs and
+    no image holds.
+    """
     key: Digest
+    """``sha256:…``: the promise."""
     step: Step = Field(discriminator="kind")
+    """What makes it."""
     inputs: tuple[LayerName, ...] = ()
+    """Names of the layers that it is made from; their keys are in its key."""
     needs: tuple[LayerName, ...] = ()
+    """Names of further layers that must exist to build it (the sandbox's root), without a part in its key."""
     compression: Compression = "zstd"
+    """What its squashfs is compressed by."""
 
 
 class BuildPlan(Model):
-    """All layers in an order in which they can be built, and those that the image holds.
-
-    Attributes
-    ----------
-    layers : tuple of Layer
-        Every layer after those that it is made from.
-    image : tuple of str
-        Names of the layers of the image, from bottom to top.
-    tools : tuple of Tool
-        What writes the tables of the image's file system.
-    format : int
-        `KEY_FORMAT`.
-    """
+    """All layers in an order in which they can be built, and those that the image holds."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=_MAX_LAYERS)]
+    """Every layer after those that it is made from."""
     image: Annotated[tuple[LayerName, ...], Field(min_length=1)]
+    """Names of the layers of the image, from bottom to top."""
     tools: tuple[Tool, ...]
+    """What writes the tables of the image's file system."""
     format: Literal[2] = KEY_FORMAT
+    """`KEY_FORMAT`."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -34,24 +34,18 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a site file and the machine part.
-
-    Attributes
-    ----------
-    key : str
-        Of the site file: ``gpus.driver``, ``mpi.libraries``.
-    kind : str
-        ``changed``: the machine says otherwise. ``missing``: a path is not
-        there. ``incomplete``: a library needs what nothing has. ``unseen``:
-        the file says something that cannot be seen here, which is no mistake.
-    said, found : str
-        What the file says, and what the machine does.
-    """
+    """Where a site file and the machine part."""
 
     key: str
+    """Of the site file: ``gpus.driver``, ``mpi.libraries``."""
     kind: Kind
+    """``changed``: the machine says otherwise. ``missing``: a path is not there. ``incomplete``: a library
+    needs what nothing has. ``unseen``: the file says something that cannot be seen here, which is no
+    mistake.
+    """
     said: str
     found: str
+    """What the file says, and what the machine does."""
 
     def to_data(self) -> dict[str, str]:
         """Return plain data for JSON."""

@@ -30,37 +30,25 @@ PRIVATE = f"{MOUNT}/envbuild"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """What a start of an image gets of its host.
-
-    Attributes
-    ----------
-    implementation, version : str
-        The host's MPI; an unknown version is empty.
-    abis : tuple of str
-        By which the image's programs meet it.
-    mpi : tuple of str
-        Names of the MPI libraries themselves among `files`, sorted.
-    files : dict of str to str
-        Name in `PRIVATE` → file of the host, sorted by name.
-    links : dict of str to str
-        Further names in `PRIVATE` (``libmpi.so``) → names of `files`.
-    companions : tuple of str
-        Bound where they are.
-    environment : dict of str to str
-        Set in the image, LD_LIBRARY_PATH among them.
-    devices : tuple of str
-        Device files, bound where they are; those that this node has.
-    """
+    """What a start of an image gets of its host."""
 
     implementation: str
     version: str
+    """The host's MPI; an unknown version is empty."""
     abis: tuple[MpiAbi, ...]
+    """By which the image's programs meet it."""
     mpi: tuple[str, ...]
+    """Names of the MPI libraries themselves among `files`, sorted."""
     files: dict[str, str]
+    """Name in `PRIVATE` → file of the host, sorted by name."""
     links: dict[str, str]
+    """Further names in `PRIVATE` (``libmpi.so``) → names of `files`."""
     companions: tuple[str, ...]
+    """Bound where they are."""
     environment: dict[str, str]
+    """Set in the image, LD_LIBRARY_PATH among them."""
     devices: tuple[str, ...] = ()
+    """Device files, bound where they are; those that this node has."""
 
     @property
     def identities(self) -> dict[str, str]:

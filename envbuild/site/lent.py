@@ -22,33 +22,22 @@ _SYSTEM = re.compile(r"(/usr)?/lib(64|/[a-z0-9_]+-linux-gnu)?/[^/]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSide:
-    """What of an image decides what it can take from a host.
-
-    Attributes
-    ----------
-    label : str
-        For messages.
-    family : str
-        Whose launcher its MPI has (``mpich``, ``openmpi``, ``intel-mpi``).
-    abis : tuple of str
-        Those that its programs and extensions ask for.
-    glibc : str
-        Its C library's version.
-    library_path : str
-        LD_LIBRARY_PATH as its own environment makes it.
-    provides : mapping of str to tuple of str
-        Name of a library that its loader finds → symbol versions that it defines.
-    bound_hard : tuple of str
-        Files whose DT_RPATH leads to the image's MPI.
-    """
+    """What of an image decides what it can take from a host."""
 
     label: str
+    """For messages."""
     family: str
+    """Whose launcher its MPI has (``mpich``, ``openmpi``, ``intel-mpi``)."""
     abis: tuple[MpiAbi, ...]
+    """Those that its programs and extensions ask for."""
     glibc: str
+    """Its C library's version."""
     library_path: str
+    """LD_LIBRARY_PATH as its own environment makes it."""
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a library that its loader finds → symbol versions that it defines."""
     bound_hard: tuple[str, ...] = ()
+    """Files whose DT_RPATH leads to the image's MPI."""
 
 
 class LentFiles:

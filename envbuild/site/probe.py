@@ -34,21 +34,14 @@ _FABRIC_LIBRARIES = ("libfabric.so.1", "libcxi.so.1", "libucp.so.0", "libpsm2.so
 
 @dataclass(slots=True)
 class Probed:
-    """What was seen of a machine.
-
-    Attributes
-    ----------
-    site : Site
-        What can be told.
-    remarks : dict of str to list of str
-        Key of the site file → what people should know of it.
-    unknown : dict of str to str
-        Key → why it cannot be told.
-    """
+    """What was seen of a machine."""
 
     site: Site
+    """What can be told."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
+    """Key of the site file → what people should know of it."""
     unknown: dict[str, str] = field(default_factory=dict)
+    """Key → why it cannot be told."""
 
 
 def probe(machine: Survey, *, name: str, mpi: Sequence[str] = ()) -> Probed:

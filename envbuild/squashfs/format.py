@@ -74,39 +74,29 @@ EXTENDED = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superblock:
-    """The first 96 bytes of a squashfs.
-
-    Attributes
-    ----------
-    inodes, fragments, ids : int
-        How many there are.
-    mtime_s : int
-        When it was made, in seconds since the epoch.
-    block_bytes : int
-        Length of a block of data before compression: a power of 2 from 4 KiB to 1 MiB.
-    root : int
-        Reference of the root's inode.
-    bytes_used : int
-        Length of the file system.
-    id_table, attribute_table, inode_table, directory_table, fragment_table, export_table : int
-        Offsets; `ABSENT` for a table that is not there.
-    """
+    """The first 96 bytes of a squashfs."""
 
     inodes: int
     mtime_s: int
+    """When it was made, in seconds since the epoch."""
     block_bytes: int
+    """Length of a block of data before compression: a power of 2 from 4 KiB to 1 MiB."""
     fragments: int
     compressor: Compressor
     flags: int
     ids: int
+    """How many there are."""
     root: int
+    """Reference of the root's inode."""
     bytes_used: int
+    """Length of the file system."""
     id_table: int
     attribute_table: int
     inode_table: int
     directory_table: int
     fragment_table: int
     export_table: int
+    """Offsets; `ABSENT` for a table that is not there."""
 
     @classmethod
     def parse(cls, data: bytes) -> Superblock:

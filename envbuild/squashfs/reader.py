@@ -54,39 +54,26 @@ _ATTRIBUTE_ID = struct.Struct("<QII")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name of a file system.
-
-    Attributes
-    ----------
-    path : str
-        Absolute.
-    kind : str
-        A ``whiteout`` is a character device 0/0: it hides a path of the layers below.
-    mode : int
-        Permission bits.
-    size : int
-        Of a file, in bytes.
-    target : str
-        Of a link, as written.
-    attributes : tuple of (str, bytes)
-        Extended attributes, with their prefix (``security.capability``).
-    owner : tuple of int
-        User and group id.
-    mtime_s : int
-        Seconds since the epoch.
-    place : int
-        Where the inode begins in the inode table. Hard links share it.
-    """
+    """One name of a file system."""
 
     path: str
+    """Absolute."""
     kind: Kind
+    """A ``whiteout`` is a character device 0/0: it hides a path of the layers below."""
     mode: int
+    """Permission bits."""
     size: int = 0
+    """Of a file, in bytes."""
     target: str = ""
+    """Of a link, as written."""
     attributes: tuple[tuple[str, bytes], ...] = ()
+    """Extended attributes, with their prefix (``security.capability``)."""
     owner: tuple[int, int] = (0, 0)
+    """User and group id."""
     mtime_s: int = 0
+    """Seconds since the epoch."""
     place: int = -1
+    """Where the inode begins in the inode table. Hard links share it."""
 
     @property
     def opaque(self) -> bool:
@@ -96,25 +83,18 @@ class Entry:
 
 @dataclass(slots=True)
 class Inode:
-    """An inode as it is stored; a plain one is a device, a FIFO or a socket.
-
-    Attributes
-    ----------
-    user, group : int
-        Ids, not their places in the table.
-    attributes : int
-        Place in the table of extended attributes, or `NONE`.
-    device : int
-        Of a device: its number.
-    """
+    """An inode as it is stored; a plain one is a device, a FIFO or a socket."""
 
     type: Type
     mode: int
     user: int
     group: int
+    """Ids, not their places in the table."""
     mtime_s: int
     attributes: int = NONE
+    """Place in the table of extended attributes, or `NONE`."""
     device: int = 0
+    """Of a device: its number."""
 
 
 @dataclass(slots=True)
@@ -134,42 +114,28 @@ class LinkInode(Inode):
 
 @dataclass(slots=True)
 class FileInode(Inode):
-    """A file.
-
-    Attributes
-    ----------
-    size : int
-        Length in bytes.
-    start : int
-        Offset of its first block.
-    blocks : memoryview
-        The stored length of each block, 4 bytes each, as they stand in the table.
-    fragment, fragment_offset : int
-        The fragment that holds what lies behind the blocks (`NONE`: nothing does), and where in it.
-    sparse : int
-        Bytes of the file that are holes, as far as they are counted.
-    """
+    """A file."""
 
     size: int = 0
+    """Length in bytes."""
     start: int = 0
+    """Offset of its first block."""
     blocks: bytes | memoryview = b""
+    """The stored length of each block, 4 bytes each, as they stand in the table."""
     fragment: int = NONE
     fragment_offset: int = 0
+    """The fragment that holds what lies behind the blocks (`NONE`: nothing does), and where in it."""
     sparse: int = 0
+    """Bytes of the file that are holes, as far as they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of metadata, decompressed.
-
-    Attributes
-    ----------
-    blocks : mapping of int to int
-        Where a block begins, from the start of the table → where its content begins in `data`.
-    """
+    """A table of metadata, decompressed."""
 
     data: bytearray
     blocks: Mapping[int, int]
+    """Where a block begins, from the start of the table → where its content begins in `data`."""
 
     def place(self, block: int, offset: int) -> int:
         """Return where in `data` a reference leads."""

@@ -43,25 +43,17 @@ class Area:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
-    """A file system that is ready to be written.
-
-    Attributes
-    ----------
-    areas : tuple of Area
-        One for each input.
-    superblock : bytes
-        Its beginning.
-    tables : bytes
-        Its end.
-    tables_offset : int
-        Where `tables` begin, in bytes.
-    """
+    """A file system that is ready to be written."""
 
     inputs: tuple[Squashfs, ...]
     areas: tuple[Area, ...]
+    """One for each input."""
     superblock: bytes
+    """Its beginning."""
     tables: bytes
+    """Its end."""
     tables_offset: int
+    """Where `tables` begin, in bytes."""
 
     @property
     def size_bytes(self) -> int:
@@ -103,27 +95,19 @@ class Splice:
 
 @dataclass(slots=True)
 class _Node:
-    """An inode of the merged tree; one with several names is one node.
-
-    Attributes
-    ----------
-    source : int
-        The input that it is from.
-    names : int
-        How many names it has.
-    number, reference : int
-        Of the inode that is written for it; the reference is -1 until it is.
-    parent : int
-        Of a directory: the number of the one that holds it.
-    """
+    """An inode of the merged tree; one with several names is one node."""
 
     inode: Inode
     source: int
+    """The input that it is from."""
     children: dict[bytes, _Node] = field(default_factory=dict)
     names: int = 0
+    """How many names it has."""
     number: int = 0
     reference: int = -1
+    """Of the inode that is written for it; the reference is -1 until it is."""
     parent: int = 0
+    """Of a directory: the number of the one that holds it."""
 
     @property
     def is_directory(self) -> bool:

@@ -20,34 +20,24 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that can be kept or removed.
-
-    Attributes
-    ----------
-    kind : str
-        ``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one),
-        ``scan`` (what was read of a blob or an image), ``log``, or ``leftover``: a download that was killed.
-    id : str
-        Layer key, blob digest, hex digest of the file, of the scanned blob or of the image; else the name.
-    name : str
-        For people.
-    blob : str
-        Digest of the squashfs of a layer or blob; empty otherwise.
-    size_bytes : int
-        Length of its files; a blob that several layers name counts for each of them.
-    used_s : float
-        When it was last used, in seconds since the epoch.
-    path : Path
-        Its file; of a layer, its record; of a locked file, its directory.
-    """
+    """Something that can be kept or removed."""
 
     kind: Kind
+    """``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one), ``scan``
+    (what was read of a blob or an image), ``log``, or ``leftover``: a download that was killed.
+    """
     id: str
+    """Layer key, blob digest, hex digest of the file, of the scanned blob or of the image; else the name."""
     name: str
+    """For people."""
     blob: str = ""
+    """Digest of the squashfs of a layer or blob; empty otherwise."""
     size_bytes: int
+    """Length of its files; a blob that several layers name counts for each of them."""
     used_s: float
+    """When it was last used, in seconds since the epoch."""
     path: Path
+    """Its file; of a layer, its record; of a locked file, its directory."""
 
 
 def items(store: Store) -> list[Item]:

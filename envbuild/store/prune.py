@@ -18,25 +18,18 @@ _LOGS_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was, or would be, removed.
-
-    Attributes
-    ----------
-    removed : tuple of Item
-        From the longest unused on; each as large as what it gives back: a blob that another layer still
-        names gives nothing.
-    freed_bytes : int
-        What that is together.
-    young : tuple of Item
-        Layers, blobs and files that nothing needs, and that were used too lately.
-    refused : tuple of (Item, str)
-        What could not be removed, and why.
-    """
+    """What was, or would be, removed."""
 
     removed: tuple[Item, ...]
+    """From the longest unused on; each as large as what it gives back: a blob that another layer still names
+    gives nothing.
+    """
     freed_bytes: int
+    """What that is together."""
     young: tuple[Item, ...]
+    """Layers, blobs and files that nothing needs, and that were used too lately."""
     refused: tuple[tuple[Item, str], ...]
+    """What could not be removed, and why."""
 
 
 def prune(

@@ -24,34 +24,23 @@ _ENTRY = re.compile(r"d [0-7]{4}|f [0-7]{4} [0-9a-f]{64}|l [^\0]+|whiteout", re.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """A finished layer.
-
-    Attributes
-    ----------
-    key : str
-        ``sha256:…`` of the plan's layer.
-    name : str
-        The layer's name when it was built, for people.
-    blob : str
-        ``sha256:…`` of the squashfs.
-    size_bytes : int
-        Length of the squashfs.
-    data, tables : str
-        ``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`.
-    tree : Tree
-        What it holds.
-    imported : bool
-        Whether it came from a directory of an account that is not trusted (`layer import --trust`).
-    """
+    """A finished layer."""
 
     key: str
+    """``sha256:…`` of the plan's layer."""
     name: str
+    """The layer's name when it was built, for people."""
     blob: str
+    """``sha256:…`` of the squashfs."""
     size_bytes: int
+    """Length of the squashfs."""
     data: str
     tables: str
+    """``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`."""
     tree: Tree
+    """What it holds."""
     imported: bool = False
+    """Whether it came from a directory of an account that is not trusted (`layer import --trust`)."""
 
 
 def hex_of(digest: str) -> str:

@@ -30,33 +30,23 @@ _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Root(BaseModel):
-    """An image or lock, and what it needs.
-
-    Attributes
-    ----------
-    path : str
-        Absolute path of the image or lock.
-    pinned : bool
-        Whether somebody asked to keep what it needs, whatever becomes of it.
-    digest : str
-        ``sha256:…``: the identity of the image; empty of a lock.
-    spec : str
-        The spec that builds the image again; empty where none is known.
-    keys : tuple of str
-        The layers, as ``sha256:…``, sorted.
-    files : tuple of str
-        The locked files, as hex digests, sorted.
-    """
+    """An image or lock, and what it needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     path: str
+    """Absolute path of the image or lock."""
     pinned: StrictBool = False
+    """Whether somebody asked to keep what it needs, whatever becomes of it."""
     digest: str = ""
+    """``sha256:…``: the identity of the image; empty of a lock."""
     spec: str = ""
+    """The spec that builds the image again; empty where none is known."""
     keys: tuple[_Key, ...] = ()
+    """The layers, as ``sha256:…``, sorted."""
     files: tuple[_Hex, ...] = ()
+    """The locked files, as hex digests, sorted."""
 
     @property
     def name(self) -> str:
@@ -74,19 +64,13 @@ class Root(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRoot:
-    """A root in a store, and what became of its image.
-
-    Attributes
-    ----------
-    state : str
-        ``live``; ``gone``; or ``unreachable``, which counts as live: its disk may not be mounted.
-    file : Path
-        Its file.
-    """
+    """A root in a store, and what became of its image."""
 
     root: Root
     state: State
+    """``live``; ``gone``; or ``unreachable``, which counts as live: its disk may not be mounted."""
     file: Path
+    """Its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

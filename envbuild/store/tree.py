@@ -21,16 +21,12 @@ _LONGEST_BYTES = 3072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The paths of a layer.
-
-    Attributes
-    ----------
-    entries : dict of str to str
-        Path without a leading slash → ``d 0755``, ``f 0644 <sha256>``,
-        ``l <target>`` or ``whiteout``; sorted by path.
-    """
+    """The paths of a layer."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
+    """Path without a leading slash → ``d 0755``, ``f 0644 <sha256>``, ``l <target>`` or ``whiteout``; sorted
+    by path.
+    """
 
     @property
     def whiteouts(self) -> tuple[str, ...]:

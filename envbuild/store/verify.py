@@ -26,48 +26,32 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something in a store that is not what its name says.
-
-    Attributes
-    ----------
-    what : str
-        ``record``, ``blob``, ``file``, ``root``, or ``unknown``: a file that no store writes there.
-    id : str
-        Layer key, blob digest or hex digest that the name stands for; empty where it is none.
-    path : Path
-        Where it lies, or should.
-    problem : str
-        What is wrong with it.
-    keys : tuple of str
-        Keys of the layers that cannot be used for it.
-    """
+    """Something in a store that is not what its name says."""
 
     what: What
+    """``record``, ``blob``, ``file``, ``root``, or ``unknown``: a file that no store writes there."""
     id: str
+    """Layer key, blob digest or hex digest that the name stands for; empty where it is none."""
     path: Path
+    """Where it lies, or should."""
     problem: str
+    """What is wrong with it."""
     keys: tuple[str, ...] = ()
+    """Keys of the layers that cannot be used for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was read, and what is wrong.
-
-    Attributes
-    ----------
-    layers, blobs, files : int
-        How many records, squashfs and locked files were looked at (count).
-    size_bytes : int
-        How much of them was read.
-    damages : tuple of Damage
-        By path.
-    """
+    """What was read, and what is wrong."""
 
     layers: int
     blobs: int
     files: int
+    """How many records, squashfs and locked files were looked at (count)."""
     size_bytes: int
+    """How much of them was read."""
     damages: tuple[Damage, ...]
+    """By path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
