@@ -21,7 +21,7 @@ TOP = Path(__file__).resolve().parents[1]
 PACKAGE = TOP / "envbuild"
 
 # The table of rooms. A room may always import itself and the leaves.
-LEAVES = frozenset({"errors", "events"})
+LEAVES = frozenset({"digests", "errors", "events"})
 MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "spec": frozenset(),
     "elf": frozenset(),

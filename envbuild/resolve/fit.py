@@ -16,7 +16,7 @@ from envbuild.errors import Location, RequestError
 from envbuild.events import Emit
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.spec.asked import Asked
-from envbuild.spec.variants import older_accelerators
+from envbuild.spec.select import older_accelerators
 
 
 def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:

@@ -38,6 +38,8 @@ class ChosenRecipe:
         Relative path → content of recipe.yaml and everything under verify/ and patches/.
     digest : str
         ``sha256:…`` over `files`.
+    at : Location
+        Where the spec names it.
     """
 
     recipe: Recipe
@@ -46,6 +48,7 @@ class ChosenRecipe:
     variant: Variant
     files: dict[str, bytes]
     digest: str
+    at: Location
 
     @property
     def layer(self) -> str:

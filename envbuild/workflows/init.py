@@ -14,8 +14,8 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.select import variant_for
 from envbuild.spec.unknown import recipe_not_known
-from envbuild.spec.variants import variant_for
 from envbuild.system.files import exists, is_directory, write_new
 from envbuild.workflows.inputs import read_asked, read_bases
 from envbuild.workflows.places import refuse_in_store

@@ -13,12 +13,13 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
-from envbuild.spec.bases import newest_of_distribution
-from envbuild.spec.check import Parts, RecipeSource, put_together, recipe_mistakes
+from envbuild.spec.check import CheckInputs, select_and_check
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
 from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.system.files import (
@@ -306,11 +307,11 @@ def read_asked(
     base = None if named is None or wrong_base else reader.base(named)
     choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
     sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}
-    parts = Parts(
+    inputs = CheckInputs(
         spec=spec,
         base=base,
         bases=() if named is not None or wrong_base else reader.bases(),
-        passed_over=tuple(reader.passed_over),
+        base_errors=tuple(reader.passed_over),
         recipes={name: source for name, source in sources.items() if source is not None},
         known_recipes=reader.catalog.recipe_names(),
         known_bases=reader.catalog.base_names(),
@@ -321,7 +322,7 @@ def read_asked(
         files=reader.files(spec),
         architecture=architecture(),
     )
-    return put_together(parts, told=reader.mistakes)
+    return select_and_check(inputs, errors=reader.mistakes)
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
@@ -399,7 +400,7 @@ def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
         raise recipe_not_known(name, known)
     source = reader.recipe(name)
     if source is not None:
-        reader.mistakes += recipe_mistakes(source)
+        reader.mistakes += recipe_errors(source)
     raise_all(reader.mistakes)
     if source is None:
         raise AssertionError("a recipe that cannot be read has a mistake")

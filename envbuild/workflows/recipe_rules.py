@@ -12,14 +12,14 @@ from packaging.utils import canonicalize_name
 from envbuild.check.controls import Spoiled
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.spec.asked import owned_by_vendor
-from envbuild.spec.check import RecipeSource
 from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
 from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe, VerifyJob
+from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.select import KNOWN_VARIANT, matching_versions
 from envbuild.spec.unknown import recipe_not_known
-from envbuild.spec.variants import KNOWN_VARIANT, admitted
 from envbuild.system.files import exists, read_input
 
 CONTROLS = "controls.yaml"
@@ -144,7 +144,7 @@ def requirement_mistakes(
             yield RequestError("the recipe requires itself", at=at, hint="leave it out")
         elif choice.name not in others:
             yield recipe_not_known(choice.name, sorted(others), at)
-        elif other is not None and not admitted(other.versions, choice):
+        elif other is not None and not matching_versions(other.versions, choice):
             problem = f"no proven version of `{choice.name}` meets `{choice.constraint}`"
             yield RequestError(problem, at=at, hint=f"proven: {', '.join(other.versions)}")
 

@@ -241,6 +241,7 @@ def _asked(story: _Story, settings: Settings) -> Asked:
                 variant=variant,
                 files=source.files,
                 digest=pin.digest,
+                at=Location(path=story.image),
             )
         )
     return Asked(

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from envbuild.errors import Location
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
@@ -61,7 +62,13 @@ def chosen(
         system=tuple(system),
     )
     return ChosenRecipe(
-        recipe=recipe, version=version, variant_name="cpu", variant=variant, files={}, digest=digest
+        recipe=recipe,
+        version=version,
+        variant_name="cpu",
+        variant=variant,
+        files={},
+        digest=digest,
+        at=Location(path=Path("spec.yaml")),
     )
 
 

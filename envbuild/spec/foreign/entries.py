@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from envbuild.spec.contents import RESERVED, reserved_tree, search_path_problem
 from envbuild.spec.foreign.commands import expand
 from envbuild.spec.model import EnvSpec, Prepend
+from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
 
 
 def refusal(**entries: object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envbuild.errors import Location
 from envbuild.lock.model import DebPin, PythonPin, ToolPin
 from envbuild.plan.model import BuildPlan, Compression, TextEntry
 from envbuild.plan.planner import make_plan
@@ -50,6 +51,7 @@ def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
         variant=variant,
         files={},
         digest="sha256:" + sha(name),
+        at=Location(path=Path("spec.yaml")),
     )
 
 

@@ -10,10 +10,16 @@ from pydantic import ValidationError
 
 from envbuild.errors import Location
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
-from envbuild.spec.bases import Need, first_fitting, has_python, newest_of_distribution, none_fits
 from envbuild.spec.load import Loaded, load_base_image
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import BaseRequirement
+from envbuild.spec.select import (
+    BaseConstraint,
+    first_fitting_base,
+    has_python,
+    newest_of_distribution,
+    no_fitting_base,
+)
 from tests.support.asking import base_image
 
 HERE = Location(path=Path("spec.yaml"))
@@ -34,8 +40,8 @@ TWIN = loaded("a-twin", "13", "3.13", glibc="2.41")
 BASES = (OLD, NEWER, USUAL, TWIN)
 
 
-def need(**wanted: Any) -> Need:
-    return Need(by="it", at=HERE, requirement=BaseRequirement(**wanted))
+def need(**wanted: Any) -> BaseConstraint:
+    return BaseConstraint(by="it", at=HERE, requirement=BaseRequirement(**wanted))
 
 
 @pytest.mark.parametrize(
@@ -57,13 +63,13 @@ def need(**wanted: Any) -> Need:
 def test_the_first_that_meets_every_need(wanted: list[dict[str, Any]], name: str | None) -> None:
     needs = [need(**each) for each in wanted]
     for bases in (BASES, BASES[::-1]):
-        found = first_fitting(needs, bases, "amd64")
+        found = first_fitting_base(needs, bases, "amd64")
         assert (found.value.name if found else None) == name
 
 
 def test_only_one_for_this_architecture() -> None:
-    assert first_fitting([], BASES, "arm64") == USUAL
-    assert first_fitting([need(python=">=3.12")], BASES, "arm64") is None
+    assert first_fitting_base([], BASES, "arm64") == USUAL
+    assert first_fitting_base([need(python=">=3.12")], BASES, "arm64") is None
 
 
 def test_the_newest_of_a_distribution() -> None:
@@ -79,15 +85,15 @@ def test_only_the_minor_release_of_a_base_is_known() -> None:
 
 
 @pytest.mark.parametrize("needs", [[], [need(python=">=3.11")]])
-def test_no_base_image_for_this_architecture_is_the_reason_told(needs: list[Need]) -> None:
-    (told,) = none_fits(needs, BASES, "riscv64")
+def test_no_base_image_for_this_architecture_is_the_reason_told(needs: list[BaseConstraint]) -> None:
+    (told,) = no_fitting_base(needs, BASES, "riscv64")
     assert told.each()[0].problem == "no base image is made for riscv64"
 
 
 def test_requirements_that_no_base_image_meets_together() -> None:
     bases = [loaded("a", "1", "3.11"), loaded("b", "2", "3.12"), loaded("c", "3", "3.13")]
     needs = [need(python="!=3.11.*"), need(python="!=3.12.*"), need(python="!=3.13.*")]
-    (error,) = none_fits(needs, bases, "amd64")
+    (error,) = no_fitting_base(needs, bases, "amd64")
     assert error.each()[0].problem.startswith("no base image is right for all: ")
 
 
@@ -95,8 +101,8 @@ def test_a_finished_root_is_never_taken_by_itself() -> None:
     root = BaseRoot(kind="tar", place="root.tar", sha256="0" * 64)
     value = BaseImage(**{**NEWER.value.model_dump(by_alias=True, exclude={"origins"}), "root": root})
     finished = Loaded(value=value, path=Path("newer.yaml"), places={}, key_places={})
-    assert first_fitting([need(python=">=3.12")], [NEWER], "amd64") == NEWER
-    assert first_fitting([need(python=">=3.12")], [finished], "amd64") is None
+    assert first_fitting_base([need(python=">=3.12")], [NEWER], "amd64") == NEWER
+    assert first_fitting_base([need(python=">=3.12")], [finished], "amd64") is None
 
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "base-images").glob("*.yaml"))

@@ -8,7 +8,12 @@ import pytest
 
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe, Variant
-from envbuild.spec.variants import narrowed, older_accelerators, shared_accelerators, variant_for
+from envbuild.spec.select import (
+    older_accelerators,
+    pick_accelerator_release,
+    shared_accelerators,
+    variant_for,
+)
 
 
 def recipe(*names: str, kind: Literal["mpi", "framework"] = "framework") -> Recipe:
@@ -117,7 +122,9 @@ def test_what_nobody_has_tried_is_not_offered() -> None:
 def test_one_release_of_an_accelerator_for_all(
     accelerator: str, wanted: list[tuple[Recipe, str]], expected: str
 ) -> None:
-    found = narrowed(choice(accelerator), [(one, [choice(version)]) for one, version in wanted])
+    found = pick_accelerator_release(
+        choice(accelerator), [(one, [choice(version)]) for one, version in wanted]
+    )
     assert str(found) == expected
 
 

@@ -1,0 +1,189 @@
+"""Checks of a recipe that its model cannot express: names, variants, links, source build and jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from envbuild.digests import canonical_json, sha256_of
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import Prepend
+from envbuild.spec.recipe import Recipe
+
+Errors = Iterator[EnvbuildError]
+
+# Where files of a spec and links of a recipe must not be, and why.
+OWNED = "another layer owns it: choose a place outside of it"
+_HIDDEN = "the runtime mounts its own there: choose another place"
+_LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
+_METADATA = "the image keeps its metadata there: choose another place"
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), OWNED),
+    **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch", "/environment", "/singularity"), _METADATA),
+    **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
+    **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
+    "/etc/localtime": _HIDDEN,
+    **dict.fromkeys(("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"), _LINKED),
+}
+# Setting one of these as a whole would hide the image's own programs.
+_SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
+# The build sets these itself: they lead to its tools.
+_SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
+# The test sets these for every rank.
+_SET_BY_TEST = ("OMP_NUM_THREADS", "ENVBUILD_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeSource:
+    """A recipe and its files."""
+
+    directory: str
+    """Name of its directory; the recipe must have the same."""
+    loaded: Loaded[Recipe]
+    files: dict[str, bytes]
+    """Relative path → content of recipe.yaml, ``verify/*.py`` and ``patches/*.patch``."""
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` over the canonical JSON of relative path → sha256 of the content."""
+        digests = {path: hashlib.sha256(content).hexdigest() for path, content in self.files.items()}
+        return sha256_of(canonical_json(digests))
+
+
+def recipe_errors(source: RecipeSource) -> Errors:
+    """Yield the errors of a recipe that concern no other file."""
+    recipe, loaded = source.loaded.value, source.loaded
+    if recipe.name != source.directory:
+        problem = f"the recipe's name is `{recipe.name}`, but its directory is `{source.directory}`"
+        yield RequestError(problem, at=loaded.at("name"), hint="they must be the same")
+    if not recipe.variants:
+        problem = "`variants`: needs at least one entry"
+        yield RequestError(problem, at=loaded.at("variants"), hint="such as `cpu`")
+    elif recipe.kind == "mpi" and "cpu" not in recipe.variants:
+        problem = "an MPI recipe needs the variant `cpu`, which serves every accelerator"
+        yield RequestError(problem, at=loaded.at("variants"), hint="add `cpu`")
+    if recipe.kind == "fabric" and recipe.owns:
+        problem = "a fabric's recipe consists of Debian packages, and owns no distribution"
+        yield RequestError(problem, at=loaded.at("owns"), hint="name Debian packages under `system`")
+    for name, variant in recipe.variants.items():
+        for place, version in enumerate(variant.versions):
+            if version not in recipe.versions:
+                at = loaded.at("variants", name, "versions", place)
+                problem = f"`{version}` is not among the recipe's `versions`"
+                yield RequestError(problem, at=at, hint="add it to `versions`, or remove it here")
+    yield from search_path_errors(loaded, recipe.environment)
+    yield from _link_errors(loaded)
+    yield from _source_errors(loaded, source.files)
+    yield from _job_errors(loaded, source.files)
+
+
+def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend]) -> Errors:
+    """Yield an error where ``environment`` replaces a search path, or adds a relative directory to it."""
+    for name, setting in environment.items():
+        if problem := search_path_problem(name, setting):
+            hint = f"write `{name}: {{prepend: /a/directory}}`"
+            yield RequestError(problem, at=loaded.at("environment", name), hint=hint)
+
+
+def search_path_problem(name: str, setting: str | Prepend) -> str:
+    """Return why a search path cannot be set like this; empty for other variables and valid settings."""
+    if name not in _SEARCH_PATHS:
+        return ""
+    if isinstance(setting, str):
+        return f"`{name}` may not be set as a whole: the image's own programs would be lost"
+    if not all(part.startswith("/") for part in setting.prepend.split(":")):
+        return f"`{name}`: `{setting.prepend}` is not a list of absolute directories"
+    return ""
+
+
+def reserved_tree(path: str) -> str | None:
+    """Return the one of `RESERVED` in which a path is; None for any other."""
+    return next((tree for tree in RESERVED if path == tree or path.startswith(tree + "/")), None)
+
+
+def _link_errors(recipe: Loaded[Recipe]) -> Errors:
+    links = recipe.value.links
+    for name in links:
+        at = recipe.at_key("links", name)
+        above = next((str(parent) for parent in PurePosixPath(name).parents if str(parent) in links), None)
+        if above is not None:
+            problem = f"`{name}` cannot lie below `{above}`, which is a link"
+            yield RequestError(problem, at=at, hint="let the one lead where the other should")
+        tree = reserved_tree(name)
+        # A recipe's own layer may hold links beside its files.
+        if tree is not None and (RESERVED[tree] != OWNED or name == tree):
+            problem = f"a link may not be at `{name}`: {tree} is reserved"
+            yield RequestError(problem, at=at, hint=RESERVED[tree])
+
+
+def _source_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
+    recipe, source = loaded.value, loaded.value.source
+    if source is None:
+        return
+    if recipe.kind == "mpi":
+        yield RequestError(
+            "an MPI recipe cannot be built from source",
+            at=loaded.at("source"),
+            hint="take its files from a wheel or from Debian packages; leave `source` out",
+        )
+    if recipe.owns != (source.distribution,):
+        problem = (
+            f"a recipe with `source` must own `{source.distribution}`, which it builds, and nothing else"
+        )
+        yield RequestError(problem, at=loaded.at("owns"), hint="put other distributions into another recipe")
+    required = [choice.name for choice in recipe.requires]
+    for index, name in enumerate(source.against):
+        at = loaded.at("source", "against", index)
+        if name == "mpi" and not recipe.needs_mpi:
+            yield RequestError("`against: [mpi]` requires `needs_mpi: true`", at=at, hint="add that line")
+        elif name != "mpi" and name not in required:
+            hint = did_you_mean(name, required) or f"add it: `requires: [{name}]`"
+            yield RequestError(f"it compiles against `{name}` without requiring it", at=at, hint=hint)
+    for index, name in enumerate(source.patches):
+        if f"patches/{name}" not in files:
+            at = loaded.at("source", "patches", index)
+            yield _no_file(f"patches/{name}", files, at)
+    for name in source.environment:
+        if name in _SET_BY_BUILD:
+            at = loaded.at("source", "environment", name)
+            yield RequestError(f"the build sets `{name}` itself", at=at, hint="leave it out")
+
+
+def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
+    recipe = loaded.value
+    seen: set[str] = set()
+    for index, job in enumerate(recipe.verify):
+        if f"verify/{job.job}" not in files:
+            yield _no_file(f"verify/{job.job}", files, loaded.at("verify", index, "job"))
+        for name in job.environment:
+            if name.startswith(_SET_BY_TEST):
+                at = loaded.at("verify", index, "environment", name)
+                yield RequestError(f"`{name}` is set by the test itself", at=at, hint="leave it out")
+        for place, name in enumerate(job.variants):
+            if name not in recipe.variants:
+                at = loaded.at("verify", index, "variants", place)
+                hint = did_you_mean(name, list(recipe.variants)) or _listed(recipe.variants)
+                yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=hint)
+        if job.id in seen:
+            at = loaded.at("verify", index, "id")
+            yield RequestError(
+                f"the check `{job.id}` is there twice", at=at, hint="give each job another `id`"
+            )
+        seen.add(job.id)
+
+
+def _no_file(path: str, files: Mapping[str, bytes], at: Location) -> RequestError:
+    directory, _, name = path.rpartition("/")
+    there = sorted(
+        other.removeprefix(f"{directory}/") for other in files if other.startswith(f"{directory}/")
+    )
+    hint = did_you_mean(name, there) or _listed(there)
+    return RequestError(f"there is no file `{path}` in the recipe", at=at, hint=hint)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"there are: {', '.join(names) or 'none'}"

@@ -1,0 +1,202 @@
+"""Checks of a spec against the recipes that it chose: packages, files, variables, names that collide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.spec.asked import ChosenRecipe
+from envbuild.spec.base import BaseImage
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
+from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_errors
+from envbuild.spec.satisfiable import can_be_met
+
+Errors = Iterator[EnvbuildError]
+
+
+def spec_errors(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage | None) -> Errors:
+    """Yield the errors that a spec and its chosen recipes make together."""
+    yield from _repeated(spec, "frameworks", "framework")
+    yield from _repeated(spec, "fabric", "fabric's library")
+    yield from _shared_names(recipes)
+    if base is not None and base.root is not None:
+        yield from _finished_root(spec, recipes, base)
+    yield from _python_packages(spec, recipes)
+    yield from _system_packages(spec)
+    yield from _targets(spec)
+    yield from _variables(spec, recipes)
+    yield from _compiled_against(recipes)
+    yield from _mixed_accelerators(recipes)
+
+
+def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Errors:
+    first: dict[str, int] = {}
+    for index, choice in enumerate(getattr(spec.value, key)):
+        if choice.name in first:
+            hint = f"it was first named at {spec.at(key, first[choice.name])}"
+            problem = f"the {what} `{choice.name}` is named twice"
+            yield RequestError(problem, at=spec.at(key, index), hint=hint)
+        first.setdefault(choice.name, index)
+
+
+def _shared_names(recipes: Sequence[ChosenRecipe]) -> Errors:
+    claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
+        ("own the distribution", lambda recipe: recipe.owns),
+        ("have the check", lambda recipe: [job.id for job in recipe.verify]),
+    )
+    for verb, names in claims:
+        holder: dict[str, str] = {}
+        for chosen in recipes:
+            for name in names(chosen.recipe):
+                other = holder.setdefault(name, chosen.recipe.name)
+                if other != chosen.recipe.name:
+                    problem = f"the recipes `{other}` and `{chosen.recipe.name}` both {verb} `{name}`"
+                    yield RequestError(problem, at=chosen.at, hint="they cannot be in one image")
+
+
+def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage) -> Errors:
+    hint = "if the root has it, list it under `packages` of the base image; else use a base made of packages"
+    for number, name in enumerate(spec.value.packages.system):
+        if name not in base.packages:
+            problem = f"`{name}` cannot be added: the base image `{base.name}` is a finished root"
+            yield RequestError(problem, at=spec.at("packages", "system", number), hint=hint)
+    for chosen in recipes:
+        needed = {*chosen.recipe.system, *chosen.toolchain()}
+        missing = sorted(needed - set(base.packages))
+        if missing:
+            problem = (
+                f"the recipe `{chosen.recipe.name}` needs {', '.join(missing)}, "
+                f"and the base image `{base.name}` is a finished root"
+            )
+            yield RequestError(problem, at=chosen.at, hint=hint)
+
+
+def _python_packages(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> Errors:
+    owners = {name: chosen.recipe for chosen in recipes for name in chosen.recipe.owns}
+    first: dict[str, int] = {}
+    for index, text in enumerate(spec.value.packages.python):
+        at = spec.at("packages", "python", index)
+        requirement = Requirement(text)
+        name = str(canonicalize_name(requirement.name))
+        if name in owners:
+            owner = owners[name]
+            key = SPEC_KEYS[owner.kind]
+            problem = f"the package `{name}` belongs to the recipe `{owner.name}`"
+            hint = f"remove it here; choose a version under `{key}`: `{owner.name}@{owner.versions[0]}`"
+            yield RequestError(problem, at=at, hint=hint)
+        elif not can_be_met(requirement.specifier):
+            hint = "its bounds exclude one another: loosen one"
+            yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
+        elif name in first and requirement.marker is None:
+            hint = f"it was first listed at {spec.at('packages', 'python', first[name])}; write it once"
+            yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
+        if requirement.marker is None:
+            first.setdefault(name, index)
+
+
+def _system_packages(spec: Loaded[EnvSpec]) -> Errors:
+    first: dict[str, int] = {}
+    for index, name in enumerate(spec.value.packages.system):
+        if name in first:
+            hint = f"it was first listed at {spec.at('packages', 'system', first[name])}"
+            at = spec.at("packages", "system", index)
+            yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
+        first.setdefault(name, index)
+
+
+def _targets(spec: Loaded[EnvSpec]) -> Errors:
+    files: dict[str, int] = {}
+    directories: dict[str, int] = {}
+    for index, entry in enumerate(spec.value.files):
+        target, at = entry.target, spec.at("files", index, "target")
+        tree = reserved_tree(target)
+        if tree is not None:
+            problem = f"a file may not go to `{target}`: {tree} is reserved"
+            yield RequestError(problem, at=at, hint=RESERVED[tree])
+        above = [str(parent) for parent in PurePosixPath(target).parents]
+        if target in files:
+            hint = f"the first is at {spec.at('files', files[target], 'target')}"
+            yield RequestError(f"two files have the target `{target}`", at=at, hint=hint)
+        other = next((files[path] for path in above if path in files), directories.get(target))
+        if other is not None:
+            problem = f"`{target}` and `{spec.value.files[other].target}`: one file cannot lie in the other"
+            yield RequestError(problem, at=at, hint=f"the other is at {spec.at('files', other, 'target')}")
+        files.setdefault(target, index)
+        for path in above:
+            directories.setdefault(path, index)
+
+
+def _variables(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> Errors:
+    setters: dict[str, tuple[str, str | Prepend]] = {}
+    for chosen in recipes:
+        for name, setting in chosen.recipe.environment.items():
+            recipe, other = setters.setdefault(name, (chosen.recipe.name, setting))
+            if _disagree(setting, other):
+                problem = f"the recipes `{recipe}` and `{chosen.recipe.name}` set `{name}` differently"
+                yield RequestError(problem, at=chosen.at, hint="they cannot be in one image")
+    yield from search_path_errors(spec, spec.value.environment)
+    for name, setting in spec.value.environment.items():
+        recipe, other = setters.get(name, ("", setting))
+        if _disagree(setting, other):
+            shown = f"`{other}`" if isinstance(other, str) else f"`{{prepend: {other.prepend}}}`"
+            problem = f"the recipe `{recipe}` sets the variable `{name}` already"
+            at = spec.at_key("environment", name)
+            yield RequestError(problem, at=at, hint=f"to {shown}; remove it here")
+
+
+def _disagree(setting: str | Prepend, other: str | Prepend) -> bool:
+    """Return whether two settings of a variable conflict: prepends add up, equal values agree."""
+    if isinstance(setting, Prepend) and isinstance(other, Prepend):
+        return False
+    return setting != other
+
+
+def _compiled_against(recipes: Sequence[ChosenRecipe]) -> Errors:
+    """Yield an error where a recipe compiles against one whose headers would be in no layer."""
+    by_name = {chosen.recipe.name: chosen.recipe for chosen in recipes}
+    without_layer = {chosen.layer: chosen.recipe.name for chosen in recipes if not chosen.recipe.owns}
+    for chosen in recipes:
+        source = chosen.recipe.source
+        for name in source.against if source else ():
+            required = by_name.get(name)
+            if required is not None and (required.kind == "mpi" or required.source is not None):
+                problem = f"the recipe `{chosen.recipe.name}` cannot compile against `{name}`"
+                hint = "write `mpi`" if required.kind == "mpi" else "that is built from source as well"
+                yield RequestError(problem, at=chosen.at, hint=hint)
+            other = without_layer.get("mpi" if name == "mpi" else f"framework:{name}")
+            if other is not None:
+                problem = (
+                    f"the recipe `{chosen.recipe.name}` compiles against `{other}`,"
+                    " which owns no distribution"
+                )
+                hint = (
+                    "write another MPI, such as `mpi: mpich`: its headers are in a layer"
+                    if name == "mpi"
+                    else "name one that owns its distribution"
+                )
+                yield RequestError(problem, at=chosen.at, hint=hint)
+
+
+def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
+    """Yield an error for variants of different major releases: one process loads one CUDA."""
+    first: dict[str, ChosenRecipe] = {}
+    for chosen in recipes:
+        family, _, release = chosen.variant_name.partition("-")
+        if not release:
+            continue
+        other = first.setdefault(family, chosen)
+        if other.variant_name.partition(".")[0] != chosen.variant_name.partition(".")[0]:
+            problem = (
+                f"the recipe `{other.recipe.name}` is for {other.variant_name}, "
+                f"and `{chosen.recipe.name}` for {chosen.variant_name}"
+            )
+            both = [name for name in other.recipe.variants if name in chosen.recipe.variants]
+            shared = next((name.partition("-")[2] for name in both if name.startswith(f"{family}-")), "")
+            hint = f"both have `accelerator: {family}@{shared}`" if shared else "make an image of each"
+            yield RequestError(problem, at=chosen.at, hint=hint)
