@@ -6,12 +6,11 @@ lines and lines of modulefiles: they have the types of a spec's fields, and maki
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from envbuild.digests import canonical_json, sha256_of
 from envbuild.spec.model import (
     VARIABLE,
     CommandName,
@@ -173,7 +172,7 @@ class Manifest(Model):
 
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
-        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":")) + "\n"
+        return canonical_json(self.model_dump()) + "\n"
 
     @property
     def imported_layers(self) -> tuple[str, ...]:
@@ -184,7 +183,7 @@ class Manifest(Model):
     @property
     def digest(self) -> str:
         """``sha256:…`` over the canonical text: the image's identity, whatever file holds it."""
-        return "sha256:" + hashlib.sha256(self.to_json().encode()).hexdigest()
+        return sha256_of(self.to_json())
 
     @staticmethod
     def from_json(text: str) -> Manifest:

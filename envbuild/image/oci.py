@@ -11,13 +11,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import tarfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import BuildError
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.model import Manifest
@@ -114,8 +114,8 @@ def write_archive(
         "manifests": [{**found, "annotations": {"org.opencontainers.image.ref.name": name}}],
     }
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
-        _add(archive, LAYOUT, _canonical({"imageLayoutVersion": "1.0.0"}))
-        _add(archive, "index.json", _canonical(index))
+        _add(archive, LAYOUT, canonical_json({"imageLayoutVersion": "1.0.0"}).encode())
+        _add(archive, "index.json", canonical_json(index).encode())
         for directory in ("blobs", "blobs/sha256"):
             # Apptainer makes no directory that the archive does not name.
             member = _member(directory, 0, mode=0o755)
@@ -238,14 +238,10 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _blob(blobs: dict[str, bytes], kind: str, data: object) -> dict[str, object]:
-    content = _canonical(data)
-    digest = "sha256:" + hashlib.sha256(content).hexdigest()
+    content = canonical_json(data).encode()
+    digest = sha256_of(content)
     blobs[digest] = content
     return {"mediaType": kind, "digest": digest, "size": len(content)}
-
-
-def _canonical(data: object) -> bytes:
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _place(digest: str) -> str:

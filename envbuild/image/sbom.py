@@ -11,12 +11,12 @@ Source: CycloneDX 1.6 (ECMA-424); the package URL specification, types deb, pypi
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from envbuild.digests import canonical_json
 from envbuild.image.packages import Contents, InstalledDeb
 from envbuild.lock.model import DebPin, Lock, PythonPin, RecipePin
 from envbuild.lock.text import dump
@@ -116,7 +116,7 @@ def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> byt
         "components": [rows[ref] for ref in sorted(rows)],
         "dependencies": [{"ref": ref, "dependsOn": sorted(set(needs[ref]))} for ref in sorted(needs)],
     }
-    return (json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True) + "\n").encode()
+    return (canonical_json(document) + "\n").encode()
 
 
 def deb_purl(pin: DebPin) -> str:

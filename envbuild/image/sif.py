@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image import startup
@@ -95,7 +96,7 @@ def write_sif(
     sizes = {name: len(contents[name]) for name in DATA}
     frame = frame_of(
         sizes,
-        {name: _sha256(contents[name]) for name in DATA},
+        {name: sha256_of(contents[name]) for name in DATA},
         file_system_bytes=splice.size_bytes,
         architecture=manifest.architecture,
     )
@@ -183,11 +184,7 @@ def digest_of_data(digests: Mapping[str, str]) -> str:
         Name → ``sha256:…``, in the order of the table.
     """
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    return _sha256(sums.encode())
-
-
-def _sha256(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()
+    return sha256_of(sums)
 
 
 def identity_of(digest: str) -> uuid.UUID:

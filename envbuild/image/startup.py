@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from envbuild.digests import canonical_json
 from envbuild.image.environment import render_script, render_table
 from envbuild.image.model import JUDGE, Manifest
 
@@ -145,7 +146,7 @@ def inspection(manifest: Manifest) -> str:
         "deffile": text("Singularity"),
     }
     document = {"data": {"attributes": attributes}, "type": "container"}
-    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
+    return canonical_json(document) + "\n"
 
 
 def _help(manifest: Manifest) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 
+from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import JOBS, MANIFEST_FORMAT, MANIFEST_PATH, STORY, FileSystem, Job, Manifest
@@ -50,7 +50,7 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
         ranks=spec.test.ranks,
         timeout_s=spec.test.timeout_s,
         labels=dict(spec.labels),
-        lock_digest="sha256:" + hashlib.sha256(dump(lock).encode()).hexdigest(),
+        lock_digest=sha256_of(dump(lock)),
     )
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from envbuild.digests import canonical_json, sha256_of
 from envbuild.spec.model import (
     Digest,
     ImagePath,
@@ -271,7 +270,7 @@ class BuildPlan(Model):
 
     def to_json(self) -> str:
         """Return the plan as canonical JSON, one line."""
-        return canonical(self.model_dump()) + "\n"
+        return canonical_json(self.model_dump()) + "\n"
 
     @staticmethod
     def from_json(text: str) -> BuildPlan:
@@ -309,11 +308,6 @@ class BuildPlan(Model):
         return older
 
 
-def canonical(value: object) -> str:
-    """Return canonical JSON: sorted keys, no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
 def step_fields(step: Step) -> dict[str, Any]:
     """Return the fields of a step that make its key, as JSON holds them."""
     return step.model_dump(mode="json", exclude={"kind"})
@@ -345,4 +339,4 @@ def key_of_data(kind: str, step: object, inputs: Sequence[str], compression: str
         "inputs": inputs,
         "compression": compression,
     }
-    return "sha256:" + hashlib.sha256(canonical(payload).encode()).hexdigest()
+    return sha256_of(canonical_json(payload))

@@ -6,11 +6,11 @@ anywhere in another file system, and only the tables, a few thousandths of the w
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from envbuild.digests import sha256_of
 from envbuild.squashfs.format import (
     ABSENT,
     EXTENDED,
@@ -442,7 +442,7 @@ class _Writer:
 
 def digest_of_tables(superblock: bytes, tables: bytes) -> str:
     """Return the digest of a superblock and the tables of its file system: ``sha256:…``."""
-    return "sha256:" + hashlib.sha256(superblock + tables).hexdigest()
+    return sha256_of(superblock + tables)
 
 
 def _aligned(size: int) -> int:

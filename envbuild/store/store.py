@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from envbuild.digests import canonical_json
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.opening import check_store, mark_store, not_opened
 from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
@@ -329,7 +329,7 @@ class Store:
         return self.root / record_name(key)
 
     def _write_record(self, record: LayerRecord) -> None:
-        text = json.dumps(record_data(record), sort_keys=True, separators=(",", ":"))
+        text = canonical_json(record_data(record))
         self.write(record_name(record.key), sealed(text))
 
     def write(self, name: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import uv
 
 from envbuild.build.run import Workshop, build_layers, finished
 from envbuild.build.workdir import passable_directory
+from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Difference, compare_images
@@ -107,7 +107,7 @@ def _read_story(image: Path) -> _Story:
     manifest = read_manifest(image)
     lock_text = _text(image, LOCK)
     lock = load(lock_text.encode(), image, hint=_ANEW)
-    if "sha256:" + hashlib.sha256(lock_text.encode()).hexdigest() != manifest.lock_digest:
+    if sha256_of(lock_text) != manifest.lock_digest:
         raise RequestError(
             f"the lock in `{image.name}` is not the one that it was built from",
             at=Location(path=image),

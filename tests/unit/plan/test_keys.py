@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.digests import canonical_json
 from envbuild.plan import model
 from envbuild.plan.model import (
     BaseStep,
@@ -23,7 +24,6 @@ from envbuild.plan.model import (
     Step,
     SystemStep,
     WheelStep,
-    canonical,
     key_of_data,
     layer_key,
     step_fields,
@@ -145,7 +145,7 @@ def test_a_known_key() -> None:
         wheel=model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
         tools=(model.Tool(name="installer", version="1", digest="sha256:" + "0" * 64),),
     )
-    assert canonical(step_fields(step)) == (
+    assert canonical_json(step_fields(step)) == (
         '{"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},"prefix":"/opt/env","revision":1,'
         f'"tools":[{{"digest":"sha256:{"0" * 64}","name":"installer","version":"1"}}],'
         f'"wheel":{{"name":"a-1-py3-none-any.whl","sha256":"{"0" * 64}"}}}}'
@@ -154,7 +154,11 @@ def test_a_known_key() -> None:
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:
-    assert canonical({"b": 1, "a": ["ü"]}) == canonical({"a": ["ü"], "b": 1}) == '{"a":["\\u00fc"],"b":1}'
+    assert (
+        canonical_json({"b": 1, "a": ["ü"]})
+        == canonical_json({"a": ["ü"], "b": 1})
+        == '{"a":["\\u00fc"],"b":1}'
+    )
 
 
 class TestPlan:
