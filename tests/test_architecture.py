@@ -24,6 +24,7 @@ PACKAGE = TOP / "envbuild"
 LEAVES = frozenset({"digests", "errors", "events"})
 MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "spec": frozenset(),
+    "importers": frozenset({"spec", "system"}),
     "elf": frozenset(),
     "compat": frozenset({"spec"}),
     "lock": frozenset({"spec"}),

@@ -1,4 +1,4 @@
-"""`envbuild import-def`: a spec from a definition file or Dockerfile."""
+"""`envbuild import-def`: a spec from a Dockerfile, definition file or requirements file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from envbuild.cli.streams import put, say
 def command(
     source: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A definition file or Dockerfile.", show_default=False),
+        typer.Argument(
+            metavar="FILE",
+            help="A Dockerfile, Apptainer definition file or requirements file.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
@@ -23,7 +27,7 @@ def command(
     recipes: RecipesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Propose a spec for what a file of others makes, and tell line by line what it cannot say."""
+    """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
     from envbuild.workflows.import_def import import_definition  # noqa: PLC0415  # start-up time
     from envbuild.workflows.places import file_named  # noqa: PLC0415
     from envbuild.workflows.words import typed  # noqa: PLC0415

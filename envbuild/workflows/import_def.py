@@ -1,42 +1,30 @@
-"""Import: what a definition file or Dockerfile says, as a spec."""
+"""Import: the spec that a Dockerfile, definition file or requirements file describes."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+import yaml
 
-from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.spec.foreign.model import Known, Proposal
-from envbuild.spec.foreign.proposal import propose
-from envbuild.spec.foreign.statements import read
+from envbuild.errors import Location, RequestError
+from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
+from envbuild.importers.shell import shown
+from envbuild.importers.statements import read_statements
 from envbuild.spec.load import load_spec
-from envbuild.spec.recipe import Recipe
-from envbuild.system.files import is_below, read_input, write_atomically
+from envbuild.system.files import read_input, write_atomically
 from envbuild.workflows.inputs import read_bases
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 
-_LIMIT_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A file that was read.
-
-    Attributes
-    ----------
-    text : str
-        The spec that is proposed.
-    """
+    """The proposal for a file, and its YAML text."""
 
     source: Path
     proposal: Proposal
@@ -44,107 +32,74 @@ class Imported:
 
     def to_json(self) -> str:
         """Return spec and notes as JSON that ends in a newline."""
-        return json.dumps(self.proposal.to_data(), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(asdict(self.proposal), indent=2, ensure_ascii=False) + "\n"
 
     def to_lines(self) -> list[str]:
-        """Return a line for each piece of the file, and one that sums up."""
+        """Return a line for each note, and a summary."""
         notes = self.proposal.notes
-        lines = [
-            f"{self.source}:{note.line}: {note.outcome}: {_short(note.text)}: {note.what}" for note in notes
-        ]
-        numbers = {
-            kind: sum(note.outcome == kind for note in notes) for kind in ("taken", "needless", "left")
-        }
-        summed = f"{numbers['taken']} taken, {numbers['needless']} needless, {numbers['left']} left out"
-        return [*lines, f"{self.source}: {summed}"]
+        lines = [f"{self.source}:{note.line}: {note.outcome}: {note.text}: {note.what}" for note in notes]
+        number = Counter(note.outcome for note in notes)
+        summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
+        return [*lines, f"{self.source}: {summary}"]
 
 
 def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:
-    """Propose a spec for what a definition file or Dockerfile makes.
-
-    Nothing in the file is carried out, and nothing that it names is downloaded.
+    """Propose a spec for a file. Nothing in it is run, and nothing that it names is downloaded.
 
     Parameters
     ----------
     recipes : sequence of Path
-        Directories to look in first.
+        Directories that are searched first.
     output : Path, optional
-        Receives the spec; a file that is there is left alone.
+        Receives the spec; an existing file is left alone.
 
     Raises
     ------
     RequestError
-        It cannot be read, is neither, or the output is there already.
+        The file cannot be read or has another format, or the output exists.
     """
-    if output is not None and (output.exists() or output.is_symlink()):
-        raise RequestError(f"`{output}` is there already", hint="name another file with -o SPEC.yaml")
     if output is not None:
+        if output.exists() or output.is_symlink():
+            raise RequestError(f"`{output}` exists already", hint="name another file with -o SPEC.yaml")
         refuse_in_store(output)
-    content = read_input(source, limit_bytes=_LIMIT_BYTES)
     try:
-        text = content.decode("utf-8-sig")
+        content = read_input(source, limit_bytes=MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RequestError(
-            f"`{source.name}` is not UTF-8", at=Location(path=source), hint="save the file as UTF-8"
-        ) from error
-    proposal = propose(read(text, source), _known(source.parent, recipes), name=_name(source))
-    spec = proposal.to_yaml(source.name)
-    # A spec that we could not read ourselves would be a mistake of ours.
-    load_spec(spec.encode(), output or source)
-    if output is not None:
-        write_atomically(output, spec.encode())
-    return Imported(source=source, proposal=proposal, text=spec)
-
-
-def _name(source: Path) -> str:
-    """Return what a file is called: its directory's name where its own is that of every such file."""
-    if re.match(r"(dockerfile|containerfile|singularity|apptainer)(\.def)?$", source.name, re.IGNORECASE):
-        return source.absolute().parent.name
-    return source.stem
-
-
-def _known(directory: Path, searched: Sequence[Path]) -> Known:
-    recipes = list_recipes(searched).recipes
-    return Known(
-        recipes={recipe.name: (recipe.kind, recipe.versions) for recipe in recipes},
-        owners={owned: recipe.name for recipe in reversed(recipes) for owned in _owned(recipe)},
-        bases={base.name: base.python.version for base in read_bases()},
-        look=lambda name: _look(directory, name),
-        read=lambda name: _read(directory, name),
+        hint = "save the file as UTF-8"
+        raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source), hint=hint) from error
+    usual_name = r"(dockerfile|containerfile|singularity|apptainer|requirements)\b"
+    proposal = propose(
+        read_statements(content, source),
+        source.absolute().parent.name if re.match(usual_name, source.name.lower()) else source.stem,
+        directory=source.parent,
+        recipes=list_recipes(recipes).recipes,
+        bases=read_bases(),
     )
+    text = _to_yaml(proposal, shown(source.name))
+    load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
+    if output is not None:
+        write_atomically(output, text.encode())
+    return Imported(source=source, proposal=proposal, text=text)
 
 
-def _owned(recipe: Recipe) -> set[str]:
-    """Return the distributions that a recipe is there to bring, canonical names."""
-    names = {recipe.name} if recipe.kind == "framework" else set()
-    for variant in recipe.variants.values():
-        names |= {Requirement(text.replace("{version}", "0")).name for text in variant.requirements}
-    return {canonicalize_name(name) for name in names}
+class _Dumper(yaml.SafeDumper):
+    """Quotes all that may be a number: versions of YAML disagree about `1e3` and `0o17`."""
 
 
-def _look(directory: Path, name: str) -> Literal["file", "executable", "directory", "absent"]:
-    path = directory / name
-    try:
-        if Path(name).is_absolute() or not is_below(path, directory):
-            return "absent"
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return "absent"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    if not stat.S_ISREG(mode):
-        return "absent"
-    return "executable" if os.access(path, os.X_OK) and mode & 0o111 else "file"
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = None if text[:1].isalpha() or text[:1] == "/" else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _read(directory: Path, name: str) -> str | None:
-    if _look(directory, name) not in ("file", "executable"):
-        return None
-    try:
-        return read_input(directory / name, limit_bytes=_LIMIT_BYTES).decode("utf-8-sig")
-    except (EnvbuildError, UnicodeDecodeError):
-        return None
+_Dumper.add_representer(str, _represent_text)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:79] + "…"
+def _to_yaml(proposal: Proposal, source: str) -> str:
+    """Return the text of the spec; comments at its end hold what it does not take over."""
+    spec = yaml.dump(proposal.spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    lines = [f"# Proposed from {source}: check it, then run `envbuild lock`.\n", spec]
+    unsupported = [note for note in proposal.notes if note.outcome == "unsupported"]
+    if unsupported:
+        lines.append(f"# Not taken over from {source}:\n")
+    lines += [f"# line {note.line}: {note.text}\n#   {note.what}\n" for note in unsupported]
+    return "".join(lines)

@@ -1,98 +1,445 @@
-"""`envbuild import-def`: with the recipes that there are, and files that lie beside the one that is read."""
+"""`envbuild import-def`: the spec that it proposes, and a note for each piece of the file."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.spec.foreign.model import Proposal
-from envbuild.workflows.import_def import import_definition
-from envbuild.workflows.inputs import read_asked
+from envbuild.importers.proposal import Proposal, propose
+from envbuild.importers.statements import read_statements
+from envbuild.spec.load import load_spec
+from envbuild.workflows.import_def import Imported, import_definition
+from envbuild.workflows.inputs import read_asked, read_bases
+from envbuild.workflows.recipes import list_recipes
 
-DOCKERFILE = """\
-FROM python:3.11-slim-bookworm
-RUN apt-get update && apt-get install -y less
-RUN pip install torch mpi4py tensorflow scipy==1.17.1
-"""
-
-
-def imported(directory: Path, text: str, name: str = "Dockerfile") -> Proposal:
-    (directory / name).write_text(text)
-    return import_definition(directory / name).proposal
-
-
-def test_what_is_proposed_can_be_asked_for(tmp_path: Path) -> None:
-    place = tmp_path / "Training 2"
-    place.mkdir()
-    (place / "Dockerfile").write_text(DOCKERFILE)
-    import_definition(place / "Dockerfile", output=place / "spec.yaml")
-    asked = read_asked(place / "spec.yaml")
-    assert asked.spec.name == "training-2"
-    assert {chosen.recipe.name for chosen in asked.recipes} == {"mpich", "pytorch", "tensorflow"}
-    assert (asked.base.name, asked.spec.packages.system) == ("debian-12", ("less",))
+GOLDEN = Path(__file__).parents[2] / "golden" / "import-def"
+FILES = {
+    "data.csv": "",
+    "data.tar.gz": "",
+    "src/x": "",
+    "requirements.txt": (
+        "pandas==2.2.3  # why\n\n# a remark\n-r more.txt\nnumpy \\\n  --hash=sha256:00\n-e .\n"
+    ),
+    "more.txt": "-c limits.txt\nhttps://example.org/x.whl\nmpi4py\n",
+}
 
 
-def test_which_recipe_brings_a_distribution(tmp_path: Path) -> None:
-    text = "FROM debian:12\nRUN pip install torch jax jaxlib keras horovod onnxruntime triton mpi4py\n"
-    proposal = imported(tmp_path, text)
-    assert proposal.frameworks == ["pytorch", "jax", "keras", "horovod", "onnxruntime"]
-    assert proposal.mpi == "mpich"
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with files that a Dockerfile may name."""
+    directory = tmp_path / "Some Thing"
+    (directory / "src").mkdir(parents=True)
+    for name, text in FILES.items():
+        (directory / name).write_text(text)
+    (directory / "train.py").write_text("#!/bin/sh\n")
+    (directory / "train.py").chmod(0o755)
+    return directory
 
 
-def test_a_base_with_mistakes_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    bases = tmp_path / "envbuild/base-images"
-    bases.mkdir(parents=True)
-    (bases / "debian-12.yaml").write_text("name: debian-12\n")
-    assert imported(tmp_path, "FROM debian:12\n").base == ""
-    assert imported(tmp_path, "FROM debian:11\n").base == "debian-11"
+def imported(place: Path, text: str, name: str = "Dockerfile") -> Proposal:
+    (place / name).write_text(text)
+    return import_definition(place / name).proposal
 
 
-def test_a_mark_at_the_beginning_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("\ufeffless\n")
-    text = "\ufeffFROM debian:12\nRUN pip install -r requirements.txt\n"
-    assert imported(tmp_path, text).python_packages == ["less"]
+def spec_of(place: Path, *lines: str) -> dict[str, Any]:
+    """The spec that is proposed for lines of a Dockerfile, without those keys that each has."""
+    spec = imported(place, "\n".join(("FROM debian:12", *lines, ""))).spec
+    return {key: value for key, value in spec.items() if key not in ("name", "version", "base")}
 
 
-def test_nothing_outside_is_read(tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_text("secret\n")
-    below = tmp_path / "below"
-    below.mkdir()
-    (below / "link.txt").symlink_to("../secret.txt")
+def unsupported(place: Path, *lines: str) -> list[tuple[int, str]]:
+    """Lines and reasons of what is not taken over; the first line after FROM is 1."""
+    notes = imported(place, "\n".join(("FROM debian:12", *lines, ""))).notes
+    return [(note.line - 1, note.what) for note in notes if note.outcome == "unsupported"]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in GOLDEN.iterdir() if not path.name.endswith((".txt", ".yaml")))
+)
+def test_a_whole_file(name: str, place: Path, golden: Callable[[Path, str], None]) -> None:
+    shutil.copy(GOLDEN / name, place)
+    result = import_definition(place / name)
+    notes = [f"{note.line}: {note.outcome}: {note.text}: {note.what}\n" for note in result.proposal.notes]
+    golden(GOLDEN / f"{name}.spec.yaml", result.text)
+    golden(GOLDEN / f"{name}.notes.txt", "".join(notes))
+    noted = {note.line for note in result.proposal.notes}
+    for statement in read_statements((GOLDEN / name).read_text(), place / name):
+        lines = range(statement.line, statement.line + statement.text.count("\n") + 1)
+        assert noted & set(lines), f"no note for {statement}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'ENV MYDB_DSN="host=h user=u password=S3CR3T"',
+        "ENV HF=hf_S3CR3Tabcdef",
+        "ENV OPENAI=sk-S3CR3Tabcdef",
+        "ENV OPENAI_KEY=S3CR3T",
+        "ENV MYSQL_PWD=S3CR3T",
+        "ENV PGPASSWORD=S3CR3T",
+        "ENV PIP_INDEX_URL=https://u:S3CR3T@example.org/simple",
+        "ARG PIP_PASS=S3CR3T",
+        'RUN curl -H "Authorization: Bearer S3CR3T" https://example.org',
+        "RUN curl -u user:S3CR3T https://example.org",
+        "RUN curl --user=user:S3CR3T https://example.org",
+        "RUN wget --password S3CR3T https://example.org",
+        "RUN wget --password=S3CR3T https://example.org",
+        "RUN aws configure set aws_secret_access_key S3CR3T",
+        "RUN echo machine example.org login u password S3CR3T > /root/.netrc",
+        "RUN echo root:S3CR3T | chpasswd",
+        "RUN mysql -u root -pS3CR3T -e x",
+        "RUN docker login -u me -p S3CR3T example.org",
+        "RUN huggingface-cli login --token S3CR3T",
+        "RUN PGPASSWORD=S3CR3T psql",
+        "RUN echo AKIAS3CR3TABCDEFGHIJ",
+        "RUN pip install --extra-index-url https://u:S3CR3T@example.org/simple x",
+        'RUN pip install "x @ https://u:S3/C:R3T@example.org/x.whl"',
+        "LABEL token=S3CR3T",
+    ],
+)
+def test_secrets_are_neither_taken_nor_shown(line: str, place: Path) -> None:
+    (place / "Dockerfile").write_text(f"FROM debian:12\n{line}\nENV USED=$OPENAI_KEY$PIP_PASS$HF$MYSQL_PWD\n")
+    result = import_definition(place / "Dockerfile")
+    assert "S3" not in result.text + result.to_json() + "".join(result.to_lines())
+
+
+def test_names_that_only_resemble_those_of_secrets_are_taken(place: Path) -> None:
+    names = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "COMPASS", "BYPASS_CACHE")
+    assert spec_of(place, "ENV " + " ".join(f"{name}=1" for name in names)) == {
+        "environment": dict.fromkeys(names, "1")
+    }
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("debian:bookworm-slim", {"base": "debian-12"}),
+        ("docker.io/library/debian:12.5", {"base": "debian-12"}),
+        ("debian:bullseye-20240101@sha256:00", {"base": "debian-11"}),
+        ("python:3.11", {"base": "debian-12", "python": "3.11"}),
+        ("python:3.9-slim-bullseye", {"base": "debian-11", "python": "3.9"}),
+        ("--platform=linux/amd64 python:3.11-slim AS x", {"base": "debian-12", "python": "3.11"}),
+        (
+            "pytorch/pytorch:2.13.0-cuda13.0-cudnn9",
+            {"frameworks": ["pytorch@2.13.0"], "accelerator": "cuda@13.0"},
+        ),
+        ("pytorch/pytorch", {"frameworks": ["pytorch"]}),
+        ("tensorflow/tensorflow:latest-gpu", {"frameworks": ["tensorflow"], "accelerator": "cuda"}),
+        ("nvcr.io/nvidia/pytorch:25.01-py3", {"frameworks": ["pytorch"], "accelerator": "cuda"}),
+        ("nvidia/cuda:13.0.1-devel-ubuntu24.04", {"accelerator": "cuda@13.0"}),
+    ],
+)
+def test_images(reference: str, expected: dict[str, object], place: Path) -> None:
+    spec = imported(place, f"FROM {reference}\n").spec
+    assert spec == {"name": "some-thing", "version": "1", **expected}
+    definition = imported(place, f"Bootstrap: docker\nFrom: {reference}\n", "x.def").spec
+    assert definition == spec | {"name": "x"}
+
+
+@pytest.mark.parametrize(
+    "reference", ["ubuntu:24.04", "rockylinux:9", "debian:latest", "python:3.8-slim", "scratch"]
+)
+def test_images_that_no_base_matches(reference: str, place: Path) -> None:
+    notes = imported(place, f"FROM {reference}\nRUN pip install less\n").notes
+    assert notes[0].what.startswith("no base image matches")
+
+
+@pytest.mark.parametrize(
+    ("lines", "python"),
+    [
+        (["RUN pip install scipy>=1.11 'less<2' # a comment"], ["scipy>=1.11", "less<2"]),
+        (
+            ["RUN true && \\", "  python3 -m pip install \\", "  # comment", "", "  a \\", "  'b'; true"],
+            ["a", "b"],
+        ),
+        (["RUN --mount=type=cache,target=/x A=1 sudo /usr/bin/pip3.11 -q install a"], ["a"]),
+        (["RUN uv pip install --system a > /dev/null 2>&1 || true"], ["a"]),
+        (["ARG V=1.2", 'RUN X="4" && pip install a==$V "b==${V}.3" c==$X'], ["a==1.2", "b==1.2.3", "c==4"]),
+        (['ENV PACKAGES="a b"', "RUN pip install $PACKAGES"], ["a", "b"]),
+        (["RUN pip install numpy 'NumPy<2' \"numpy[x] >= 1.20\""], ["numpy[x]<2,>=1.20"]),
+        (["RUN pip install pip setuptools 'a; python_version>\"3\"'"], ['a; python_version>"3"']),
+        (["RUN pip install -r requirements.txt"], ["pandas==2.2.3", "numpy"]),
+        (
+            ["COPY requirements.txt /tmp/", "RUN pip install -r /tmp/requirements.txt"],
+            ["pandas==2.2.3", "numpy"],
+        ),
+        (["RUN pip install -r x.txt"], ["a", "b"]),
+    ],
+)
+def test_python_packages(lines: list[str], python: list[str], place: Path) -> None:
+    (place / "x.txt").write_text("\ufeffa\n-r src/y.txt\n")
+    (place / "src/y.txt").write_text("b\n-r ../x.txt\n")
+    assert spec_of(place, *lines)["packages"] == {"python": python}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("pip install x==$OTHER", "it depends on another command or an unknown variable"),
+        ("pip install `cat x`", "it depends on another command or an unknown variable"),
+        ('pip install "$(cat x)"', "it depends on another command or an unknown variable"),
+        ("pip install $(cat x)", "it is not a simple command"),
+        ("curl x | sh", "it is not a simple command"),
+        ("(cd x)", "it is not a simple command"),
+        ("run &", "it is not a simple command"),
+        ("for x in a", "it is not a simple command"),
+        ("echo x >>/etc/x", "it reads or writes a file"),
+        ("echo x>/etc/x", "it reads or writes a file"),
+        ("echo 'x", "its quotes do not end"),
+        ("cat <<X", "a here-document or a long script is not understood"),
+        ("conda install x", "name its packages under `packages.python`"),
+        ("dnf install x", "base images are Debian"),
+        ("rm -rf /opt/x", "a spec has packages, variables and files, but no commands"),
+        ("pip install git+https://example.org/y", "`git+https://example.org/y` is not a Python requirement"),
+        ("pip install x.whl/../y", "`x.whl/../y` is not a Python requirement"),
+        ("pip install -r ../x.txt", "the file is not beside this one"),
+        ("pip install --pre less", "a spec has no such option"),
+        ("pip install --target=/x less", "a spec has no such option"),
+        ("pip install -i https://example.org less", "addresses are settings of the site"),
+        ("pip install torch==1.9.0", "the recipe has no such version: see `envbuild recipes show pytorch`"),
+        ("apt-get install less=590-2", "the lock decides the versions"),
+        ("apt-get install ./local.deb", "it does not name a Debian package"),
+        ("apt-get install nano-", "it does not name a Debian package"),
+        ("apt-get install -t backports less", "a spec has no such option"),
+        ("apt-get install openmpi-bin mpich", "an image has one MPI, here openmpi"),
+    ],
+)
+def test_what_a_spec_cannot_hold(command: str, why: str, place: Path) -> None:
+    (place.parent / "x.txt").write_text("secret\n")
+    ((line, reason),) = unsupported(place, "RUN true && \\", f"  {command}")
+    assert (line, reason[: len(why)]) == (2 if "<<" not in command else 1, why)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("apt-get clean", "/usr/bin/apt-get -y upgrade", "rm -rf /var/lib/apt/lists/* /tmp/x", "set -ex"),
+        *("pip cache purge", "python3 -m venv /venv", "conda clean -a", "apt-get install python3-pip"),
+        *("pip install --no-cache-dir -U -qq --break-system-packages --timeout 60 less",),
+    ],
+)
+def test_commands_that_an_image_does_not_need_are_skipped(command: str, place: Path) -> None:
+    assert unsupported(place, f"RUN {command}", "ENV A=1") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "mpi"),
+    [
+        (["RUN pip install mpi4py"], "mpich"),
+        (["RUN pip install mpi4py", "RUN apt-get install libopenmpi-dev"], "openmpi"),
+        (["RUN apt-get install openmpi-bin=4 openmpi-common", "RUN pip install mpi4py"], "openmpi"),
+        (
+            ["ARG V=9.9.9", "RUN wget https://example.org/openmpi-$V.tar.gz && cd openmpi-$V && make"],
+            "openmpi",
+        ),
+        (["RUN git clone https://example.org/pmodels/mpich.git"], "mpich"),
+        (["RUN git clone https://example.org/open-mpi/ompi"], "openmpi"),
+    ],
+)
+def test_an_mpi(lines: list[str], mpi: str, place: Path) -> None:
+    assert spec_of(place, *lines) == {"mpi": mpi}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("torch==2.13.0+cu126 torch", {"frameworks": ["pytorch@2.13.0"], "accelerator": "cuda@12.6"}),
+        ("torch~=2.13.0 triton", {"frameworks": ["pytorch@~=2.13.0"]}),
+        (
+            "torch --index-url https://example.org/whl/cu130/",
+            {"frameworks": ["pytorch"], "accelerator": "cuda@13.0"},
+        ),
+        ("torch -f https://example.org/whl/rocm6.4", {"frameworks": ["pytorch"], "accelerator": "rocm@6.4"}),
+        ("jax[cuda12] jaxlib", {"frameworks": ["jax"], "accelerator": "cuda@12"}),
+        ("tensorflow-gpu keras", {"frameworks": ["tensorflow", "keras"], "accelerator": "cuda"}),
+        ("torch==1.9.0 --index-url https://example.org/whl/cpu", {"frameworks": ["pytorch"]}),
+    ],
+)
+def test_frameworks_and_accelerators(words: str, expected: dict[str, object], place: Path) -> None:
+    assert spec_of(place, f"RUN pip install {words}") == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment"),
+    [
+        (["ENV A=1 B='two words'", 'ENV C="$A"-x'], {"A": "1", "B": "two words"}),
+        (["ENV A=1", "ENV C=$A-x D="], {"A": "1", "C": "1-x", "D": ""}),
+        (["ENV A=old", "ENV A=new B=$A"], {"A": "new", "B": "old"}),
+        (["ENV OLD two words"], {"OLD": "two words"}),
+        (["ENV A=/a", "ENV PATH=/x:$A:${PATH}"], {"A": "/a", "PATH": {"prepend": "/x:/a"}}),
+        (["ENV PIP_NO_CACHE_DIR=1 DEBIAN_FRONTEND=x E=1"], {"E": "1"}),
+        (["ENV PATH=/usr/bin HOME=/x LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/y E=$E E2=1"], {"E2": "1"}),
+        (["ENV X=1", "ENV A='$X' E=1", "ENV B=\\$X"], {"X": "1", "E": "1"}),
+        # spython reads B=1 as part of A.
+        (["ENV A= B=1", "ENV E=1"], {"E": "1"}),
+        (["ENV E=1", f"ENV A={'$E' * 3000}", f"ENV B={'x' * 5000}"], {"E": "1"}),
+        (
+            ["ENV N=1e3 O=0o17 X=0x1F D=.5 Y=yes Z=null T=~ U=1_000"],
+            {
+                "N": "1e3",
+                "O": "0o17",
+                "X": "0x1F",
+                "D": ".5",
+                "Y": "yes",
+                "Z": "null",
+                "T": "~",
+                "U": "1_000",
+            },
+        ),
+    ],
+)
+def test_variables_of_an_image(lines: list[str], environment: object, place: Path) -> None:
+    assert spec_of(place, *lines)["environment"] == environment
+    loaded = load_spec(import_definition(place / "Dockerfile").text.encode(), place)
+    assert loaded.model_dump()["environment"] == environment
+
+
+def test_a_definition_file(place: Path) -> None:
     text = (
-        "FROM debian:12\n"
-        f"RUN pip install -r ../secret.txt -r {tmp_path}/secret.txt -r link.txt\n"
-        f"COPY ../secret.txt link.txt {tmp_path}/secret.txt /x/\n"
+        "Bootstrap: debootstrap\nOSVersion: bookworm\n%arguments\n  v=1.17\n%environment\n  A='x y'\n"
+        "  export B={{ v }}\n  export C=1; export D=1\n%files\n  data.csv /srv/\n  train.py\n"
+        "%files from build\n  data.csv /other\n%post\n  pip install scipy=={{ v }}\n"
     )
-    proposal = imported(below, text)
-    assert (proposal.python_packages, proposal.files) == ([], [])
-    assert sum(note.outcome == "left" for note in proposal.notes) == 6
+    proposal = imported(place, text, "x.def")
+    assert proposal.spec == {
+        "name": "x",
+        "version": "1",
+        "base": "debian-12",
+        "packages": {"python": ["scipy==1.17"]},
+        "environment": {"A": "x y", "B": "1.17"},
+        "files": [{"source": "data.csv", "target": "/srv/data.csv"}],
+    }
+    assert [note.line for note in proposal.notes if note.outcome == "unsupported"] == [8, 11, 13]
 
 
-def test_an_output_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text("mine\n")
-    with pytest.raises(RequestError, match=r"spec\.yaml` is there already"):
-        import_definition(tmp_path / "Dockerfile", output=tmp_path / "spec.yaml")
-    assert (tmp_path / "spec.yaml").read_text() == "mine\n"
+def test_a_requirements_file(place: Path) -> None:
+    spec = imported(place, "torch==2.13.0\nscipy  # why\n-r more.txt\n", "requirements-gpu.txt").spec
+    assert spec == {
+        "name": "some-thing",
+        "version": "1",
+        "mpi": "mpich",
+        "frameworks": ["pytorch@2.13.0"],
+        "packages": {"python": ["scipy"]},
+    }
+
+
+def test_files(place: Path) -> None:
+    (place.parent / "secret.txt").write_text("secret\n")
+    (place / "link.txt").symlink_to("../secret.txt")
+    lines = [
+        "COPY train.py ./data.csv /srv/",
+        "COPY --chown=x data.csv /y",
+        "COPY src /srv/src",
+        "COPY nowhere *.csv ../secret.txt link.txt /x/",
+        "COPY /etc/passwd /x/",
+        "COPY data.csv relative",
+        "COPY data.csv /opt/env/x",
+        "ADD https://example.org/x data.tar.gz /x/",
+        'COPY ["data.csv", "/z"]',
+    ]
+    assert spec_of(place, *lines)["files"] == [
+        {"source": "train.py", "target": "/srv/train.py", "executable": True},
+        {"source": "data.csv", "target": "/srv/data.csv"},
+        {"source": "data.csv", "target": "/y"},
+    ]
+    assert [line for line, _ in unsupported(place, *lines)] == [2, 3, 4, 4, 4, 4, 5, 6, 7, 8, 8, 9]
+
+
+def test_the_last_stage_makes_the_image(place: Path) -> None:
+    text = "FROM golang AS build\nRUN apt-get install less\nFROM debian:12\nRUN apt-get install git\n"
+    proposal = imported(place, text)
+    assert proposal.spec["packages"] == {"system": ["git"]}
+    assert [note.outcome for note in proposal.notes] == ["unsupported", "unsupported", "taken", "taken"]
+
+
+def test_nothing_understood(place: Path) -> None:
+    note = imported(place, "FROM ubuntu:24.04\nRUN make \x1b[31m\u202e\n").notes
+    assert (note[-1].line, note[-1].what) == (1, "nothing in it fits into a spec")
+    assert note[-2].text == "make \ufffd[31m\ufffd"
+
+
+RECIPES = list_recipes().recipes
+BASES = read_bases()
+
+
+@given(
+    st.text(alphabet="FROMRUNEVCPY ab:\n\\'\"$=#%<{}-;&|()>`\0", max_size=80),
+    st.sampled_from(["FROM x\n", "FROM x\nRUN ", "FROM x\nENV A=", "Bootstrap: docker\n%post\n"]),
+)
+def test_no_file_is_too_odd(text: str, start: str) -> None:
+    proposal = propose(read_statements(start + text, Path("x")), "x", Path(), RECIPES, BASES)
+    assert {note.line for note in proposal.notes} <= set(range(1, (start + text).count("\n") + 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ENV A0=xxxxxxxxxx\n" + "".join(f"ENV A{at + 1}={f'$A{at}' * 10}\n" for at in range(12)),
+        "RUN a " + "\\\n" * 60_000,
+        "RUN " + "a" * 200_000,
+        "RUN " + "'" * 30_001,
+        "RUN pip install a" + "[" * 20_000,
+        "ENV " + "A=1 " * 20_000,
+        "RUN cat <<X\n" + "x\n" * 60_000,
+        "COPY \0 /x\nRUN pip install -r \0\nENV A=\0\n",
+    ],
+)
+def test_a_hostile_file_is_bounded(text: str, place: Path) -> None:
+    (place / "Dockerfile").write_text("FROM debian:12\n" + text)
+    result = import_definition(place / "Dockerfile")
+    assert len(result.text) < 2_000_000
+    assert all(len(note.text) <= 100 for note in result.proposal.notes)
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\xff\xfe", "is not UTF-8"),
-        (b"name: x\n", "is neither a definition file nor a Dockerfile"),
-        (b"FROM x\n" * 30_000, "is neither"),
+        (b"FROM x\n\xff\xfe", "is not UTF-8"),
+        (b"name: x\n", "is not a Dockerfile, definition file or requirements file"),
+        (b"", "is not a Dockerfile, definition file or requirements file"),
         (b"#" * (2 << 20), "is too large"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_files_that_are_refused(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(EnvbuildError, match=problem):
         import_definition(tmp_path / "x")
+
+
+def test_a_proposal_can_be_locked(place: Path) -> None:
+    (place / "Dockerfile").write_text(
+        "\ufeffFROM python:3.11-slim-bookworm\nRUN apt-get update && apt-get install -y less\n"
+        "RUN pip install torch mpi4py tensorflow scipy==1.17.1\n"
+    )
+    import_definition(place / "Dockerfile", output=place / "spec.yaml")
+    asked = read_asked(place / "spec.yaml")
+    assert {chosen.recipe.name for chosen in asked.recipes} == {"mpich", "pytorch", "tensorflow"}
+    assert (asked.base.name, asked.spec.packages.system) == ("debian-12", ("less",))
+
+
+def test_a_base_with_mistakes_is_not_proposed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place))
+    bases = place / "envbuild/base-images"
+    bases.mkdir(parents=True)
+    (bases / "debian-12.yaml").write_text("name: debian-12\n")
+    assert "base" not in imported(place, "FROM debian:12\n").spec
+    assert imported(place, "FROM debian:11\n").spec["base"] == "debian-11"
+
+
+def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("mine\n")
+    with pytest.raises(RequestError, match=r"spec\.yaml` exists already"):
+        import_definition(tmp_path / "Dockerfile", output=tmp_path / "spec.yaml")
+    assert (tmp_path / "spec.yaml").read_text() == "mine\n"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,29 +448,27 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as ended:
         main(["import-def", str(path)])
     assert ended.value.code == 0
-    said = capsys.readouterr()
-    assert "name: train\n" in said.out
-    assert said.err.splitlines() == [
-        f"{path}:1: needless: Bootstrap: docker: a base image is made from Debian's packages",
-        f"{path}:2: taken: From: debian:12: base: debian-12",
+    printed = capsys.readouterr()
+    assert "name: train\n" in printed.out
+    assert printed.err.splitlines() == [
+        f"{path}:1: skipped: Bootstrap: docker: envbuild makes base images from packages",
+        f"{path}:2: taken: From debian:12: base: debian-12",
         f"{path}:4: taken: scipy: packages.python",
-        f"{path}:5: left: make: what is built or downloaded becomes a recipe with `source`,"
-        " or a package of the site's index",
-        f"{path}: 2 taken, 1 needless, 1 left out",
+        f"{path}:5: unsupported: make: a program that is built needs a recipe with `source`",
+        f"{path}: 2 taken, 1 skipped, 1 unsupported",
     ]
     with pytest.raises(SystemExit):
         main(["import-def", str(path), "--json", "-o", str(tmp_path / "spec.yaml")])
-    told = json.loads(capsys.readouterr().out)
-    assert told["spec"]["packages"] == {"python": ["scipy"]}
-    assert [note["line"] for note in told["notes"]] == [1, 2, 4, 5]
+    data = json.loads(capsys.readouterr().out)
+    assert data["spec"]["packages"] == {"python": ["scipy"]}
+    assert [note["line"] for note in data["notes"]] == [1, 2, 4, 5]
     assert (tmp_path / "spec.yaml").read_text().startswith("# Proposed from train.def")
 
 
 @pytest.mark.parametrize("name", ["bad\udcff.def", "two\nname: evil.def", "esc\x1b[2J.def"])
-def test_a_name_of_a_file_is_a_remark_whatever_it_holds(tmp_path: Path, name: str) -> None:
-    source = tmp_path / name
-    source.write_text("FROM debian:12\nRUN make everything\n")
-    proposed = import_definition(source, output=tmp_path / "spec.yaml")
-    assert (tmp_path / "spec.yaml").read_text() == proposed.text
-    assert all(char.isprintable() or char == "\n" for char in proposed.text)
-    assert "\nname: evil" not in proposed.text
+def test_the_name_of_the_file_stays_in_its_comment(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("FROM debian:12\nRUN make everything\n")
+    result: Imported = import_definition(tmp_path / name, output=tmp_path / "spec.yaml")
+    assert (tmp_path / "spec.yaml").read_text() == result.text
+    assert all(char.isprintable() or char == "\n" for char in result.text)
+    assert "\nname: evil" not in result.text

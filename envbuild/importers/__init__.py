@@ -1,0 +1,1 @@
+"""Propose a spec for a Dockerfile, an Apptainer definition file or a requirements file."""

@@ -1,0 +1,97 @@
+"""Split shell text into simple commands, and recognize secrets. Nothing is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from envbuild.spec.model import MAX_TEXT
+
+_MAX_SCRIPT = 32 << 10  # shlex takes quadratic time
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_DISCARDED_OUTPUT = re.compile(r"[ \t]*(?:\d|&)?>>?[ \t]*(?:/dev/null|&\d)(?=[\s;&|)]|$)")
+# A version constraint, `scipy>=1.11`, is not a redirection.
+_REDIRECTION = re.compile(r"^\d*[<>]|[<>](?!=?\s*[\"']?\d)")
+_KEYWORD = re.compile(
+    r"if|then|else|elif|fi|for|while|until|do|done|case|esac|function|[{}!.]|\[\[?|eval|source"
+)
+_SECRET = re.compile(
+    r"""token(?![a-z]) | (?<![a-z])(?:key|pass|pwd|authorization)s?(?![a-z])
+      | passw(?:or)?d | passphrase | secret | credential | apikey
+      | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
+      | (?<!\S)(?:-u|--user|--proxy-user)[\s=]*[^\s:]+:
+      | \b(?:mysql\w*|mariadb\w*|sshpass|login)\b
+      | \b(?-i:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-|AKIA|ASIA|eyJ)(?=\w)
+      | BEGIN\ [A-Z ]*PRIVATE\ KEY""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def split_script(script: str, line: int) -> Iterator[tuple[int, list[str], str]]:
+    """Yield the commands of a script that begins at a line.
+
+    Each is its line, its words without quotes but with their variables, and the reason why it is not
+    understood, if any.
+    """
+    if "<<" in script or len(script) > _MAX_SCRIPT:
+        yield line, script[:MAX_TEXT].split(), "a here-document or a long script is not understood"
+        return
+    # A mark in place of a continuation keeps the count of lines.
+    marked = re.sub(r"\\[ \t]*\n", "\v", script.replace("\v", " "))
+    lexer = shlex.shlex(_DISCARDED_OUTPUT.sub("", marked), posix=True, punctuation_chars=";&|()\v")
+    lexer.whitespace_split = True
+    lexer.commenters = ""  # shlex looks for comments inside words, too
+    words: list[str] = []
+    start, problem = line, ""
+    token: str | None = ""
+    while token is not None:
+        try:
+            token = lexer.get_token()
+        except ValueError:
+            token, problem = None, "its quotes do not end"
+            words.append(lexer.token)
+        if token is not None and token.startswith("#"):
+            token = None  # a comment ends the script
+        if token is None or re.fullmatch(r"\v*\)*(;|&&|\|\|)\v*", token):
+            words += [")"] * (token or "").count(")")
+            if words:
+                yield start, words, problem or _problem(words)
+            words = []
+        elif word := token.replace("\v", ""):
+            start = start if words else line
+            words.append(word)
+        line += (token or "").count("\v")
+
+
+def _problem(words: list[str]) -> str:
+    if _KEYWORD.fullmatch(words[0]) or any(word[0] in "&|()" for word in words):
+        return "it is not a simple command"
+    if any(_REDIRECTION.search(word) for word in words):
+        return "it reads or writes a file: keep the file beside the spec and name it under `files`"
+    return ""
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with the values of known variables, which could grow without limit in a long text."""
+    if len(text) > MAX_TEXT:
+        return text
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], match[0]), text)
+
+
+def is_unresolved(text: str) -> bool:
+    """Return whether a text depends on an unknown variable or on another command."""
+    return "$" in text or "`" in text
+
+
+def may_hold_secret(text: str) -> bool:
+    """Return whether a text names or looks like a password, token or key; a long text may."""
+    return len(text) > MAX_TEXT or _SECRET.search(text) is not None
+
+
+def shown(text: str) -> str:
+    """Return a text for messages: one short line, only its first word if it may hold a secret."""
+    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text[:1000].split()))
+    if secret := _SECRET.search(line):
+        return re.split(r"[\s=:]", line[: secret.end()])[0] + "…"
+    return line if len(line) <= 100 else line[:99] + "…"

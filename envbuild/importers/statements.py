@@ -1,0 +1,160 @@
+"""Split a Dockerfile, definition file or requirements file into statements, each with its line.
+
+spython parses one instruction at a time: its parsers lose line numbers, mix unnamed stages, fail on
+unusual input and misread some forms of `ENV`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from envbuild.errors import Location, RequestError
+
+_HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
+_CONTINUATION = re.compile(r"\\[ \t]*\n")
+# The attribute of spython's `Recipe` that holds the values of a statement.
+_ATTRIBUTES = {
+    **dict.fromkeys(("FROM", "From"), "fromHeader"),
+    **dict.fromkeys(("ENV", "%environment"), "environ"),
+    **dict.fromkeys(("COPY", "ADD", "%files"), "files"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """An instruction of a Dockerfile, or a line of a definition or requirements file.
+
+    Attributes
+    ----------
+    name : str
+        ``RUN``, ``From``, ``%post``, ``requirement``, ``earlier stage``.
+    text : str
+        The rest as written, with its continuation lines.
+    values : tuple of str
+        An image, variables, or pairs of source and target, as spython reads them.
+    """
+
+    line: int
+    name: str
+    text: str
+    values: tuple[str, ...] = ()
+
+
+def read_statements(text: str, path: Path) -> list[Statement]:
+    """Return the statements of a file in order.
+
+    Raises
+    ------
+    RequestError
+        The file has none of the three formats.
+    """
+    lines = text.split("\n")
+    first = next((line.strip() for line in lines if not _is_comment(line)), "")
+    if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
+        statements = list(_definition(lines))
+    elif re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
+        statements = list(_dockerfile(lines))
+    elif path.suffix in (".txt", ".in"):
+        return [Statement(line=line, name="requirement", text=item) for line, item in requirement_lines(text)]
+    else:
+        raise RequestError(
+            f"`{path.name}` is not a Dockerfile, definition file or requirements file",
+            at=Location(path=path),
+            hint="they begin with `FROM` or `ARG`, begin with `Bootstrap:`, or end in `.txt` or `.in`",
+        )
+    # Only the last stage makes the image.
+    starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
+    for at, item in enumerate(statements[: starts[-1]] if starts else ()):
+        if item.name != "ARG":
+            text = f"{item.name} {item.text}"
+            statements[at] = Statement(line=item.line, name="earlier stage", text=text)
+    return statements
+
+
+def requirement_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file with their numbers, without comments and hashes."""
+    for number, line in _logical_lines(text.split("\n")):
+        yield number, re.sub(r"\s#.*|\s--hash[= ]\S+", "", _CONTINUATION.sub(" ", line)).strip()
+
+
+def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:
+    for number, instruction in _logical_lines(lines):
+        name, text = (*instruction.split(maxsplit=1), "")[:2]
+        name = name.upper()
+        yield Statement(line=number, name=name, text=text, values=_values(name, text))
+
+
+def _definition(lines: Sequence[str]) -> Iterator[Statement]:
+    sections: list[tuple[str, int, list[str]]] = []
+    for number, line in enumerate(lines, 1):
+        if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
+            name = section[1].lower()
+            if name in ("%files", "%apprun") and section[2]:
+                name = line.strip()  # files of another stage do not lie beside the definition file
+            sections.append((name, number + 1, []))
+        elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE):
+            sections.append(("", number, [line]))
+        elif sections:
+            sections[-1][2].append(line)
+    for section_name, start, body in sections:
+        for number, line in _logical_lines(body, start):
+            name, text = section_name, re.sub(r"\{\{\s*(\w+)\s*\}\}", r"${\1}", line)  # Apptainer's form
+            if not name:
+                key, _, text = (part.strip() for part in text.partition("#")[0].partition(":"))
+                name = key.capitalize()
+                if name == "Osversion":
+                    name, text = "From", f"debian:{text}"
+            yield Statement(line=number, name=name, text=text, values=_values(name, text))
+
+
+def _logical_lines(lines: Sequence[str], start: int = 1) -> Iterator[tuple[int, str]]:
+    """Yield lines without comments, with their numbers; continuations and here-documents stay whole."""
+    numbered = iter(enumerate(lines, start))
+    for number, line in numbered:
+        if _is_comment(line):
+            continue
+        parts = [line]
+        while parts[-1].rstrip().endswith("\\") and (following := next(numbered, None)):
+            # Docker drops comments and blank lines inside an instruction.
+            parts.append("\\" if _is_comment(following[1]) else following[1])
+        for mark in _HEREDOC.findall("\n".join(parts)):
+            parts += [text for _, text in takewhile(lambda item: item[1].strip() != mark, numbered)]  # noqa: B023
+        yield number, "\n".join(parts).strip()
+
+
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.strip().startswith("#")
+
+
+def _values(name: str, text: str) -> tuple[str, ...]:
+    """Return what spython reads from a statement; nothing if it fails or misreads it."""
+    if name not in _ATTRIBUTES or text.startswith("["):
+        return ()
+    from spython.logger import bot  # noqa: PLC0415  # start-up time
+    from spython.main.parse.parsers import DockerParser, SingularityParser  # noqa: PLC0415
+
+    bot.level = 0  # its warnings lack the line
+    text = _CONTINUATION.sub(" ", text)
+    if name in ("COPY", "ADD"):
+        # spython takes options for sources, and the second source of an ADD for its target.
+        text = " ".join(["COPY", *re.sub(r"--(?!from)\S+", "", text).split()])
+    elif name == "ENV":
+        # The old form has one variable and no `=`.
+        text = re.sub(r"^(ENV \w+)\s+([^\"']*)$", r'\1="\2"', f"ENV {text}")
+    else:
+        text = f"{name}: {text}" if name == "From" else f"{name} {text}"
+    parser = (DockerParser if name.isupper() else SingularityParser)(filename=None)
+    parser.lines = text.split(" ", 1) if name.startswith("%") else [text]
+    try:
+        parser.parse()
+    except (AttributeError, IndexError, KeyError, NotImplementedError, ValueError):
+        return ()
+    values = getattr(parser.recipe[parser.active_layer], _ATTRIBUTES[name]) or []
+    values = [values] if isinstance(values, str) else values
+    if name == "ENV" and " ".join(["ENV", *values]).split() != text.split():
+        return ()
+    return tuple(value if isinstance(value, str) else " ".join(value) for value in values)
