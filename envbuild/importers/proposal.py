@@ -15,17 +15,24 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
-from envbuild.importers.shell import expand, is_unresolved, may_hold_secret, shown, split_script
+from envbuild.importers.shell import (
+    UNCLOSED_QUOTES,
+    expand,
+    is_unresolved,
+    may_hold_secret,
+    shown,
+    split_script,
+)
 from envbuild.importers.statements import Statement, requirement_lines
 from envbuild.spec.base import BaseImage
-from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
 from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["taken", "skipped", "unsupported"]
 
-MAX_BYTES = 256 << 10
+MAX_BYTES = 1 << 20
 _MAX_REQUIREMENT_FILES = 100
 _INSTALL = re.compile(
     r"(?:\S*/)?(?:(apt(?:-get|itude)?)|(?:python[\d.]* -m )?pip[\d.]*|uv pip)(?: \S+)*? install(?: |$)"
@@ -46,7 +53,7 @@ _SKIPPED_COMMAND = re.compile(
 )
 _PREINSTALLED = re.compile(r"python3(?:-minimal|-pip|-venv|-setuptools|-wheel)?|ca-certificates|tzdata")
 _MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
-_MPI_SOURCE = re.compile(r"\b(openmpi|mpich)-(\d+(?:\.\d+)+)|/(ompi|mpich)\b")
+_MPI_SOURCE = re.compile(r"(?:wget|curl|git) .*?(?:\b(openmpi|mpich)-(\d+(?:\.\d+)+)|/(ompi|mpich)\b)")
 _ACCELERATOR = re.compile(r"(?<![a-z0-9])(?:cu(\d\d)(\d)|(cuda|rocm):?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])")
 _REASONS = {
     "earlier stage": "only the last stage makes the image",
@@ -121,6 +128,7 @@ class _Importer:
         self.variables: dict[str, str] = {}
         self.copied: dict[str, str] = {}  # path in the image → path beside the file
         self.requirement_files: set[str] = set()
+        self.in_quotes = False
 
         self.base = self.python = self.accelerator = ""
         self.mpi: dict[str, str] = {}  # recipe → with its constraint; at most one
@@ -158,6 +166,7 @@ class _Importer:
     def read(self, statement: Statement) -> None:
         self.line = statement.line
         name, text = statement.name, statement.text
+        self.in_quotes = self.in_quotes and name == "%post"
         if name in ("FROM", "From"):
             self.read_base(statement)
         elif name in ("RUN", "%post"):
@@ -167,7 +176,7 @@ class _Importer:
         elif name in ("COPY", "ADD", "%files"):
             self.read_files(statement)
         elif name in ("ARG", "%arguments"):
-            self.read_assignment(text)
+            self.read_script(f"export {text}")
         elif name == "requirement":
             self.install_python(text.split() if text.startswith("-") else [text])
         elif name == "Bootstrap":
@@ -209,10 +218,11 @@ class _Importer:
     def read_script(self, script: str) -> None:
         for line, words, problem in split_script(script, self.line):
             self.line = line
-            if problem:
-                self.note("unsupported", " ".join(words), problem)
+            if self.in_quotes or problem:
+                self.note("unsupported", " ".join(words), problem or "it is quoted text")
             else:
                 self.read_command(words)
+            self.in_quotes ^= problem == UNCLOSED_QUOTES
 
     def read_command(self, written: Sequence[str]) -> None:
         words: list[str] = []
@@ -224,17 +234,18 @@ class _Importer:
             # A variable may hold several words.
             words += (value.split() or [""]) if re.fullmatch(r"\$\{?\w+\}?", word) else [value]
         text = " ".join(words)
-        if is_unresolved(text):
-            self.note("unsupported", text, "it depends on another command or an unknown variable")
-        elif re.fullmatch(r"(?:export )?\w+=[^ ]*", text):
-            self.read_assignment(text.removeprefix("export "))
+        if words[0] == "export" or re.match(r"\w+=", words[0]):
+            for name, equals, value in (word.partition("=") for word in words):
+                if equals and not is_unresolved(value) and not may_hold_secret(f"{name}={value}"):
+                    self.variables[name] = value
+            self.note("skipped", text.removeprefix("export "), "a variable of the build")
         elif install := _INSTALL.match(text):
             arguments = words[len(install[0].split()) :]
             if install[1]:
                 self.install_debian(arguments)
             else:
                 self.install_python(arguments)
-        elif mpi := _MPI_SOURCE.search(text):
+        elif mpi := _MPI_SOURCE.match(text):
             recipe = (mpi[1] or mpi[3]).replace("ompi", "openmpi")
             self.take_recipe(text, recipe, f"=={mpi[2]}" if mpi[2] else "")
         elif _SKIPPED_COMMAND.fullmatch(text):
@@ -242,18 +253,6 @@ class _Importer:
         else:
             reason = "a spec has packages, variables and files, but no commands"
             self.note("unsupported", text, _REASONS.get(posixpath.basename(words[0]), reason))
-
-    def read_assignment(self, text: str) -> None:
-        name, _, value = text.partition("=")
-        value = expand(value.strip("\"'"), self.variables)
-        if not value or is_unresolved(value):
-            self.note("unsupported", text, "its value is not in the file")
-            return
-        if may_hold_secret(f"{name}={value}"):
-            self.note("skipped", text, "a secret is not taken over")
-        else:
-            self.variables[name] = value
-            self.note("skipped", text, "its value is used where the file names it")
 
     def install_debian(self, arguments: Sequence[str]) -> None:
         packages = []

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from envbuild.spec.model import MAX_TEXT
 
 _MAX_SCRIPT = 32 << 10  # shlex takes quadratic time
+UNCLOSED_QUOTES = "its quotes do not end"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _DISCARDED_OUTPUT = re.compile(r"[ \t]*(?:\d|&)?>>?[ \t]*(?:/dev/null|&\d)(?=[\s;&|)]|$)")
 # A version constraint, `scipy>=1.11`, is not a redirection.
@@ -49,7 +50,7 @@ def split_script(script: str, line: int) -> Iterator[tuple[int, list[str], str]]
         try:
             token = lexer.get_token()
         except ValueError:
-            token, problem = None, "its quotes do not end"
+            token, problem = None, UNCLOSED_QUOTES
             words.append(lexer.token)
         if token is not None and token.startswith("#"):
             token = None  # a comment ends the script

@@ -21,6 +21,8 @@ from envbuild.workflows.inputs import read_bases
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 
+_MAX_COMMENTS = 1000  # a spec has a limit, too
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
@@ -101,5 +103,7 @@ def _to_yaml(proposal: Proposal, source: str) -> str:
     unsupported = [note for note in proposal.notes if note.outcome == "unsupported"]
     if unsupported:
         lines.append(f"# Not taken over from {source}:\n")
-    lines += [f"# line {note.line}: {note.text}\n#   {note.what}\n" for note in unsupported]
+    lines += [f"# line {note.line}: {note.text}\n#   {note.what}\n" for note in unsupported[:_MAX_COMMENTS]]
+    if len(unsupported) > _MAX_COMMENTS:
+        lines.append(f"# and {len(unsupported) - _MAX_COMMENTS} more\n")
     return "".join(lines)
