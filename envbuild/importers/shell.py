@@ -39,7 +39,7 @@ def split_script(script: str, line: int) -> Iterator[tuple[int, list[str], str]]
         yield line, script[:MAX_TEXT].split(), "a here-document or a long script is not understood"
         return
     # A mark in place of a continuation keeps the count of lines.
-    marked = re.sub(r"\\[ \t]*\n", "\v", script.replace("\v", " "))
+    marked = re.sub(r"\\[ \t\r]*\n", "\v", script.replace("\v", " "))
     lexer = shlex.shlex(_DISCARDED_OUTPUT.sub("", marked), posix=True, punctuation_chars=";&|()\v")
     lexer.whitespace_split = True
     lexer.commenters = ""  # shlex looks for comments inside words, too

@@ -15,7 +15,7 @@ from pathlib import Path
 from envbuild.errors import Location, RequestError
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
-_CONTINUATION = re.compile(r"\\[ \t]*\n")
+_CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
 _ATTRIBUTES = {
     **dict.fromkeys(("FROM", "From"), "fromHeader"),
@@ -64,7 +64,7 @@ def read_statements(text: str, path: Path) -> list[Statement]:
         raise RequestError(
             f"`{path.name}` is not a Dockerfile, definition file or requirements file",
             at=Location(path=path),
-            hint="they begin with `FROM` or `ARG`, begin with `Bootstrap:`, or end in `.txt` or `.in`",
+            hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt` or `*.in`",
         )
     # Only the last stage makes the image.
     starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
@@ -93,7 +93,7 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:
     for number, line in enumerate(lines, 1):
         if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
             name = section[1].lower()
-            if name in ("%files", "%apprun") and section[2]:
+            if name == "%files" and section[2]:
                 name = line.strip()  # files of another stage do not lie beside the definition file
             sections.append((name, number + 1, []))
         elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE):

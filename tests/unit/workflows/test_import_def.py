@@ -161,6 +161,7 @@ def test_images_that_no_base_matches(reference: str, place: Path) -> None:
             ["RUN true && \\", "  python3 -m pip install \\", "  # comment", "", "  a \\", "  'b'; true"],
             ["a", "b"],
         ),
+        (["RUN pip install a \\\r", "  b\r"], ["a", "b"]),
         (["RUN --mount=type=cache,target=/x A=1 sudo /usr/bin/pip3.11 -q install a"], ["a"]),
         (["RUN uv pip install --system a > /dev/null 2>&1 || true"], ["a"]),
         (["ARG V=1.2", 'RUN X="4" && pip install a==$V "b==${V}.3" c==$X'], ["a==1.2", "b==1.2.3", "c==4"]),
