@@ -213,7 +213,7 @@ class _Importer:
             self.note("taken", text, f"base: {self.base}")
         else:
             available = ", ".join(f"{base.name} (Python {base.python.version})" for base in self.bases)
-            self.note("unsupported", text, f"no base image matches: {available}")
+            self.note("unsupported", text, f"no base image matches; there are {available}")
 
     def read_script(self, script: str) -> None:
         for line, words, problem in split_script(script, self.line):
@@ -374,10 +374,9 @@ class _Importer:
             name, _, written = text.partition("=")
             if name == "DEBIAN_FRONTEND" or name.startswith("PIP_"):
                 self.note("skipped", text, "it is a setting of the build")
-            elif why := self.set_variable(name, written, before):
-                self.note("unsupported", text, why)
             else:
-                self.note("taken", text, "environment")
+                why = self.set_variable(name, written, before)
+                self.note("unsupported" if why else "taken", text, why or "environment")
 
     def set_variable(self, name: str, written: str, known: Mapping[str, str]) -> str:
         """Take a variable whose value is written with quotes; return why it cannot be taken."""
@@ -409,15 +408,13 @@ class _Importer:
             self.note("unsupported", " ".join(permissions), "files belong to root, with mode 0644 or 0755")
         for pair in statement.values or (statement.text,):
             words = [expand(word, self.variables) for word in pair.split()]
-            text = " ".join(words)
             if len(words) != 2 or not statement.values:
-                self.note("unsupported", text, "a file needs a source beside this one and a target")
+                why = "a file needs a source beside this one and a target"
             elif statement.name == "ADD" and re.search(r"://|^git@|\.(tar(\.\w+)?|tgz|tbz2?|txz)$", words[0]):
-                self.note("unsupported", text, "`ADD` downloads or unpacks it; keep files beside the spec")
-            elif why := self.take_file(*words):
-                self.note("unsupported", text, why)
+                why = "`ADD` downloads or unpacks it; keep files beside the spec"
             else:
-                self.note("taken", text, "files")
+                why = self.take_file(*words)
+            self.note("unsupported" if why else "taken", " ".join(words), why or "files")
 
     def take_file(self, source: str, target: str) -> str:
         """Take a file; return why it cannot be taken."""
