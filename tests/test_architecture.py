@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "site": frozenset({"spec", "compat", "elf", "system"}),
     "check": frozenset({"spec", "compat", "elf", "lock", "image", "site", "squashfs", "store", "system"}),
     "activate": frozenset({"spec", "lock", "image", "site", "system"}),
-    "doctor": frozenset({"system"}),
+    "doctor": frozenset({"spec", "resolve", "store", "system"}),
     "cli": frozenset({"workflows"}),
 }
 MAY_IMPORT["workflows"] = MAY_IMPORT.keys() - {"cli"}

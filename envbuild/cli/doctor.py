@@ -1,13 +1,17 @@
-"""`envbuild doctor`: what this machine lacks, and what mends it."""
+"""`envbuild doctor`: the problems of this machine, and their fixes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+import json as json_text
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from envbuild.cli.options import ApptainerOption, JsonOption, SiteOption, StoreOption
 from envbuild.cli.streams import put
+
+if TYPE_CHECKING:
+    from envbuild.workflows.doctor import Diagnosis, Finding
 
 
 def command(
@@ -25,7 +29,7 @@ def command(
     site: SiteOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what this machine lacks for which verb, why it matters, and the command that mends it.
+    """Show the problems of this machine: which verbs they concern, why, and the command that fixes each.
 
     Exit code 5 when a verb cannot work here.
     """
@@ -33,7 +37,43 @@ def command(
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
 
     settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site)
-    found = diagnose(verb, settings, online=online)
-    put(found.to_json() if json else found.to_text())
-    if found.blocked:
+    diagnosis = diagnose(verb, settings, online=online)
+    put(_json(diagnosis) if json else _text(verb, diagnosis))
+    if not all(diagnosis.works.values()):
         raise typer.Exit(5)
+
+
+def _json(diagnosis: Diagnosis) -> str:
+    findings = [
+        {
+            "id": finding.id,
+            "weight": finding.weight,
+            "verbs": list(finding.verbs),
+            "problem": finding.problem,
+            "why": finding.why,
+            "mend": finding.fix,
+            "by": finding.who,
+        }
+        for finding in diagnosis.findings
+    ]
+    return json_text.dumps({"verbs": diagnosis.works, "findings": findings}, indent=2, ensure_ascii=False)
+
+
+def _text(verb: str | None, diagnosis: Diagnosis) -> str:
+    """Return three lines for each finding, and a summary."""
+    blocked = sorted(name for name, works in diagnosis.works.items() if not works)
+    summary = f"{verb or 'all verbs'} can work here"
+    if blocked:
+        summary = f"cannot work here: {', '.join(blocked)}"
+    elif diagnosis.findings:
+        summary += ", with the warnings above"
+    return "\n".join([*map(_finding_text, diagnosis.findings), summary])
+
+
+def _finding_text(finding: Finding) -> str:
+    who = "" if finding.who == "you" else f" ({finding.who})"
+    return (
+        f"{finding.weight.upper():<8}{finding.id}: {finding.problem}\n"
+        f"        {', '.join(finding.verbs)}: {finding.why}\n"
+        f"        fix{who}: {finding.fix}"
+    )

@@ -1,4 +1,4 @@
-"""Who is to blame for a step that failed: doctor is asked whether it is the machine."""
+"""Explain a step that failed: doctor is asked whether the machine is the cause."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.build.debian import MmdebstrapError
-from envbuild.doctor.look import look
-from envbuild.doctor.rules import concerning, findings
+from envbuild.doctor.checks import check_machine
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system.apptainer import NotStartedError
+from envbuild.system.survey import Survey
 from envbuild.workflows.settings import Settings
 
 
 @contextlib.contextmanager
 def blaming(verb: str, settings: Settings, *, apptainer: Path | None = None) -> Iterator[None]:
-    """Tell what doctor knows to keep a verb from working, where a tool fails that needs it.
+    """Raise what doctor finds to prevent a verb from working, if a tool fails that needs it.
 
     Parameters
     ----------
@@ -26,27 +26,28 @@ def blaming(verb: str, settings: Settings, *, apptainer: Path | None = None) -> 
     Raises
     ------
     MachineError
-        What doctor says, in the place of what the tool said.
+        The finding of doctor, in place of the tool's error.
     """
     try:
         yield
     except (MmdebstrapError, NotStartedError) as error:
-        known = _known(verb, error, settings, apptainer)
-        if known is None:
+        explanation = _explanation(verb, error, settings, apptainer)
+        if explanation is None:
             raise
-        raise known from error
+        raise explanation from error
 
 
-def _known(
+def _explanation(
     verb: str, error: EnvbuildError, settings: Settings, apptainer: Path | None
 ) -> MachineError | None:
-    machine = look(store=settings.store.path, named=apptainer or settings.apptainer)
-    blocking = [each for each in concerning(findings(machine), verb) if each.weight == "blocks"]
-    if not blocking:
+    findings = check_machine(Survey(), settings.store, apptainer or settings.apptainer)
+    cause = next((item for item in findings if item.weight == "blocks" and verb in item.verbs), None)
+    if cause is None:
         return None
-    first = blocking[0]
-    by = "" if first.by == "you" else f"{first.by} can mend it: "
-    # What the tool said at length is in its log: its words for this are often about something else.
-    what = error.problem.partition("\n")[0]
-    every = f"`envbuild doctor {verb}` shows all that this machine lacks"
-    return MachineError(f"{first.problem}: {first.why}\n{what}", hint=f"{by}{first.mend}; {every}")
+    who = "" if cause.who == "you" else f"{cause.who} can fix it: "
+    # The rest of the tool's message is in its log, and often about something else.
+    first_line = error.problem.partition("\n")[0]
+    return MachineError(
+        f"{cause.problem}: {cause.why}\n{first_line}",
+        hint=f"{who}{cause.fix}; `envbuild doctor {verb}` shows all problems of this machine",
+    )

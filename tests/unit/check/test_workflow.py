@@ -19,7 +19,7 @@ from envbuild.check.trial import Trial
 from envbuild.cli.test import command
 from envbuild.compat.facts import Facts
 from envbuild.compat.sections import Architectures
-from envbuild.doctor.model import Machine
+from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.store.store import Store
@@ -30,7 +30,6 @@ from envbuild.system.process import Finished
 from envbuild.workflows import blame
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
-from tests.support.machines import SOUND
 from tests.unit.check.stage import subject
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
@@ -153,41 +152,51 @@ def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage
 
 
 STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
+PROBLEM = doctor.Finding(
+    "user-namespaces.forbidden",
+    "blocks",
+    ("test",),
+    "no user namespaces",
+    "images start in one",
+    "allow them",
+)
 SETUP: dict[str, Any] = {"code": 255, "stderr": "FATAL: container creation failed"}
 
 
-def fail_to_start(monkeypatch: pytest.MonkeyPatch, *, machine: Machine, code: int, stderr: str) -> None:
+def fail_to_start(
+    monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Finding], code: int, stderr: str
+) -> None:
     def probe(*_: object, limit_s: float) -> list[Finding]:
         refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr, seconds=1.0), "a.sif")
         assert refusal is not None
         raise refusal
 
     monkeypatch.setattr(run, "probe", probe)
-    monkeypatch.setattr(blame, "look", lambda **_: machine)
+    monkeypatch.setattr(blame, "check_machine", lambda *_: problems)
 
 
 @pytest.mark.parametrize(
-    ("changes", "how", "said"),
+    ("problems", "how", "message"),
     [
-        ({"user_namespaces": False}, STARTER, "this user may not make a user namespace: roots are made"),
-        ({"fuse": False}, SETUP, "/dev/fuse cannot be used by this user"),
-        ({}, STARTER, "Apptainer cannot start a.sif here\nERROR  : Failed to create user namespace"),
+        ([PROBLEM], STARTER, "no user namespaces: images start in one"),
+        ([PROBLEM], SETUP, "no user namespaces: images start in one"),
+        ([], STARTER, "Apptainer cannot start a.sif here\nERROR  : Failed to create user namespace"),
     ],
-    ids=["namespaces", "fuse", "unknown to doctor"],
+    ids=["starter", "setup", "unknown to doctor"],
 )
 def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
+    problems: list[doctor.Finding],
     how: dict[str, Any],
-    said: str,
+    message: str,
 ) -> None:
     testing.test_image(Path("a.sif"), settings=stage.settings)
     stage.asked.clear()
-    fail_to_start(monkeypatch, machine=replace(SOUND, **changes), **how)
+    fail_to_start(monkeypatch, problems=problems, **how)
     with pytest.raises(MachineError) as caught:
         testing.test_image(Path("a.sif"), settings=stage.settings)
-    assert caught.value.problem.startswith(said)
+    assert caught.value.problem.startswith(message)
     assert "envbuild doctor" in caught.value.hint
     assert stage.asked == []
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
@@ -198,7 +207,7 @@ def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
 def test_an_image_that_a_sound_machine_does_not_start_fails(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_to_start(monkeypatch, machine=SOUND, **SETUP)
+    fail_to_start(monkeypatch, problems=[], **SETUP)
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
     assert report.failed == ("S1.imports",)
     (finding,) = (each for each in report.findings if each.id == "S1.imports")

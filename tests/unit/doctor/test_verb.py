@@ -36,19 +36,36 @@ def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[st
     assert out == "cache can work here\n"
 
 
-def test_what_only_hampers_keeps_no_verb_from_working() -> None:
-    found = Finding(
-        id="clock.wrong",
-        weight="hampers",
-        verbs=("build",),
-        problem="it is 1970",
-        why="certificates",
-        mend="date",
-        by="an administrator",
+def test_what_only_hampers_keeps_no_verb_from_working(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding(
+        "slurm.no-srun", "hampers", ("test",), "no srun", "ranks", "module load", "an administrator"
     )
-    shown = doctor.Diagnosis(verb="build", findings=(found,)).to_text().splitlines()
-    assert shown[0] == "HAMPERS clock.wrong: it is 1970"
-    assert shown[-1] == "build can work here, hampered by what is said above"
+    monkeypatch.setattr(doctor, "check_machine", lambda *_: [finding])
+    code, out, _ = run(capsys, "test")
+    assert code == 0
+    assert out.splitlines() == [
+        "HAMPERS slurm.no-srun: no srun",
+        "        test: ranks",
+        "        fix (an administrator): module load",
+        "test can work here, with the warnings above",
+    ]
+    _, out, _ = run(capsys, "test", "--json")
+    assert json.loads(out) == {
+        "verbs": {"test": True},
+        "findings": [
+            {
+                "id": "slurm.no-srun",
+                "weight": "hampers",
+                "verbs": ["test"],
+                "problem": "no srun",
+                "why": "ranks",
+                "mend": "module load",
+                "by": "an administrator",
+            }
+        ],
+    }
 
 
 def test_every_verb_of_the_command_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,0 +1,477 @@
+"""Look at a machine and yield its problems, in four groups: resolve, build, run and store.
+
+Nothing is changed, and nothing is written but a lock file in the store, which is removed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from envbuild.doctor.model import Finding
+from envbuild.errors import EnvbuildError
+from envbuild.resolve.origins import python_sources, read_machine
+from envbuild.spec.site import Site
+from envbuild.store.store import Store
+from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
+from envbuild.system.apptainer_conf import configuration
+from envbuild.system.files import exists, is_directory
+from envbuild.system.network import Client, NetworkError, Patience
+from envbuild.system.redaction import redact
+from envbuild.system.survey import Survey
+
+SUBORDINATE_IDS = 65_536
+# Needed by a build of the example beside what it keeps, measured: 6 GB; its store: 3 GB.
+NEEDED_TEMPORARY_BYTES = 8_000_000_000
+NEEDED_STORE_BYTES = 5_000_000_000
+NEEDED_INODES = 200_000
+
+# Ask archives and indexes; a build from a lock need not.
+_RESOLVE = ("lock", "fetch", "plan")
+_BUILD = ("build", "reproduce")
+_LOCK = (*_RESOLVE, *_BUILD)
+_RUN = ("test", "launch", "module")
+_STORE = ("fetch", "build", "layer")
+# Read the site file of the user or the machine, even if none was named.
+_SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
+
+_ADMINISTRATOR = "an administrator"
+_IMPORT = "; without it, `envbuild layer import` takes layers that were built elsewhere"
+_ADDRESSES = ("http://", "https://", "file:")
+_PATIENCE = Patience(connect_s=5.0, read_s=10.0, attempts=1)
+_UNSHARE_S = 20.0
+# Where Apptainer keeps its own tools, below its prefix.
+_APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
+
+# Programs, any of which will do; their Debian package; verbs; why.
+_PROGRAMS = (
+    (
+        ("mksquashfs",),
+        "squashfs-tools",
+        (*_LOCK, "export"),
+        "every layer is a squashfs, and a lock names the tool",
+    ),
+    (
+        ("unsquashfs",),
+        "squashfs-tools",
+        (*_BUILD, "export"),
+        "bases are unpacked and images exported with it",
+    ),
+    (("mmdebstrap",), "mmdebstrap", _LOCK, "it makes the roots of Debian bases, and a lock names it"),
+    (("apt-get",), "apt", _LOCK, "it resolves Debian packages, and mmdebstrap installs them with it"),
+    (("gpgv", "gpgv2", "gpgv1", "sqv"), "gpgv", _RESOLVE, "apt checks the signatures of archives with it"),
+    (("ldd",), "libc-bin", _LOCK, "it shows which compression library mksquashfs loads"),
+    (("unshare",), "util-linux", _BUILD, "mmdebstrap works in a user namespace"),
+)
+_ID_MAPPERS = ("newuidmap", "newgidmap")
+
+_VARIABLES = {
+    "LD_LIBRARY_PATH": "envbuild's tools may load libraries from there, and images those that they lack",
+    "LD_PRELOAD": "every program loads it, in images, too",
+    "PYTHONPATH": "envbuild itself would import modules from there",
+    "PYTHONHOME": "envbuild's own Python would look for its library there",
+}
+_IMAGE_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH")
+
+
+def check_machine(survey: Survey, store: Store, named: Path | None = None) -> Iterator[Finding]:
+    """Yield the problems of a machine, but for its package sources.
+
+    Parameters
+    ----------
+    store : Store
+        The store that would be used.
+    named : Path, optional
+        The Apptainer that was named.
+    """
+    yield from check_run(survey, named)
+    yield from check_build(survey)
+    yield from check_store(store)
+
+
+def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterator[Finding]:
+    """Yield problems of the places that packages come from.
+
+    Parameters
+    ----------
+    online : bool
+        Whether to ask each address.
+    """
+    try:
+        machine = read_machine(survey.variables, survey.path("/etc"))
+    except EnvbuildError as error:
+        yield from _from_errors("index.configuration", _RESOLVE, error, "it says where packages come from")
+        return
+    sources = python_sources(site, machine)
+    # As written: those that are missing would silently be ignored.
+    links = [*(site.find_links if site is not None else ()), *machine.find_links]
+    directories = [path.expanduser() for link in links if (path := network.local_path(link)) is not None]
+    for path in directories:
+        if not is_directory(path):
+            yield Finding(
+                "index.find-links",
+                "hampers",
+                _RESOLVE,
+                f"there is no directory `{path}`, and pip's or uv's configuration names it (find-links)",
+                "wheels that only it has are not found",
+                "make it reachable, or take it out of the configuration (`pip config list` shows it)",
+            )
+    if sources.no_index and not any(map(is_directory, directories)):
+        yield Finding(
+            "index.none",
+            "blocks",
+            _RESOLVE,
+            "the configuration forbids any Python index (no-index), and names no directory with wheels",
+            "there is nowhere to take wheels from",
+            "`find-links` in pip's configuration, or `origins` in the site file",
+        )
+    if not machine.apt:
+        yield Finding(
+            "index.no-debian",
+            "hampers",
+            _RESOLVE,
+            "apt has no source on this machine",
+            "Debian packages come from apt's sources, unless the site file names archives",
+            "name `debian:SUITE` under `origins` in the site file, or an entry in /etc/apt/sources.list.d",
+            _root(),
+        )
+    if online:
+        archives = [uri for source in machine.apt for uri in source.uris if uri.startswith(_ADDRESSES)]
+        yield from _unreachable([*sources.indexes, *archives])
+
+
+def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Finding]:
+    """Yield the errors of a site file; `named` if the command line or the environment named it."""
+    why = "it describes the machine, and where packages come from"
+    yield from _from_errors("site.configuration", (*_SITE, "check") if named else _SITE, error, why)
+
+
+def _unreachable(addresses: Sequence[str]) -> Iterator[Finding]:
+    """Ask each address once; any answer, even a refusal, means that it is reached."""
+    with Client(_PATIENCE) as client:
+        for address in dict.fromkeys(addresses):
+            reason = ""
+            if (path := network.local_path(address)) is not None:
+                reason = "" if is_directory(path) else "there is no such directory"
+            else:
+                try:
+                    client.status(address)
+                except NetworkError as error:
+                    reason = error.problem
+            if reason:
+                yield Finding(
+                    "index.unreachable",
+                    "blocks",
+                    _RESOLVE,
+                    f"{redact(address)} cannot be reached: {reason}",
+                    "packages come from there",
+                    "set https_proxy, name a mirror under `origins` in the site file, or work with"
+                    " `fetch --to` elsewhere and `--offline --from` here",
+                )
+
+
+def check_build(survey: Survey) -> Iterator[Finding]:
+    """Yield what prevents or hampers making layers."""
+    for names, package, verbs, why in _PROGRAMS:
+        yield from _check_program(survey, names, package, verbs, why)
+    release = squashfs.release(survey.says(survey.program("mksquashfs"), "-version"))
+    if squashfs.corrupts(release):
+        yield Finding(
+            "program.mksquashfs-corrupts",
+            "blocks",
+            _BUILD,
+            f"squashfs-tools {'.'.join(map(str, release))} corrupts sparse files",
+            "every layer is packed by mksquashfs",
+            "install squashfs-tools 4.7.6 or newer, or 4.6",
+            _root(),
+        )
+    yield from _check_uv()
+    if not host.is_root():
+        for name in _ID_MAPPERS:
+            why = "it maps subordinate ids into a user namespace"
+            yield from _check_program(survey, (name,), "uidmap", _BUILD, why)
+        user = host.user()
+        count = min(_subordinate_ids(survey.text(f"/etc/{name}"), user) for name in ("subuid", "subgid"))
+        if count < SUBORDINATE_IDS:
+            yield Finding(
+                "user-namespaces.subordinate-ids",
+                "blocks",
+                _BUILD,
+                f"`{user}` has {count} subordinate ids, of {SUBORDINATE_IDS}",
+                "the users and groups of a Debian root are mapped to them",
+                f"`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`, with a"
+                f" range that no other user has{_IMPORT}",
+                _ADMINISTRATOR,
+            )
+    if survey.architecture not in ("amd64", "arm64"):
+        yield Finding(
+            "machine.architecture",
+            "blocks",
+            _LOCK,
+            f"this machine is {survey.architecture}",
+            "bases and wheels are for amd64 and arm64",
+            "build on a machine of one of these",
+        )
+    yield from _check_temporary(survey)
+
+
+def _check_program(
+    survey: Survey, names: Sequence[str], package: str, verbs: tuple[str, ...], why: str
+) -> Iterator[Finding]:
+    path = next(filter(None, map(survey.program, names)), None)
+    if path is None:
+        problem = f"`{names[0]}` is not on this machine"
+        fix = f"install {package}{_setup(survey)}"
+        yield Finding(f"program.{names[0]}", "blocks", verbs, problem, why, fix, _root())
+    elif not survey.starts(path):
+        # The first that PATH leads to is taken, as everywhere.
+        fix = f"take it out of PATH, or replace it by a program for this machine; or install {package}"
+        yield Finding(f"program.{names[0]}", "blocks", verbs, f"`{path}` cannot be started", why, fix)
+
+
+def _check_uv() -> Iterator[Finding]:
+    problem, force = "`uv` is not on this machine, and did not come with envbuild", ""
+    with suppress(EnvbuildError):
+        path = str(tools.locate("uv"))
+        if Survey().starts(path):
+            return
+        problem, force = f"`{path}` cannot be started", " --force-reinstall"
+    fix = f"`python3 -m pip install{force} uv` in envbuild's environment"
+    yield Finding("program.uv", "blocks", _LOCK, problem, "it resolves and installs Python packages", fix)
+
+
+def _subordinate_ids(text: str, user: str) -> int:
+    """Return how many ids a user, named by name or number, has in /etc/subuid or /etc/subgid."""
+    ids = {user, str(os.geteuid())}
+    rows = (line.split(":") for line in text.splitlines())
+    return sum(int(row[2]) for row in rows if len(row) == 3 and row[0] in ids and row[2].isdigit())
+
+
+def _check_temporary(survey: Survey) -> Iterator[Finding]:
+    variables = survey.variables
+    named = variables.get("ENVBUILD_TMPDIR") or variables.get("TMPDIR")
+    path = Path(named or "/var/tmp")  # noqa: S108  # where builds work
+    elsewhere = "name a local directory with ENVBUILD_TMPDIR"
+    if not _is_writable(path):
+        problem = f"`{path}` cannot be written"
+        yield Finding("tmp.read-only", "blocks", _BUILD, problem, "builds work there", elsewhere)
+        return
+    place = _existing(path)
+    if not host.is_root() and not _others_pass(place):
+        yield Finding(
+            "tmp.not-passable",
+            "hampers",
+            _BUILD,
+            f"other users' processes cannot pass through `{path}`",
+            "a build works under subordinate ids, and takes /var/tmp or /tmp instead",
+            f"{elsewhere}, all of whose parents have mode 0711 or more",
+        )
+    if os.statvfs(place).f_flag & os.ST_NOEXEC:
+        problem = f"nothing can be started below `{path}` (noexec)"
+        yield Finding("tmp.no-exec", "blocks", _BUILD, problem, "packages' own scripts run there", elsewhere)
+    yield from _check_space("tmp.space", path, NEEDED_TEMPORARY_BYTES, elsewhere, _BUILD)
+
+
+def check_run(survey: Survey, named: Path | None) -> Iterator[Finding]:
+    """Yield what prevents or hampers starting images; they are built in Apptainer as well."""
+    setuid, prefix, verbs = False, None, (*_BUILD, *_RUN)
+    try:
+        runtime = apptainer.find(named)
+        setuid = configuration(runtime.buildcfg(), survey).starter
+        prefix = Path(os.path.realpath(runtime.program)).parent.parent
+    except EnvbuildError as error:
+        is_old = isinstance(error, apptainer.OldApptainerError)
+        given = named or survey.variables.get("ENVBUILD_APPTAINER")
+        is_there = given or any(map(survey.program, ("apptainer", "singularity")))
+        yield Finding(
+            f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",
+            "blocks",
+            verbs,
+            error.problem,
+            "images are built, tested and started with it",
+            f"install Apptainer 1.1 or newer{_setup(survey)}, or name one with --apptainer PATH",
+            _root(),
+        )
+    if not host.is_root() and not _may_unshare(survey):
+        starter = "; or install Apptainer with its set-user-id starter"
+        still = "; images still start by Apptainer's set-user-id starter"
+        yield Finding(
+            "user-namespaces.forbidden",
+            "blocks",
+            _BUILD if setuid else verbs,
+            "this user may not make a user namespace",
+            f"roots are made in one{still if setuid else ', and images start in one'}",
+            "`sysctl -w user.max_user_namespaces=15000`, and `kernel.unprivileged_userns_clone=1` and"
+            " `kernel.apparmor_restrict_unprivileged_userns=0` if the kernel has them"
+            f"{'' if setuid else starter}{_IMPORT}",
+            _ADMINISTRATOR,
+        )
+    if not setuid:
+        yield from _check_fuse(survey, prefix, verbs)
+    yield from _check_surroundings(survey)
+
+
+def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> Iterator[Finding]:
+    why = "without its set-user-id starter, Apptainer mounts images through FUSE"
+    if not os.access(survey.path("/dev/fuse"), os.R_OK | os.W_OK):
+        fix = f"`modprobe fuse && chmod 0666 /dev/fuse`{_setup(survey)}"
+        problem = "/dev/fuse cannot be used by this user"
+        yield Finding("fuse.device", "blocks", verbs, problem, why, fix, _ADMINISTRATOR)
+    names = ("squashfuse_ll", "squashfuse")
+    directories = [f"{prefix}/{directory}" for directory in _APPTAINER_TOOLS if prefix is not None]
+    paths = [*map(survey.program, names), *(f"{parent}/{name}" for parent in directories for name in names)]
+    if not any(path and survey.is_program(path) and survey.starts(path) for path in paths):
+        fix = f"install squashfuse{_setup(survey)}"
+        problem = "there is no squashfuse, on PATH or beside Apptainer"
+        yield Finding("program.squashfuse", "blocks", verbs, problem, why, fix, _root())
+
+
+def _may_unshare(survey: Survey) -> bool:
+    program = survey.program("unshare")
+    if program is None or not survey.starts(program):
+        return True  # not known; a missing program is a finding already
+    argv: list[Path | str] = [survey.path(program), "--user", "--map-root-user", "true"]
+    return process.run(argv, env=host.environment(), timeout_s=_UNSHARE_S).ok
+
+
+def _check_surroundings(survey: Survey) -> Iterator[Finding]:
+    variables = survey.variables
+    if not any(map(variables.get, ("LMOD_CMD", "LMOD_VERSION", "MODULESHOME", "MODULES_CMD"))):
+        yield Finding(
+            "module-system.missing",
+            "hampers",
+            ("module",),
+            "there is neither Lmod nor Environment Modules in this shell",
+            "`module load` is one of them; wrappers in `envs/NAME/VERSION/bin` work without",
+            f"install lmod or environment-modules{_setup(survey)}",
+            _root(),
+        )
+    in_cluster = "SLURM_JOB_ID" in variables or survey.exists("/etc/slurm/slurm.conf")
+    if in_cluster and not survey.program("srun"):
+        yield Finding(
+            "slurm.no-srun",
+            "hampers",
+            ("test", "launch"),
+            "this machine belongs to a Slurm cluster, and there is no `srun` on PATH",
+            "it starts ranks on several nodes",
+            "`module load slurm`, or a login or compute node",
+        )
+    for variable in _IMAGE_VARIABLES:
+        for name in (f"APPTAINERENV_{variable}", f"SINGULARITYENV_{variable}"):
+            if variables.get(name):
+                why = f"it replaces an image's {variable}: its own MPI or Python is not found"
+                yield Finding(f"variable.{name}", "hampers", _RUN, f"{name} is set", why, f"`unset {name}`")
+    for name, why in _VARIABLES.items():
+        if variables.get(name):
+            fix, verbs = f"`unset {name}`, or `module purge`", (*_BUILD, *_RUN)
+            yield Finding(f"variable.{name}", "hampers", verbs, f"{name} is set", why, fix)
+
+
+def check_store(store: Store) -> Iterator[Finding]:
+    """Yield what prevents or hampers using a store."""
+    elsewhere = "name another with --store DIR or ENVBUILD_STORE"
+    try:
+        store.check()
+    except EnvbuildError as error:
+        why = "a user who can write to a store decides what images hold"
+        yield from _from_errors("store.refused", (*_STORE, "cache"), error, why)
+        return
+    if not _is_writable(store.path):
+        yield Finding(
+            "store.read-only",
+            "blocks",
+            _STORE,
+            f"the store `{store.path}` cannot be written",
+            "it keeps layers and files; without it only images of existing layers can be composed",
+            elsewhere,
+        )
+        return
+    fix = f"`envbuild cache prune`, or {elsewhere}"
+    yield from _check_space("store.space", store.path, NEEDED_STORE_BYTES, fix, _STORE)
+    if not _has_locks(_existing(store.path)):
+        yield Finding(
+            "store.locks",
+            "hampers",
+            ("lock", "build", "cache"),
+            f"the file system of the store `{store.path}` has no locks",
+            "runs do not wait for one another, and `cache prune` may remove what a build uses",
+            f"{elsewhere}; on Lustre an administrator mounts it with `-o flock`",
+        )
+
+
+def _existing(path: Path) -> Path:
+    """Return the directory that exists of a path, in which the rest would be made."""
+    return next(place for place in (path, *path.absolute().parents) if exists(place))
+
+
+def _is_writable(path: Path) -> bool:
+    place = _existing(path)
+    # A link that leads nowhere, as to a file system that is not mounted, is in the way.
+    blocked = any(parent.is_symlink() and not parent.exists() for parent in (path, *path.absolute().parents))
+    return not blocked and place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def _others_pass(path: Path) -> bool:
+    """Return whether processes of other users can pass through a directory."""
+    try:
+        return all(place.stat().st_mode & stat.S_IXOTH for place in (path, *path.absolute().parents))
+    except OSError:
+        return False
+
+
+def _has_locks(directory: Path) -> bool:
+    path = directory / f".envbuild-doctor-{secrets.token_hex(8)}"
+    try:
+        file = locks.open_lock(path)
+    except OSError:
+        return True  # a full disk or a quota, which is another finding
+    try:
+        return locks.try_lock(file, shared=False) is not None
+    finally:
+        os.close(file)
+        path.unlink(missing_ok=True)
+
+
+def _check_space(
+    id: str,  # noqa: A002  # the field's name
+    path: Path,
+    needed_bytes: int,
+    fix: str,
+    verbs: tuple[str, ...],
+) -> Iterator[Finding]:
+    status = os.statvfs(_existing(path))
+    free_bytes = status.f_bavail * status.f_frsize
+    free = f"{free_bytes / 1e9:.1f} GB are free, of {needed_bytes / 1e9:.0f} GB"
+    if free_bytes >= needed_bytes:
+        # A file system that makes inodes as they are needed reports none.
+        if not status.f_files or status.f_favail >= NEEDED_INODES:
+            return
+        free = f"{status.f_favail} files can still be made, of {NEEDED_INODES}"
+    problem = f"in `{path}` {free} that an image with a framework takes"
+    why = "a build that finds the disk full ends, and resumes once there is room"
+    yield Finding(id, "hampers", verbs, problem, why, fix)
+
+
+def _from_errors(
+    id: str,  # noqa: A002  # the field's name
+    verbs: tuple[str, ...],
+    error: EnvbuildError,
+    why: str,
+) -> Iterator[Finding]:
+    """Yield a blocking finding for each error that one stands for."""
+    for single in error.each():
+        problem = f"{single.problem} ({single.at})" if single.at else single.problem
+        yield Finding(id, "blocks", verbs, problem, why, single.hint)
+
+
+def _root() -> str:
+    """Return who can do what needs root."""
+    return "you" if host.is_root() else _ADMINISTRATOR
+
+
+def _setup(survey: Survey) -> str:
+    return " (`make setup` does it)" if "debian" in survey.text("/etc/os-release").lower() else ""
