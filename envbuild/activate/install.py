@@ -1,384 +1,280 @@
 """Install an image behind a modulefile, in a directory that others read.
 
-`envbuild.activate.layout` has the places. A release is staged beside its place
-and renamed; the link is swapped in one step; the modulefiles come last. A
-release that another image replaces stays for the jobs that run on it: an image
-that vanishes under a running job ends the job, on network file systems at once.
+`envbuild.activate.layout` has the places. A release is staged beside its place and renamed; the link is
+swapped in one step; the modulefile comes last. A release that another image replaces stays for the jobs that
+run on it: an image that vanishes under a running job ends the job, on network file systems at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import filecmp
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.default import check_free, read_default, write_default
-from envbuild.activate.layout import IMAGE, STAGE, Layout, made_by_us
-from envbuild.activate.model import Module, VerdictNote, check_names, command_names, describe
-from envbuild.activate.modulefile import DIALECTS, render
-from envbuild.activate.placing import copy_file, link, told, write_file
-from envbuild.activate.record import RECORD, Record
-from envbuild.activate.wrapper import (
-    LAUNCHER,
-    VENV_MAKER,
-    Launch,
-    launcher_text,
-    venv_maker_text,
+from envbuild.activate.launcher import LAUNCHER, VENV_MAKER, data_text, launcher_text
+from envbuild.activate.layout import (
+    HOST_STAGE,
+    IMAGE,
+    MADE_BY,
+    RECORD,
+    Layout,
+    Record,
+    is_there,
+    made_by_us,
+    read_default,
 )
-from envbuild.errors import Location, RequestError, raise_all
-from envbuild.image.model import Manifest
-from envbuild.site.inject import Injection
-from envbuild.spec.site import Site
-from envbuild.system.apptainer import Apptainer
-from envbuild.system.files import sync
-from envbuild.system.leftovers import own_name, sweep
+from envbuild.activate.model import Installation, check_names
+from envbuild.activate.modulefile import modulefile_text
+from envbuild.errors import Location, MachineError, RequestError, raise_all
+from envbuild.system.files import copy_range, is_full, make_directory, sync, write_at
+from envbuild.system.leftovers import atomic_file, own_name, sweep
 
-# Of the image; ranks on the host's MPI are started by the host's.
-_LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 _READ_ALL = 0o644
 _EXECUTE_ALL = 0o755
-_BEGUN = ".stage-"
+_STAGE = ".stage-"
+# Each goes before `.version` in one of the module systems.
+_STRONGER_DEFAULTS = ("default", ".modulerc", ".modulerc.lua")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What an installation left.
+    """The result of an installation."""
 
-    Attributes
-    ----------
-    module : str
-        ``name/version``: what ``module load`` takes.
-    modulefile : Path
-        The modulefile that Lmod reads.
-    tcl_modulefile : Path
-        The same in Tcl, which Environment Modules reads.
-    home : Path
-        The installation as users reach it.
-    commands : tuple of str
-        Commands with a wrapper.
-    changed : bool
-        False when everything was in place already.
-    replaced : Path or None
-        The release of another image that was in use before and was kept.
-    default : bool
-        Whether it was chosen as the version that ``module load NAME`` takes.
-    warnings : tuple of str
-        What the installer should know; empty after a passed test.
-    """
-
-    module: str
-    modulefile: Path
-    tcl_modulefile: Path
-    home: Path
+    layout: Layout
     commands: tuple[str, ...]
+    """Commands with a wrapper."""
     changed: bool
+    """False if everything was in place already."""
     replaced: Path | None
+    """The release of another image that was in use before and is kept."""
     default: bool
-    warnings: tuple[str, ...]
-
-    @property
-    def modulefiles(self) -> Path:
-        """What ``module use`` takes."""
-        return self.modulefile.parents[1]
-
-    def to_data(self) -> dict[str, object]:
-        """Return the same as plain data, for JSON."""
-        return {
-            "module": self.module,
-            "modulefile": str(self.modulefile),
-            "tcl_modulefile": str(self.tcl_modulefile),
-            "modulefiles": str(self.modulefiles),
-            "home": str(self.home),
-            "commands": list(self.commands),
-            "changed": self.changed,
-            "replaced": str(self.replaced) if self.replaced else None,
-            "default": self.default,
-            "warnings": list(self.warnings),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Content:
-    """What a release holds: an image unless it is linked, texts with their modes, links to the launcher.
-
-    And the staging directory of what the host lends.
-    """
-
-    image: Path | None
-    texts: Mapping[str, tuple[str, int]]
-    commands: tuple[str, ...]
-    injection: Injection | None = None
+    """Whether ``module load NAME`` takes this version because it was chosen."""
+    warnings: tuple[str, ...] = ()
+    """Empty for an image that passed its tests and that other users can start."""
 
 
 def install(
-    image: Path,
-    manifest: Manifest,
-    *,
-    root: Path,
-    verdict: VerdictNote,
-    stamp: str = "",
-    default: bool = False,
-    site: Site | None = None,
-    injection: Injection | None = None,
-    apart: Mapping[str, str] | None = None,
-    apptainer: Apptainer,
-    copied: Callable[[int], None] = lambda _: None,
+    installation: Installation, *, default: bool = False, copied: Callable[[int], None] = lambda _: None
 ) -> Installed:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
-    Doing it again changes nothing; another image of the same name and version takes the place.
+    A second time it changes nothing; another image of the same name and version takes the place.
 
     Parameters
     ----------
-    image : Path
-        The SIF; copied, unless the installation refers to it.
-    manifest : Manifest
-        What it says of itself.
-    root : Path
-        Where modules live; made if absent.
-    verdict : VerdictNote
-        What is known of the image on this host.
-    stamp : str
-        What `stamp_of` returned before the image was checked: refer to the image where it lies, as long as
-        it is that one. Empty to copy it.
     default : bool
-        Make it the version that ``module load NAME`` takes; otherwise that stays as it is.
-    site : Site, optional
-        Host paths that every start binds.
-    injection : Injection, optional
-        What the host lends; with an MPI, the host's own mpiexec starts ranks, and the image's has no wrapper.
-    apart : mapping of str to str, optional
-        Variables for ranks that srun starts, in containers of their own.
-    apptainer : Apptainer
-        Its path is written into the launcher.
-    copied : callable, optional
+        Choose it as the version that ``module load NAME`` takes; otherwise that stays as it is.
+    copied : callable
         Called with the bytes (count) copied since the last call.
 
     Raises
     ------
     RequestError
-        The root cannot be written or stand in PATH; names are unfit for a module;
-        a modulefile of that name is there, or a default chosen, and not by us.
+        The root cannot be written; names are unfit for a module; somebody else made a modulefile of that
+        name, or chose a default.
     MachineError
         The disk is full.
     """
-    check_names(manifest)
-    linked = bool(stamp)
-    layout = Layout(root=checked_root(root), name=manifest.name, version=manifest.version)
-    launch = _launch(
-        manifest,
-        layout,
-        linked=Path(os.path.abspath(image)) if linked else None,  # noqa: PTH100  # as `checked_root`
-        stamp=stamp,
-        site=site,
-        injection=injection,
-        apart=apart or {},
-        apptainer=apptainer,
-    )
-    module = describe(
-        manifest,
-        commands_directory=launch.home / "bin",
-        image=launch.image,
-        stamp=launch.stamp,
-        verdict=verdict,
-    )
-    release = layout.release(manifest.digest, linked=linked, hosted=injection is not None)
-    content = _content(launch, layout, image=None if linked else image, injection=injection)
-    directory = layout.modulefiles[0].parent
-    with told(layout.root, "install"):
-        _check_free(layout)
+    check_names(installation.manifest)
+    layout = installation.layout
+    with os_errors_explained(layout.root, "install"):
+        _check_foreign_files(layout, default=default)
+        make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
+        make_directory(layout.modulefile.parent, mode=_EXECUTE_ALL)
+        before = layout.in_use
+        changed = _place_release(installation, copied)
+        changed |= _link(layout.home, installation.release.name)
+        # Last: a modulefile that is visible names only what is there.
+        changed |= _write(layout.modulefile, modulefile_text(installation))
+        if is_there(layout.lua_modulefile):
+            # Of an earlier envbuild: Lmod would read it in place of the other.
+            layout.lua_modulefile.unlink()
+            changed = True
         if default:
-            check_free(directory)
-        changed, replaced = _publish(layout, module, release, content, copied)
-        if default:
-            changed |= write_default(directory, layout.version)
-        chosen = read_default(directory) == layout.version
-    lua, tcl = layout.modulefiles
+            changed |= write_default(layout)
     return Installed(
-        module=layout.label,
-        modulefile=lua,
-        tcl_modulefile=tcl,
-        home=layout.home,
-        commands=launch.commands,
+        layout=layout,
+        commands=installation.commands,
         changed=changed,
-        replaced=replaced,
-        default=chosen,
-        warnings=_warnings(verdict, launch.image if linked else None),
+        replaced=before if before and before != installation.release and before.is_dir() else None,
+        default=read_default(layout) == layout.version,
     )
 
 
-def _check_free(layout: Layout) -> None:
-    """Refuse to write over a modulefile that somebody else made."""
-    raise_all(
-        [
-            RequestError(
-                f"there is a module {layout.label} already, and envbuild did not make it",
-                at=Location(path=path),
-                hint="install under another root with --root DIR, or move that file away",
-            )
-            for path in layout.modulefiles
-            if path.is_symlink() or (path.exists() and not made_by_us(path))
-        ]
-    )
-
-
-def _publish(
-    layout: Layout, module: Module, release: Path, content: _Content, copied: Callable[[int], None]
-) -> tuple[bool, Path | None]:
-    """Put everything in place: whether anything had to be done, and the release that was left."""
-    _make_directory(layout.shelf, below=layout.root)
-    _make_directory(layout.modulefiles[0].parent, below=layout.root)
-    filled = _place_release(release, content, copied)
-    pointed, replaced = _point(layout.home, release)
-    # Last: whoever sees a modulefile finds all that it names.
-    written = [
-        write_file(path, render(module, dialect), mode=_READ_ALL)
-        for path, dialect in zip(layout.modulefiles, DIALECTS, strict=True)
-    ]
-    return filled or pointed or any(written), replaced
-
-
-def _content(launch: Launch, layout: Layout, *, image: Path | None, injection: Injection | None) -> _Content:
-    record = Record(
-        name=layout.name,
-        version=layout.version,
-        digest=launch.digest,
-        image="" if image is not None else str(launch.image),
-        lent=injection.identities if injection is not None else {},
-    )
-    texts = {
-        f"bin/{LAUNCHER}": (launcher_text(launch), _EXECUTE_ALL),
-        VENV_MAKER: (venv_maker_text(), _READ_ALL),
-        RECORD: (record.to_json(), _READ_ALL),
-    }
-    return _Content(image=image, texts=texts, commands=launch.commands, injection=injection)
-
-
-def _launch(
-    manifest: Manifest,
-    layout: Layout,
-    *,
-    linked: Path | None,
-    stamp: str,
-    site: Site | None,
-    injection: Injection | None,
-    apart: Mapping[str, str],
-    apptainer: Apptainer,
-) -> Launch:
-    home = layout.home
-    on_host_mpi = injection is not None and bool(injection.mpi)
-    return Launch(
-        label=layout.label,
-        home=home,
-        image=linked or home / IMAGE,
-        stamp=stamp,
-        digest=manifest.digest,
-        commands=tuple(name for name in command_names(manifest) if not (on_host_mpi and name in _LAUNCHERS)),
-        mpi=manifest.mpi_family,
-        apptainer=Path(os.path.abspath(apptainer.program)),  # noqa: PTH100
-        binds=site.binds if site is not None else (),
-        lent=injection.binds(home / STAGE) if injection else (),
-        variables=tuple(sorted(injection.environment.items())) if injection else (),
-        apart=tuple(sorted(apart.items())),
-    )
+def absolute(path: Path) -> Path:
+    """Return an absolute path; it keeps symbolic links, which automounters need."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def checked_root(root: Path) -> Path:
-    """Return an absolute root.
+    """Return a module root as an absolute path.
 
     Raises
     ------
     RequestError
-        It cannot stand in PATH.
+        A character of it splits PATH, or keeps Lmod or Environment Modules from reading modulefiles below.
     """
-    root = Path(os.path.abspath(root))  # noqa: PTH100  # keeps symbolic links: automounters need them
-    bad = sorted({char for char in str(root) if char == ":" or not char.isprintable()})
-    if bad:
+    root = absolute(root)
+    # Lmod 8.6 passes the path of a Tcl modulefile to a shell, unquoted.
+    if bad := re.search(r"[^\w/.,+=%@~-]", str(root), re.ASCII):
         raise RequestError(
-            f"modules cannot be installed under {str(root)!r}: {bad[0]!r} cannot stand in PATH",
-            hint="name another directory with --root DIR",
+            f"modules cannot be installed under {str(root)!r}: module systems fail at {bad[0]!r}",
+            hint="name a directory of ASCII letters, digits and /._,+=%@~- with --root DIR",
         )
     return root
 
 
-def _warnings(verdict: VerdictNote, linked: Path | None) -> tuple[str, ...]:
-    warnings = [verdict.warning] if verdict.warning else []
-    if linked is not None:
-        # Other users could load the module, but not read the image behind it.
-        closed = [place for place in reversed(linked.parents) if not place.stat().st_mode & 0o001]
-        if closed:
-            warnings.append(
-                f"only you can start this: others may not enter `{closed[0]}`, where its image lies"
+def why_only_you(image: Path) -> str | None:
+    """Return why other users cannot start an image that a module refers to; None if they can."""
+    closed = [place for place in reversed(image.parents) if not place.stat().st_mode & 0o001]
+    if closed:
+        return f"only you can start this: others may not enter `{closed[0]}`, where its image lies"
+    if not image.stat().st_mode & 0o004:
+        return f"only you can start this: others may not read `{image}`"
+    return None
+
+
+@contextlib.contextmanager
+def os_errors_explained(
+    root: Path, verb: str, *, hint: str = "name another directory with --root DIR"
+) -> Iterator[None]:
+    """Raise what the file system refuses below a module root as an error of ours.
+
+    Raises
+    ------
+    MachineError
+        The disk is full.
+    RequestError
+        Anything else.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            problem = f"no space left under `{root}`"
+            raise MachineError(problem, hint="free some space and run it again") from error
+        problem = f"cannot {verb} under `{root}`: {error.filename or root}: {error.strerror}"
+        raise RequestError(problem, hint=hint) from error
+
+
+def write_default(layout: Layout) -> bool:
+    """Choose a module's version as the default of its name; whether it was not before.
+
+    Without a choice, each module system takes the highest version, in an order of its own.
+    """
+    text = f'#%Module1.0\n# {MADE_BY}\nset ModulesVersion "{layout.version}"\n'
+    return _write(layout.default_marker, text)
+
+
+def _check_foreign_files(layout: Layout, *, default: bool) -> None:
+    """Refuse to write over files that somebody else made, or beside one that would overrule ours."""
+    errors = [
+        RequestError(
+            f"there is a module {layout.label} already, and envbuild did not make it",
+            at=Location(path=path),
+            hint="install under another root with --root DIR, or move that file away",
+        )
+        for path in (layout.modulefile, layout.lua_modulefile)
+        if is_there(path) and not made_by_us(path)
+    ]
+    marker = layout.default_marker
+    for path in (marker, *map(marker.with_name, _STRONGER_DEFAULTS)) if default else ():
+        if is_there(path) and not (path == marker and made_by_us(path)):
+            errors.append(
+                RequestError(
+                    f"the default version of {layout.name} is chosen by a file that envbuild did not make",
+                    at=Location(path=path),
+                    hint="change it there, or move it away",
+                )
             )
-        elif not linked.stat().st_mode & 0o004:
-            warnings.append(f"only you can start this: others may not read `{linked}`")
-    return tuple(warnings)
+    raise_all(errors)
 
 
-def _make_directory(path: Path, *, below: Path) -> None:
-    """Make a directory that all may read; the mode of one that exists is its owner's business."""
-    if path.is_dir():
-        return
-    if path != below.parent:
-        _make_directory(path.parent, below=below)
-    path.mkdir(_EXECUTE_ALL, exist_ok=True)
-    path.chmod(_EXECUTE_ALL)
-
-
-def _place_release(release: Path, content: _Content, copied: Callable[[int], None]) -> bool:
+def _place_release(installation: Installation, copied: Callable[[int], None]) -> bool:
     """Make the release exist as asked; whether anything had to be done."""
+    release = installation.release
     if not release.is_dir():
-        sweep(release.parent, before=_BEGUN)
-        stage = release.with_name(_BEGUN + own_name())
+        sweep(release.parent, before=_STAGE)
+        stage = release.with_name(_STAGE + own_name())
         try:
-            stage.mkdir(_EXECUTE_ALL)
-            stage.chmod(_EXECUTE_ALL)
-            _fill(stage, content, copied)
+            make_directory(stage, mode=_EXECUTE_ALL)
+            _fill(stage, installation, copied)
             sync(stage)
             stage.rename(release)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            # Somebody installed the same in the meantime: theirs is as good.
+            # Another process has installed the same in the meantime.
         else:
             sync(release.parent)
             return True
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-    return _fill(release, content, copied)
+    return _fill(release, installation, copied)
 
 
-def _fill(directory: Path, content: _Content, copied: Callable[[int], None]) -> bool:
-    changed = False
+def _fill(directory: Path, installation: Installation, copied: Callable[[int], None]) -> bool:
+    """Write what differs from what a release should hold; whether anything did."""
+    manifest, injection = installation.manifest, installation.injection
+    record = Record(
+        name=manifest.name,
+        version=manifest.version,
+        digest=manifest.digest,
+        image=str(installation.image) if installation.stamp else "",
+        lent=injection.identities if injection is not None else {},
+    )
     commands = directory / "bin"
-    _make_directory(commands, below=directory)
-    if content.image is not None and not _same(content.image, directory / IMAGE):
-        copy_file(content.image, directory / IMAGE, mode=_READ_ALL, copied=copied)
-        changed = True
-    for name, (text, mode) in content.texts.items():
-        changed |= write_file(directory / name, text, mode=mode)
-    if content.injection is not None:
-        content.injection.fill_stage(directory / STAGE)
-    for command in content.commands:
-        changed |= link(commands / command, LAUNCHER)
+    make_directory(commands, mode=_EXECUTE_ALL)
+    changed = not installation.stamp and _copy(installation.image, directory / IMAGE, copied)
+    changed |= _write(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
+    changed |= _write(directory / VENV_MAKER, data_text(VENV_MAKER))
+    changed |= _write(directory / RECORD, record.model_dump_json(indent=1) + "\n")
+    if injection is not None:
+        injection.fill_stage(directory / HOST_STAGE)
+    for command in installation.commands:
+        changed |= _link(commands / command, LAUNCHER)
     return changed
 
 
-def _point(home: Path, release: Path) -> tuple[bool, Path | None]:
-    """Point the link at the release: whether it was other before, and the release that it left."""
-    before = home.parent / home.readlink() if home.is_symlink() else None
-    changed = link(home, release.name)
-    return changed, before if changed and before is not None and before.is_dir() else None
+def _copy(image: Path, target: Path, copied: Callable[[int], None]) -> bool:
+    """Copy an image unless it is there, sharing blocks if the file system can; whether it was not there."""
+    # The release's name holds the digest of what the image says of itself. If the bytes differ all the same,
+    # something was added around it, such as a signature, or the copy is damaged.
+    with contextlib.suppress(FileNotFoundError):
+        if filecmp.cmp(image, target, shallow=False):
+            return False
+    with image.open("rb") as source, atomic_file(target, mode=_READ_ALL) as file:
+        copy_range(source.fileno(), 0, image.stat().st_size, file, 0, copied)
+        os.fchmod(file, _READ_ALL)
+    return True
 
 
-def _same(image: Path, installed: Path) -> bool:
-    # The release's name holds the digest of what the image says of itself: what differs
-    # nevertheless was added around it, such as a signature, or is damage.
-    try:
-        return filecmp.cmp(image, installed, shallow=False)
-    except FileNotFoundError:
+def _write(path: Path, text: str, *, mode: int = _READ_ALL) -> bool:
+    """Write a file whole or not at all; whether it was other before."""
+    data = text.encode()
+    with contextlib.suppress(FileNotFoundError):
+        if not path.is_symlink() and path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
+            return False
+    with atomic_file(path, mode=mode) as file:
+        write_at(file, data, 0)
+        os.fchmod(file, mode)
+    return True
+
+
+def _link(path: Path, target: str) -> bool:
+    """Make a symbolic link, replacing what is there in one step; whether it was other before."""
+    if path.is_symlink() and str(path.readlink()) == target:
         return False
+    partial = path.with_name(f".{path.name}.{own_name()}.partial")
+    try:
+        partial.symlink_to(target)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return True

@@ -1,76 +1,77 @@
-"""What is installed below a root."""
+"""The modules below a root: list them, and remove them.
+
+A removal deletes only what envbuild made, the modulefile before what it names, and each release under
+another name, so that one that is half deleted is never used. The link to the release goes last: until then a
+removal that was interrupted shows in the list, and the next one completes it.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import errno
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.default import ascending, read_default
-from envbuild.activate.layout import IMAGE, Layout, made_by_us
-from envbuild.activate.modulefile import DIALECTS
-from envbuild.activate.record import Record, read_record
-from envbuild.errors import RequestError
+from envbuild.activate.install import os_errors_explained, write_default
+from envbuild.activate.launcher import LAUNCHER, VENV_MAKER
+from envbuild.activate.layout import (
+    GONE,
+    HOST_STAGE,
+    IMAGE,
+    RECORD,
+    Layout,
+    Record,
+    is_there,
+    made_by_us,
+    read_default,
+    read_record,
+    version_order,
+)
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.model import NAME, VERSION
 from envbuild.system.files import list_directory
+from envbuild.system.removal import remove
+
+# As `atomic_file` names a file that was not finished.
+_PARTIAL = r"\..+\.envbuild-.+\.partial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModule:
-    """A module of ours that is there.
-
-    Attributes
-    ----------
-    layout : Layout
-        Its places.
-    record : Record or None
-        What its release says; None where that cannot be read.
-    default : bool
-        Whether it was chosen as the default version.
-    kept : tuple of Path
-        Releases of other images that it replaced.
-    problems : tuple of str
-        Why it cannot be loaded or started; empty for a sound one.
-    """
+    """A module of envbuild's below a root."""
 
     layout: Layout
     record: Record | None
+    """The record of the release in use; None if that cannot be read."""
+    image: Path | None
+    """The image that its commands start; None if there is no record."""
     default: bool
+    """Whether it was chosen as the default version."""
     kept: tuple[Path, ...]
+    """Releases of other images that it replaced."""
     problems: tuple[str, ...]
-
-    @property
-    def linked(self) -> bool:
-        """Whether it refers to an image where that lies, instead of a copy."""
-        return self.record is not None and bool(self.record.image)
-
-    @property
-    def image(self) -> Path | None:
-        """The image that it starts; None where its release cannot be read."""
-        return _image(self.layout, self.record) if self.record is not None else None
+    """Why it cannot be loaded or started; empty for a sound one."""
 
 
-def parse_module(text: str) -> tuple[str, str | None]:
-    """Return name and version of ``NAME/VERSION``, or the name and None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uninstalled:
+    """The result of a removal."""
 
-    Raises
-    ------
-    RequestError
-        It is neither.
-    """
-    name, slash, version = text.partition("/")
-    if not re.fullmatch(NAME, name, flags=re.ASCII) or (
-        slash and not re.fullmatch(VERSION, version, flags=re.ASCII)
-    ):
-        raise RequestError(f"`{text}` names no module", hint="write NAME or NAME/VERSION")
-    return name, version if slash else None
+    module: str
+    """``name/version``."""
+    removed: tuple[Path, ...]
+    """Default marker, modulefiles, link and releases."""
+    default: str | None
+    """The version that is now the chosen default."""
+    default_moved: bool
+    """Whether the removed version was the chosen default."""
 
 
 def find_installed(root: Path) -> tuple[InstalledModule, ...]:
-    """Return all modules of ours below a root, by name, then from the lowest version to the highest.
-
-    What is not ours is passed over.
+    """Return the modules of envbuild's below a root, by name, then from the lowest version to the highest.
 
     Raises
     ------
@@ -78,55 +79,145 @@ def find_installed(root: Path) -> tuple[InstalledModule, ...]:
         A directory cannot be read.
     """
     names = {*list_directory(root / "modulefiles"), *list_directory(root / "envs")}
-    known = sorted(name for name in names if re.fullmatch(NAME, name, flags=re.ASCII))
-    return tuple(itertools.chain.from_iterable(find_versions(root, name) for name in known))
+    valid = [name for name in sorted(names) if re.fullmatch(NAME, name, re.ASCII)]
+    return tuple(module for name in valid for module in _versions_of(root, name))
 
 
-def find_versions(root: Path, name: str) -> tuple[InstalledModule, ...]:
-    """Return the installed versions of one name, from the lowest to the highest.
+def select(root: Path, name: str, version: str | None, *, every: bool) -> tuple[Layout, ...]:
+    """Return the modules that a user means.
+
+    Parameters
+    ----------
+    version : str or None
+        None for the only one there is.
+    every : bool
+        Take all versions of the name.
 
     Raises
     ------
     RequestError
-        A directory cannot be read.
+        There is no such module, or there are several versions and neither one nor all were asked for.
     """
-    directory = root / "modulefiles" / name
-    chosen = read_default(directory)
-    versions = {_version_of(file) for file in list_directory(directory) if made_by_us(directory / file)}
-    shelf = root / "envs" / name
-    versions |= {
-        entry
-        for entry in list_directory(shelf)
-        if Layout(root=root, name=name, version=entry).in_use is not None
-    }
-    known = [version for version in versions if re.fullmatch(VERSION, version, flags=re.ASCII)]
-    return tuple(
-        _look_at(Layout(root=root, name=name, version=version), default=version == chosen)
-        for version in ascending(known)
+    layouts = [module.layout for module in _versions_of(root, name)]
+    hint = did_you_mean(name, list_directory(root / "envs"))
+    hint = hint or "`envbuild module ls --root DIR` lists the modules there"
+    if version is not None:
+        layout = Layout(root=root, name=name, version=version)
+        if any(map(is_there, (layout.modulefile, layout.home, *layout.releases, *layout.half_deleted))):
+            return (layout,)
+        if layouts:
+            hint = f"installed: {', '.join(other.label for other in layouts)}"
+        raise RequestError(f"no module `{layout.label}` is installed under `{root}`", hint=hint)
+    if not layouts:
+        raise RequestError(f"no module `{name}` is installed under `{root}`", hint=hint)
+    if len(layouts) > 1 and not every:
+        versions = ", ".join(layout.version for layout in layouts)
+        raise RequestError(
+            f"`{name}` is installed in {len(layouts)} versions: {versions}",
+            hint=f"name one, as `{layouts[0].label}`, or take all with --all",
+        )
+    return tuple(layouts)
+
+
+def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
+    """Yield an error for each file in the way of a removal that envbuild did not make."""
+    hint = "move it away, or remove it yourself"
+    for path in (layout.modulefile, layout.lua_modulefile):
+        if is_there(path) and not made_by_us(path):
+            yield RequestError("envbuild did not make this modulefile", at=Location(path=path), hint=hint)
+    if is_there(layout.home) and layout.in_use is None:
+        yield RequestError("this is no installation of envbuild's", at=Location(path=layout.home), hint=hint)
+    for release in layout.releases:
+        record = None if release.is_symlink() else read_record(release)
+        if record is None or (record.name, record.version) != (layout.name, layout.version):
+            yield RequestError("this is no installation of envbuild's", at=Location(path=release), hint=hint)
+            continue
+        for path in _foreign_files_in(release):
+            yield RequestError(
+                "envbuild did not put this into the installation", at=Location(path=path), hint=hint
+            )
+
+
+def uninstall(layout: Layout) -> Uninstalled:
+    """Remove a module: its modulefile, its wrappers, its images, and its place as the default version.
+
+    If it was the chosen default, the highest of the other versions becomes it. Jobs that run on its image
+    lose it.
+
+    Raises
+    ------
+    RequestError
+        Something that would go is not ours, or may not be removed by this user: nothing has changed then.
+        Or the file system refuses something later: repeat it.
+    """
+    marker, directories = layout.default_marker, (layout.modulefile.parent, layout.releases_dir)
+    modulefiles = [path for path in (layout.modulefile, layout.lua_modulefile) if is_there(path)]
+    releases, links = layout.releases, [layout.home] if is_there(layout.home) else []
+    with os_errors_explained(layout.root, "uninstall", hint="who installed it can remove it"):
+        raise_all([*foreign_files(layout)])
+        for directory in directories:
+            if directory.is_dir() and not os.access(directory, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+        chosen = default = read_default(layout)
+        if chosen == layout.version:
+            others = [module.layout for module in _versions_of(layout.root, layout.name)]
+            others = [other for other in others if other != layout]
+            default = others[-1].version if others else None
+            if others:
+                write_default(others[-1])
+            else:
+                marker.unlink()
+        for path in modulefiles:
+            path.unlink()
+        for release in releases:
+            aside = release.with_name(GONE + release.name)
+            remove(aside)
+            release.rename(aside)
+        for path in (*layout.half_deleted, *links):
+            remove(path)
+        for directory in directories:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+    moved = chosen == layout.version
+    return Uninstalled(
+        module=layout.label,
+        removed=(*([marker] if moved and default is None else []), *modulefiles, *links, *releases),
+        default=default,
+        default_moved=moved,
     )
 
 
-def _version_of(file: str) -> str:
-    # The first suffix that fits: Tcl has none, and comes last.
-    return next(file.removesuffix(each.suffix) for each in DIALECTS if file.endswith(each.suffix))
+def _versions_of(root: Path, name: str) -> tuple[InstalledModule, ...]:
+    """Return the installed versions of one name, from the lowest to the highest."""
+    names = {*list_directory(root / "modulefiles" / name), *list_directory(root / "envs" / name)}
+    versions = [version for version in names if re.fullmatch(VERSION, version, re.ASCII)]
+    layouts = [Layout(root=root, name=name, version=version) for version in versions]
+    ours = [layout for layout in layouts if made_by_us(layout.modulefile) or layout.in_use is not None]
+    return tuple(_read(layout) for layout in sorted(ours, key=lambda layout: version_order(layout.version)))
 
 
-def _look_at(layout: Layout, *, default: bool) -> InstalledModule:
+def _read(layout: Layout) -> InstalledModule:
     record = read_record(layout.home)
-    problems = [f"{path} is missing" for path in layout.modulefiles if not path.is_file()]
-    if record is None:
-        problems.append(f"{layout.home} holds no installation")
-    elif not _image(layout, record).is_file():
-        problems.append(f"{_image(layout, record)} is missing")
-    releases = [layout.shelf / name for name in list_directory(layout.shelf) if layout.is_release(name)]
+    image = (Path(record.image) if record.image else layout.home / IMAGE) if record else None
+    problems = [f"{path} is missing" for path in (layout.modulefile, image) if path and not path.is_file()]
     return InstalledModule(
         layout=layout,
         record=record,
-        default=default,
-        kept=tuple(release for release in releases if release != layout.in_use),
-        problems=tuple(problems),
+        image=image,
+        default=read_default(layout) == layout.version,
+        kept=tuple(release for release in layout.releases if release != layout.in_use),
+        problems=tuple(problems if record else [*problems, f"{layout.home} holds no installation"]),
     )
 
 
-def _image(layout: Layout, record: Record) -> Path:
-    return Path(record.image) if record.image else layout.home / IMAGE
+def _foreign_files_in(release: Path) -> Iterator[Path]:
+    """Yield the files of a release that no installation writes."""
+    ours = {IMAGE, VENV_MAKER, RECORD, HOST_STAGE, "bin"}
+    for name in list_directory(release):
+        if name not in ours and not re.fullmatch(_PARTIAL, name):
+            yield release / name
+    for name in list_directory(release / "bin"):
+        path = release / "bin" / name
+        is_wrapper = path.is_symlink() and str(path.readlink()) == LAUNCHER
+        if name != LAUNCHER and not is_wrapper and not re.fullmatch(_PARTIAL, name):
+            yield path

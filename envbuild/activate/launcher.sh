@@ -1,15 +1,16 @@
-# Every command beside this file is a link to it. It starts no process of its own
-# on the usual way: it builds one command line and becomes Apptainer with `exec`,
-# so that signals, exit codes and streams are those of the program.
+# Every command beside this file is a link to it. It usually starts no process:
+# it builds one command line and becomes Apptainer with `exec`, so that signals,
+# exit codes and streams are those of the program.
 #
-# Exit codes of its own: 2 wrong use, 121 the image is missing, 122 inside another
-# image, 123 no Apptainer, 124 what the host lends is not what it was. All else comes from Apptainer (255) or the program.
+# Its exit codes: 2 wrong use, 121 the image is missing, 122 inside another image,
+# 123 no Apptainer, 124 a library of the host is missing. All others come from
+# Apptainer (255) or the program.
 #
 # All names start with _eb_ so that no variable of the user is touched by accident.
 
 set -f
 # Where /bin/sh is bash, functions of the host arrive here and would go on into the image.
-# (dash drops them by itself: BASH_FUNC_* is no name that it can hold.)
+# (dash drops them by itself: it cannot hold a variable of the name BASH_FUNC_*.)
 if [ -n "${BASH_VERSION:-}" ]; then
     for _eb_i in $(compgen -A function 2>/dev/null); do unset -f "$_eb_i"; done
 fi
@@ -59,7 +60,7 @@ if [ -n "$_eb_venv" ]; then
     while read -r _eb_i _eb_found; do
         if [ "$_eb_i" = envbuild-image ] && [ "$_eb_found" != "= $_eb_digest" ]; then
             _eb_fail 122 "the virtual environment $_eb_venv was made with another image than $_eb_label" \
-                "make it anew, or load the module that it was made with"
+                "create it again, or load the module that it was made with"
         fi
     done <"$_eb_venv/pyvenv.cfg"
 fi
@@ -70,7 +71,7 @@ _eb_self=
 case $_eb_name in
     python | python3 | python3.*)
         if [ "${1-}" = -m ] && [ "${2-}" = venv ]; then
-            # Python's own would link to a program that only the image has.
+            # Python's own venv would link to a program that only the image has.
             shift 2
             set -- python3 "$_eb_home/make_venv.py" "$_eb_home/bin/python3" "$_eb_digest" "$@"
             _eb_self=yes
@@ -107,7 +108,7 @@ case $_eb_name in
         ;;
 esac
 
-# --- what of the host's settings would mislead the image
+# --- settings of the host that would mislead the image
 unset LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_BIND_NOW LD_BIND_NOT LD_DEBUG LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK \
     LD_HWCAP_MASK LD_ORIGIN_PATH LD_PREFER_MAP_32BIT_EXEC LD_PROFILE LD_PROFILE_OUTPUT LD_RUN_PATH \
     LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN
@@ -152,10 +153,10 @@ fi
 set -- "$_eb_image" "$@"
 IFS='
 '
-for _eb_i in $_eb_lent; do
-    # A library that is gone would leave the image's own in its place, without a word.
-    [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "what the host lends to $_eb_label lacks ${_eb_i%%"$_eb_tab"*}" \
-        "the host has changed: mend the site file, and install the module again"
+for _eb_i in $_eb_host_binds; do
+    # Without the host's library the image's own would silently be used.
+    [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "$_eb_label needs a file of the host that is missing: ${_eb_i%%"$_eb_tab"*}" \
+        "the host has changed: update the site file, and install the module again"
     set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"
 done
 for _eb_i in $_eb_binds; do
@@ -180,15 +181,15 @@ if [ -e /dev/kfd ]; then set -- --rocm "$@"; fi
 # A root without all capabilities can start an image in a user namespace only. -O: is it ours?
 if [ -O / ]; then set -- --userns "$@"; fi
 
-if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_apart; fi
+if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_separate_ranks; fi
 if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then
-    # Open MPI takes no other: with PMI 2 its ranks are as alone as with none.
+    # Open MPI uses PMIx only: with PMI 2 its ranks are as alone as without any.
     case $_eb_mpi in
         openmpi) _eb_i=PMIx _eb_found=${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
         *) _eb_i=PMI _eb_found=${PMI_RANK:-}${PMI_FD:-}${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
     esac
     [ -n "$_eb_found" ] ||
-        printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no $_eb_i: every MPI rank will be alone (srun --mpi=list tells the kinds)" >&2
+        printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no $_eb_i: every MPI rank will be alone (srun --mpi=list shows the kinds)" >&2
 fi
 
 _eb_apptainer=${ENVBUILD_APPTAINER:-$_eb_apptainer}

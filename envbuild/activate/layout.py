@@ -1,13 +1,11 @@
-"""Where an installation lies below its root, and which of the files there are ours.
+"""Where a module lies below its root, and which of the files there are envbuild's.
 
-    modulefiles/NAME/VERSION.lua    for Lmod
-    modulefiles/NAME/VERSION        the same in Tcl, for Environment Modules
-    modulefiles/NAME/.version       which version is the default; only if one was chosen
+    modulefiles/NAME/VERSION        the modulefile, in Tcl: Lmod and Environment Modules both read it
+    modulefiles/NAME/.version       the default version, if one was chosen; both read it
     envs/NAME/VERSION               link to the release in use
     envs/NAME/.VERSION-<digest>     a release: image.sif, make_venv.py, installed.json, bin/
 
-Lmod takes the Lua file where both are there; Environment Modules passes over what does not begin with
-``#%Module``. So one directory serves both.
+A release that is being deleted is called ``.gone.VERSION-<digest>``.
 """
 
 from __future__ import annotations
@@ -15,27 +13,29 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from envbuild.activate.modulefile import DIALECTS, MADE_BY
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envbuild.errors import RequestError
+from envbuild.spec.model import NAME, VERSION
+from envbuild.system.files import list_directory, read_input
 
 IMAGE = "image.sif"
-STAGE = "host"
-MARKER = ".version"
+HOST_STAGE = "host"
+RECORD = "installed.json"
+GONE = ".gone"
+MADE_BY = "Made by envbuild: `envbuild module install` writes this file anew."
+"""The first comment of every modulefile and default marker of envbuild."""
 
 _HEAD_BYTES = 512
+_RECORD_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of one module.
-
-    Attributes
-    ----------
-    root : Path
-        Where modules live; absolute.
-    name, version : str
-        Checked by `envbuild.activate.model.check_names` or `parse_module`.
-    """
+    """The places of one module; `root` is absolute, `name` and `version` are valid."""
 
     root: Path
     name: str
@@ -43,54 +43,107 @@ class Layout:
 
     @property
     def label(self) -> str:
-        """``name/version``: what ``module load`` takes."""
+        """``name/version``: the argument of ``module load``."""
         return f"{self.name}/{self.version}"
 
     @property
-    def shelf(self) -> Path:
-        """Where all releases of the name lie."""
+    def releases_dir(self) -> Path:
+        """The directory of all releases of the name."""
         return self.root / "envs" / self.name
 
     @property
     def home(self) -> Path:
-        """The installation as users reach it."""
-        return self.shelf / self.version
+        """The installation as users reach it: a link to a release."""
+        return self.releases_dir / self.version
 
     @property
-    def modulefiles(self) -> tuple[Path, ...]:
-        """A modulefile for each of `DIALECTS`."""
-        directory = self.root / "modulefiles" / self.name
-        return tuple(directory / f"{self.version}{dialect.suffix}" for dialect in DIALECTS)
+    def modulefile(self) -> Path:
+        """The modulefile."""
+        return self.root / "modulefiles" / self.name / self.version
+
+    @property
+    def lua_modulefile(self) -> Path:
+        """The modulefile in Lua, which Lmod would read in place of ours."""
+        return self.modulefile.with_name(f"{self.version}.lua")
+
+    @property
+    def default_marker(self) -> Path:
+        """The file that chooses the default version of the name."""
+        return self.modulefile.with_name(".version")
 
     def release(self, digest: str, *, linked: bool, hosted: bool) -> Path:
-        """Return where the release of an image lies.
+        """Return the release of an image, by whether it is linked and uses host libraries.
 
-        Parameters
-        ----------
-        digest : str
-            The image's ``sha256:…``.
-        linked, hosted : bool
-            Whether it refers to an image elsewhere; whether the host lends it libraries.
+        These have different commands, so they are different releases.
         """
-        name = f".{self.version}-{digest.removeprefix('sha256:')[:16]}"
-        # They differ in their commands: one must not find what another left.
-        return self.shelf / f"{name}{'-link' if linked else ''}{'-host' if hosted else ''}"
+        suffix = f"{'-link' if linked else ''}{'-host' if hosted else ''}"
+        return self.releases_dir / f".{self.version}-{digest.removeprefix('sha256:')[:16]}{suffix}"
 
-    def is_release(self, name: str) -> bool:
-        """Return whether a name on the shelf is that of a release of this version."""
+    def _is_release(self, name: str) -> bool:
         return re.fullmatch(rf"\.{re.escape(self.version)}-[0-9a-f]{{16}}(-link)?(-host)?", name) is not None
 
     @property
+    def releases(self) -> tuple[Path, ...]:
+        """All releases of the version."""
+        names = list_directory(self.releases_dir)
+        return tuple(self.releases_dir / name for name in names if self._is_release(name))
+
+    @property
+    def half_deleted(self) -> tuple[Path, ...]:
+        """Releases that an interrupted removal left."""
+        names = [name for name in list_directory(self.releases_dir) if name.startswith(GONE)]
+        return tuple(self.releases_dir / name for name in names if self._is_release(name.removeprefix(GONE)))
+
+    @property
     def in_use(self) -> Path | None:
-        """The release that the link points to; None where there is no link, or one to anything else."""
+        """The release that `home` links to; None if it is no link to a release."""
         if not self.home.is_symlink():
             return None
         name = str(self.home.readlink())
-        return self.shelf / name if self.is_release(name) else None
+        return self.releases_dir / name if self._is_release(name) else None
+
+
+class Record(BaseModel):
+    """The file in every release that says what was installed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal[2] = 2
+    name: str
+    version: str
+    digest: str = Field(pattern=r"\Asha256:[0-9a-f]{64}\z")
+    """The image's identity."""
+    image: str = ""
+    """The image that the release refers to; empty if it holds a copy."""
+    lent: dict[str, str] = {}
+    """The host's libraries that it uses, as test verdicts identify them."""
+
+
+def read_record(release: Path) -> Record | None:
+    """Return the record of a release; None if it has no valid one."""
+    try:
+        return Record.model_validate_json(read_input(release / RECORD, limit_bytes=_RECORD_LIMIT_BYTES))
+    except (ValidationError, RequestError):
+        return None
+
+
+def parse_module(text: str) -> tuple[str, str | None]:
+    """Return name and version of ``NAME/VERSION``, or the name and None.
+
+    Raises
+    ------
+    RequestError
+        It is neither.
+    """
+    name, slash, version = text.partition("/")
+    is_valid = re.fullmatch(NAME, name, re.ASCII) and (not slash or re.fullmatch(VERSION, version, re.ASCII))
+    if not is_valid:
+        raise RequestError(f"`{text}` names no module", hint="write NAME or NAME/VERSION")
+    return name, version if slash else None
 
 
 def made_by_us(path: Path) -> bool:
-    """Return whether a modulefile or default marker says that we made it; not so for what cannot be read."""
+    """Return whether a readable regular file is a modulefile or default marker of envbuild."""
     if path.is_symlink() or not path.is_file():
         return False
     try:
@@ -99,3 +152,30 @@ def made_by_us(path: Path) -> bool:
     except OSError:
         return False
     return any(line.lstrip("-# ") == MADE_BY for line in head[:2])
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is something at a path, even a link that leads nowhere."""
+    return path.is_symlink() or path.exists()
+
+
+def read_default(layout: Layout) -> str | None:
+    """Return the version that our marker chooses for a module's name; None without one."""
+    marker = layout.default_marker
+    if not made_by_us(marker):
+        return None
+    chosen = re.search(r'^set ModulesVersion "([^"\\]+)"$', marker.read_text(errors="replace"), re.MULTILINE)
+    return chosen[1] if chosen else None
+
+
+def version_order(version: str) -> tuple[bool, Version, list[str | int]]:
+    """Return a key that sorts versions as Python does (PEP 440), after those that Python does not know.
+
+    Digits of the latter compare as numbers.
+    """
+    # Text and digits alternate, so that like is compared with like.
+    pieces = [int(piece) if piece.isdecimal() else piece for piece in re.split(r"([0-9]+)", version)]
+    try:
+        return True, Version(version), pieces
+    except InvalidVersion:
+        return False, Version("0"), pieces

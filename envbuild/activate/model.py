@@ -1,114 +1,113 @@
-"""What a module says of an image: a pure value that every dialect renders."""
+"""An image that is to be installed as a module, and the rules for the names that it brings."""
 
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from envbuild.activate.hostcommands import HOST_COMMANDS
+from envbuild.activate.layout import IMAGE, Layout
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.model import Manifest
-
-FAMILY = "envbuild"
-
-# Loaded later, a host's Python hides ours on PATH; a host's CUDA names paths that no image has.
-HOST_CONFLICTS = ("cuda", "python")
+from envbuild.site.inject import Injection
+from envbuild.spec.site import SiteBind
 
 # Commands of every image; the last two run anything in it.
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
 
-# A link named `default` chooses a version, and `1.0.lua` is the file of version 1.0.
+# An image may come from anywhere, and its wrappers go in front of PATH: these commands stay the host's.
+# A wrapper with the name of a program that starts images would also start the image again, without end.
+_HOST_COMMANDS = {
+    "launcher": "launcher readlink stat",
+    "runtimes": """
+        apptainer singularity starter starter-suid run-singularity ch-run podman docker
+        buildah skopeo crun shifter shifterimg enroot pyxis sarus conmon slirp4netns pasta
+        bwrap squashfuse squashfuse_ll fuse2fs fuse-overlayfs fuse-ext2 gocryptfs
+        fusermount fusermount3 mksquashfs unsquashfs newuidmap newgidmap unshare nsenter
+        mount umount proot fakeroot fakechroot nvidia-container-cli nvidia-smi
+        nvidia-modprobe rocm-smi
+    """,
+    "schedulers": """
+        srun sbatch salloc sattach sbcast scancel scontrol squeue sinfo sacct sacctmgr
+        sstat sprio sreport slurmd slurmstepd qsub qstat qdel qalter qhold qrls qrsh
+        qlogin qselect pbsdsh bsub bjobs bkill bqueues bhosts blaunch jsrun flux aprun
+        oarsub condor_submit condor_q kubectl helm
+    """,
+    "modules": "module ml lmod modulecmd spack eb",
+    "shells": "sh bash dash ash zsh ksh csh tcsh fish busybox",
+    "users": """
+        sudo sudoedit doas su login passwd chsh chfn newgrp sg pkexec id whoami groups
+        getent loginctl systemctl ssh scp sftp ssh-agent ssh-add ssh-keygen ssh-copy-id
+        sshd kinit klist kdestroy gpg gpg2 gpg-agent gpgv
+    """,
+    "files": """
+        ls cat cp mv rm ln mkdir rmdir chmod chown chgrp touch dd df du find grep egrep
+        fgrep sed awk gawk mawk sort uniq head tail less more tee wc cut tr xargs tar gzip
+        gunzip zcat xz bzip2 mktemp realpath dirname basename pwd env printenv test true
+        false echo printf sleep kill killall pkill ps nohup timeout nice
+    """,
+    "system": "ldconfig ldd ip modprobe sysctl dmesg lspci lscpu numactl taskset prlimit tty stty",
+    "envbuild": "envbuild",
+}
+HOST_COMMANDS = frozenset(name for names in _HOST_COMMANDS.values() for name in names.split())
+
+# A link named `default` chooses a version, and Lmod reads `1.0.lua` as version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
+# Of the image; the host's own start ranks that use the host's MPI.
+_MPI_LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictNote:
-    """What is known of an image on this host.
+class Installation:
+    """An image, and how its commands start once it is installed."""
 
-    Attributes
-    ----------
-    state : str
-        ``passed``, ``failed``, ``unproven`` (tested, and proven neither way), ``absent`` (never
-        tested), or ``stale`` (tested on a host that has changed since, or on another one).
-    text : str
-        When, with how many ranks, where; for people. May be empty.
-    """
-
-    state: Literal["passed", "failed", "unproven", "absent", "stale"]
-    text: str = ""
-
-    @property
-    def line(self) -> str:
-        """One line for people."""
-        words = {
-            "passed": "passed",
-            "failed": "FAILED",
-            "unproven": "not proven",
-            "absent": "absent: this image was never tested here",
-            "stale": "stale: tested on another host, or before this one changed",
-        }[self.state]
-        return f"{words} ({visible(self.text)})" if self.text else words
+    root: Path
+    """The module root; absolute."""
+    image: Path
+    """The SIF; absolute."""
+    manifest: Manifest
+    stamp: str = ""
+    """Size and time of an image that the module refers to, as `launcher.stamp_of` returned them before the
+    image was checked. Empty to copy the image."""
+    tested: str
+    """The test verdict on this host, in words."""
+    apptainer: Path
+    """Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both. Absolute."""
+    binds: tuple[SiteBind, ...] = ()
+    """Host paths to bind if they exist."""
+    injection: Injection | None = None
+    """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
+    apart: Mapping[str, str] = field(default_factory=dict)
+    """Variables for ranks that srun starts, each in its own container, unless the user has set them."""
 
     @property
-    def warning(self) -> str | None:
-        """What to warn of when the module is installed; None after a pass."""
-        if self.state == "passed":
-            return None
-        return f"test verdict: {self.line}"
+    def layout(self) -> Layout:
+        """The places of the module."""
+        return Layout(root=self.root, name=self.manifest.name, version=self.manifest.version)
 
+    @property
+    def release(self) -> Path:
+        """The release that is installed."""
+        return self.layout.release(
+            self.manifest.digest, linked=bool(self.stamp), hosted=self.injection is not None
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """A module, in no dialect yet.
+    @property
+    def started_image(self) -> Path:
+        """The image that commands start: the copy, or the image itself if it is linked."""
+        return self.image if self.stamp else self.layout.home / IMAGE
 
-    Attributes
-    ----------
-    name, version : str
-        ``module load name/version``.
-    help : tuple of str
-        Lines of ``module help``, printable.
-    whatis : tuple of str
-        Lines of ``module whatis``, printable.
-    family : str
-        Of one family at most one module is loaded.
-    conflicts : tuple of str
-        Modules that must not be loaded beside it, sorted.
-    extensions : tuple of str
-        ``recipe/version`` that ``module spider`` finds, sorted.
-    commands_directory : Path
-        Goes in front of PATH; absolute.
-    variables : tuple of (str, str)
-        Set while the module is loaded.
-    image : str
-        Path of an image that is not a copy; empty for a copy. Loading compares its size and time with `size`
-        and `time`.
-    """
-
-    name: str
-    version: str
-    help: tuple[str, ...]
-    whatis: tuple[str, ...]
-    family: str
-    conflicts: tuple[str, ...]
-    extensions: tuple[str, ...]
-    commands_directory: Path
-    variables: tuple[tuple[str, str], ...]
-    image: str = ""
-    size: str = ""
-    time: str = ""
-
-
-def visible(text: str) -> str:
-    """Return the text with every unprintable character (controls, bidi marks) written as an escape."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that get a wrapper: ours first, then the image's."""
+        names = dict.fromkeys((*OWN_COMMANDS, *self.manifest.commands))
+        on_host_mpi = self.injection is not None and bool(self.injection.mpi)
+        return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 
 
 def check_names(manifest: Manifest) -> None:
-    """Refuse a manifest whose names would hide something of the host or of the module system.
+    """Refuse an image whose names would hide something of the host or of the module system.
 
     Raises
     ------
@@ -131,90 +130,3 @@ def check_names(manifest: Manifest) -> None:
             )
         )
     raise_all(errors)
-
-
-def command_names(manifest: Manifest) -> tuple[str, ...]:
-    """Return the commands that get a wrapper: ours first, then the image's."""
-    return tuple(dict.fromkeys((*OWN_COMMANDS, *manifest.commands)))
-
-
-def describe(
-    manifest: Manifest, *, commands_directory: Path, image: Path, stamp: str, verdict: VerdictNote
-) -> Module:
-    """Return the module of an image.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        What the image says of itself.
-    commands_directory : Path
-        Where its wrappers lie; absolute.
-    image : Path
-        The image file.
-    stamp : str
-        As `wrapper.Launch` has it.
-    verdict : VerdictNote
-        What is known of it on this host.
-
-    Raises
-    ------
-    RequestError
-        See `check_names`.
-    """
-    check_names(manifest)
-    summary = visible(manifest.summary) or "an environment made by envbuild"
-    conflicts = sorted({*HOST_CONFLICTS, *manifest.conflicts} - {manifest.name})
-    extensions = tuple(f"{name}/{version}" for name, version in sorted(manifest.recipes.items()))
-    contents = ", ".join(extensions) or "no framework"
-    return Module(
-        name=manifest.name,
-        version=manifest.version,
-        help=_help(manifest, summary=summary, contents=contents, verdict=verdict),
-        whatis=(
-            f"Name: {manifest.name}",
-            f"Version: {manifest.version}",
-            f"Description: {summary}",
-            f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
-            f"Contents: {contents}",
-        ),
-        family=FAMILY,
-        conflicts=tuple(conflicts),
-        extensions=extensions,
-        commands_directory=commands_directory,
-        variables=(("ENVBUILD_IMAGE", str(image)),),
-        image=str(image) if stamp else "",
-        size=stamp.partition(" ")[0],
-        time=stamp.partition(" ")[2],
-    )
-
-
-def _help(manifest: Manifest, *, summary: str, contents: str, verdict: VerdictNote) -> tuple[str, ...]:
-    imported = [visible(name) for name in manifest.imported_layers]
-    return (
-        f"{manifest.name}/{manifest.version}: {summary}",
-        "",
-        *_table(
-            (
-                ("Contents", contents),
-                ("Base", visible(f"{manifest.base}, Python {manifest.python}, glibc {manifest.glibc}")),
-                ("MPI", visible(manifest.mpi) or "none"),
-                ("Image", manifest.digest),
-                ("Tested", verdict.line),
-                *([("Imported", f"layers {', '.join(imported)}")] if imported else []),
-            )
-        ),
-        "",
-        "Commands that run inside the image:",
-        *(f"  {line}" for line in textwrap.wrap(", ".join(command_names(manifest)), 76)),
-        "",
-        "  python train.py                 run a program",
-        "  envbuild-exec COMMAND ...       run any command of the image",
-        "  envbuild-shell                  a shell in the image",
-        "  python -m venv --system-site-packages DIR",
-        "                                  add packages of your own on top",
-    )
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows) + 1
-    return [f"{name + ':':<{width}} {text}" for name, text in rows]

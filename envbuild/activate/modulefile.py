@@ -1,63 +1,27 @@
-"""Render a module in a dialect of the module systems.
+"""The modulefile of an installation, in Tcl, which Lmod and Environment Modules both read.
 
-Whatever a template prints must have gone through its dialect's quoting
-filter: a value that did not is refused, so that no template can forget it.
+Everything that the template prints must have gone through its `quote` filter: an unquoted value is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import textwrap
 from pathlib import PurePath
 
-from envbuild.activate.model import Module
+from envbuild.activate.layout import MADE_BY
+from envbuild.activate.model import Installation
 
-MADE_BY = "Made by envbuild: `envbuild module install` writes this file anew."
-"""What the first comment of a modulefile of ours says."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """A language of modulefiles.
-
-    Attributes
-    ----------
-    template : str
-        File under ``templates/``.
-    suffix : str
-        What follows the version in the file's name.
-    quote : callable
-        Text → a literal of the language that means exactly this text.
-    """
-
-    template: str
-    suffix: str
-    quote: Callable[[str], str]
+_FAMILY = "envbuild"
+# Loaded later, a host's Python hides the image's on PATH; a host's CUDA names paths that no image has.
+_HOST_CONFLICTS = ("cuda", "python")
+_HELP_WIDTH = 76
 
 
 class _Literal(str):
-    """Text that was quoted already."""
+    """Text that is quoted already."""
 
     __slots__ = ()
-
-
-def lua_literal(text: str) -> str:
-    """Return a Lua 5.1 string literal that means exactly the text.
-
-    Source
-    ------
-    Lua 5.1 Reference Manual, 2.1: escapes of quoted strings, decimal ones included.
-    """
-    escaped = "".join(_lua_character(char) for char in text)
-    return f'"{escaped}"'
-
-
-def _lua_character(char: str) -> str:
-    if char in '"\\\n':  # a backslash in front of a line's end keeps the line's end
-        return f"\\{char}"
-    if ord(char) < 32 or ord(char) == 127:
-        return f"\\{ord(char):03d}"
-    return char
 
 
 def tcl_literal(text: str) -> str:
@@ -65,11 +29,10 @@ def tcl_literal(text: str) -> str:
 
     Source
     ------
-    Tcl(n), rules 4 to 9: what is substituted in quotes, and the four digits of a Unicode escape. Braces are
+    Tcl(n), rules 4 to 9: substitution in quotes, and the four digits of a Unicode escape. Braces are
     escaped because the word may stand in a body that braces enclose, where they are counted first.
     """
-    escaped = "".join(_tcl_character(char) for char in text)
-    return f'"{escaped}"'
+    return f'"{"".join(map(_tcl_character, text))}"'
 
 
 def _tcl_character(char: str) -> str:
@@ -80,26 +43,34 @@ def _tcl_character(char: str) -> str:
     return char
 
 
-LUA = Dialect(template="module.lua.j2", suffix=".lua", quote=lua_literal)
-TCL = Dialect(template="module.tcl.j2", suffix="", quote=tcl_literal)
-DIALECTS = (LUA, TCL)
-"""In the order in which a suffix is looked for: Tcl has none."""
+def ascii_literal(literal: str) -> str:
+    """Return a Tcl literal with escapes for characters that are not ASCII.
+
+    Lmod 8.6 reads modulefiles as Latin-1 and takes what they return as UTF-8, which spoils such characters.
+    Tcl 8.6 has no escapes beyond four digits.
+    """
+    return re.sub("[\x80-\uffff]", lambda char: f"\\u{ord(char[0]):04x}", literal)
 
 
-def render(module: Module, dialect: Dialect = LUA) -> str:
-    """Return the text of a modulefile; the same module gives the same text.
+def visible(text: str) -> str:
+    """Return the text with every unprintable character (controls, bidi marks) written as an escape."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def modulefile_text(installation: Installation) -> str:
+    """Return the modulefile; the same installation gives the same text.
 
     Raises
     ------
     jinja2.TemplateError
-        The template is wrong: a bug of ours, never of the user.
+        The template is wrong.
     """
     import jinja2  # noqa: PLC0415  # takes 50 ms, and few commands render
 
     def quote(value: object) -> _Literal:
         if not isinstance(value, str | PurePath):
             raise jinja2.TemplateRuntimeError(f"{value!r} is no text")
-        return _Literal(dialect.quote(str(value)))
+        return _Literal(tcl_literal(str(value)))
 
     def only_quoted(value: object) -> _Literal:
         if not isinstance(value, _Literal):
@@ -109,11 +80,64 @@ def render(module: Module, dialect: Dialect = LUA) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("envbuild.activate"),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  # no HTML: `finalize` demands the dialect's own quoting
+        autoescape=False,  # noqa: S701  # no HTML: `finalize` demands Tcl's quoting
         finalize=only_quoted,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["quote"] = quote
-    return environment.get_template(dialect.template).render(module=module, made_by=_Literal(MADE_BY))
+    environment.filters |= {"quote": quote, "ascii": lambda literal: _Literal(ascii_literal(literal))}
+    manifest = installation.manifest
+    size, _, time = installation.stamp.partition(" ")
+    summary = visible(manifest.summary) or "an environment made by envbuild"
+    extensions = [f"{name}/{version}" for name, version in sorted(manifest.recipes.items())]
+    contents = ", ".join(extensions) or "no framework"
+    return environment.get_template("module.tcl.j2").render(
+        made_by=_Literal(MADE_BY),
+        label=installation.layout.label,
+        help="\n".join(_help(installation, summary=summary, contents=contents)),
+        whatis=(
+            f"Name: {manifest.name}",
+            f"Version: {manifest.version}",
+            f"Description: {summary}",
+            f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
+            f"Contents: {contents}",
+        ),
+        # Its own name, too: Environment Modules would load two versions at once.
+        conflicts=(manifest.name, *sorted({*_HOST_CONFLICTS, *manifest.conflicts} - {manifest.name})),
+        family=_FAMILY,
+        extensions=", ".join(extensions),
+        image=installation.started_image,
+        linked=bool(installation.stamp),
+        size=size,
+        time=time,
+        commands_directory=installation.layout.home / "bin",
+    )
+
+
+def _help(installation: Installation, *, summary: str, contents: str) -> list[str]:
+    manifest = installation.manifest
+    imported = [visible(name) for name in manifest.imported_layers]
+    rows = [
+        ("Contents", contents),
+        ("Base", visible(f"{manifest.base}, Python {manifest.python}, glibc {manifest.glibc}")),
+        ("MPI", visible(manifest.mpi) or "none"),
+        ("Image", manifest.digest),
+        ("Tested", visible(installation.tested)),
+        *([("Imported", f"layers {', '.join(imported)}")] if imported else []),
+    ]
+    width = max(len(name) for name, _ in rows) + 1
+    return [
+        f"{installation.layout.label}: {summary}",
+        "",
+        *(f"{name + ':':<{width}} {text}" for name, text in rows),
+        "",
+        "Commands that run inside the image:",
+        *(f"  {line}" for line in textwrap.wrap(", ".join(installation.commands), _HELP_WIDTH)),
+        "",
+        "  python train.py                 run a program",
+        "  envbuild-exec COMMAND ...       run any command of the image",
+        "  envbuild-shell                  a shell in the image",
+        "  python -m venv --system-site-packages DIR",
+        "                                  add packages of your own on top",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from envbuild.cli.options import (
 )
 from envbuild.cli.streams import put, say
 from envbuild.errors import RequestError
+
+if TYPE_CHECKING:
+    from envbuild.workflows.module import Installed, ListedModule, Uninstalled
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -55,7 +58,7 @@ def install(
     site: SiteOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Install an image with wrappers and modulefiles."""
+    """Install an image with wrappers and a modulefile."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.module import install_module  # noqa: PLC0415
     from envbuild.workflows.settings import Settings  # noqa: PLC0415
@@ -73,9 +76,10 @@ def install(
             lend=lending(mpi, fabric),
         )
     if json:
-        put(json_text.dumps(installed.to_data()))
-    say(f"{installed.modulefile}: installed")
-    use, load = typed(installed.modulefiles), quoted(installed.module)
+        put(json_text.dumps(_install_data(installed)))
+    layout = installed.layout
+    say(f"{layout.modulefile}: installed")
+    use, load = typed(layout.root / "modulefiles"), quoted(layout.label)
     say(f"next: module use {use} && module load {load}")
 
 
@@ -90,12 +94,13 @@ def ls(
     settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None)
     listed = list_modules(_root(root), settings)
     if json:
-        put(json_text.dumps([each.to_data() for each in listed], indent=2))
+        put(json_text.dumps([_list_data(item) for item in listed], indent=2))
         return
-    rows = [each.to_row() for each in listed]
+    rows = [_list_row(item) for item in listed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        put("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+        line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+        put(line.rstrip().replace("\n", "\\n"))
     if not rows:
         say(f"{root}: nothing is installed")
 
@@ -112,23 +117,77 @@ def uninstall(
         ),
     ],
     root: RootOption,
-    every: Annotated[bool, typer.Option("--all", help="Take away all versions of NAME.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Remove all versions of NAME.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take away what was installed, and nothing else."""
+    """Remove what was installed, and nothing else."""
     from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
     from envbuild.workflows.module import uninstall_modules  # noqa: PLC0415
 
     with listening(json=json):
-        done = uninstall_modules(module, root=_root(root), every=every)
+        results = uninstall_modules(module, root=_root(root), every=every)
     if json:
-        put(json_text.dumps([each.to_data() for each in done], indent=2))
-    for each in done:
-        say(f"{each.module}: uninstalled")
-        if each.default_moved and each.default:
-            say(f"{each.module.partition('/')[0]}: the default is now {each.default}")
+        put(json_text.dumps([_uninstall_data(result) for result in results], indent=2))
+    for result in results:
+        say(f"{result.module}: uninstalled")
+        if result.default_moved and result.default:
+            say(f"{result.module.partition('/')[0]}: the default is now {result.default}")
 
 
 @app.callback()
 def _group() -> None:
     """Put images behind `module load`."""
+
+
+def _install_data(installed: Installed) -> dict[str, Any]:
+    layout = installed.layout
+    return {
+        "module": layout.label,
+        "modulefile": str(layout.modulefile),
+        "tcl_modulefile": str(layout.modulefile),
+        "modulefiles": str(layout.root / "modulefiles"),
+        "home": str(layout.home),
+        "commands": list(installed.commands),
+        "changed": installed.changed,
+        "replaced": str(installed.replaced) if installed.replaced else None,
+        "default": installed.default,
+        "warnings": list(installed.warnings),
+    }
+
+
+def _list_data(listed: ListedModule) -> dict[str, Any]:
+    module, record = listed.module, listed.module.record
+    return {
+        "module": module.layout.label,
+        "default": module.default,
+        "digest": record.digest if record else None,
+        "linked": bool(record and record.image),
+        "image": str(module.image) if module.image else None,
+        "lent": dict(record.lent) if record else {},
+        "verdict": {"state": listed.state, "text": listed.tested},
+        "home": str(module.layout.home),
+        "modulefiles": [str(module.layout.modulefile)],
+        "replaced": [str(path) for path in module.kept],
+        "problems": list(module.problems),
+    }
+
+
+def _list_row(listed: ListedModule) -> tuple[str, ...]:
+    """Return module, kind, verdict, image, and its place or what is wrong with it."""
+    module, record = listed.module, listed.module.record
+    return (
+        f"{module.layout.label} (default)" if module.default else module.layout.label,
+        "link" if record and record.image else "copy",
+        listed.state,
+        record.digest.removeprefix("sha256:")[:16] if record else "unknown",
+        f"broken: {'; '.join(module.problems)}" if module.problems else str(module.layout.home),
+    )
+
+
+def _uninstall_data(result: Uninstalled) -> dict[str, Any]:
+    return {
+        "module": result.module,
+        "removed": [str(path) for path in result.removed],
+        "default": result.default,
+        "default_moved": result.default_moved,
+    }

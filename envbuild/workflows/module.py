@@ -1,17 +1,25 @@
-"""Module: put an image behind `module load`, list what is there, take it away."""
+"""Module: put an image behind `module load`, list what is there, remove it."""
 
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from envbuild.activate.install import Installed, checked_root, install
-from envbuild.activate.installed import InstalledModule, find_installed, parse_module
-from envbuild.activate.model import VerdictNote, visible
-from envbuild.activate.uninstall import Uninstalled, choose, strangers, uninstall
-from envbuild.activate.wrapper import stamp_of
+from envbuild.activate.install import Installed, absolute, checked_root, install, why_only_you
+from envbuild.activate.installed import (
+    InstalledModule,
+    Uninstalled,
+    find_installed,
+    foreign_files,
+    select,
+    uninstall,
+)
+from envbuild.activate.launcher import stamp_of
+from envbuild.activate.layout import parse_module
+from envbuild.activate.model import Installation
+from envbuild.activate.modulefile import visible
 from envbuild.check import verdicts
 from envbuild.check.launchers.hostmpiexec import apart
 from envbuild.check.launchers.srun import apart_under_slurm
@@ -31,7 +39,28 @@ from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.words import typed
 
+__all__ = ["Installed", "ListedModule", "Uninstalled", "install_module", "list_modules", "uninstall_modules"]
+
 _TASK = "module"
+_STATES = {
+    "passed": "passed",
+    "failed": "FAILED",
+    "unproven": "not proven",
+    "absent": "absent: this image was never tested here",
+    "stale": "stale: tested on another host, or before this one changed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModule:
+    """A module that is installed, and the verdict that counts on this host now."""
+
+    module: InstalledModule
+    state: str
+    """``passed``, ``failed``, ``unproven`` (tested, and proven neither way), ``absent`` (never tested), or
+    ``stale`` (tested on a host that has changed since, or on another one)."""
+    tested: str
+    """When, with how many ranks, where; empty if it was never tested."""
 
 
 def install_module(
@@ -46,66 +75,111 @@ def install_module(
     link : bool
         Refer to the image where it lies instead of copying it.
     lend : Lend
-        What of the site's host commands use in place of the image's own.
+        The host libraries that commands use in place of the image's own.
     default : bool
         Make it the version that ``module load NAME`` takes.
 
     Raises
     ------
     RequestError
-        It is no image of ours or a damaged one, its names cannot stand in a module, the
-        root cannot be written, or everybody can write to it, or the host's MPI does not fit.
+        It is no image of envbuild's or a damaged one, its names cannot stand in a module, the root cannot be
+        written or the world can write to it, or the host's MPI does not fit.
     MachineError
         There is no usable Apptainer, or no space.
     """
     refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
     _check_writers(root, manifest, settings.emit)
-    site = read_site(settings.site)
-    apptainer = settings.find_apptainer(site.value if site is not None else None)
-    here = fingerprint(apptainer)
-    injection = None
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    apptainer = settings.find_apptainer(site)
     if site is not None:
-        tell_absent_binds(site.value, settings.emit)
+        tell_absent_binds(site, settings.emit)
+    injection = None
     if lend:
         subject = Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        hosted = lent(subject, settings, lend)
-        injection = for_containers_apart(*hosted)
-        for fact, identity in injection.identities.items():
-            here = here.with_fact(fact, identity)
-    verdict = _verdict(manifest.digest, here, settings)
-    title = f"module {manifest.name}/{manifest.version}"
+        injection = for_containers_apart(*lent(subject, settings, lend))
+    here = _host_with(fingerprint(apptainer), injection.identities if injection else {})
+    state, text = _verdict(manifest.digest, here, settings)
+    tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
     # All of it is read, and then copied.
     total_bytes = image.stat().st_size * (1 if link else 2)
+    title = f"module {manifest.name}/{manifest.version}"
     with task(settings.emit, _TASK, title, total_bytes=total_bytes) as running:
-        stamp = stamp_of(image) if link else ""
-        check_image_is_whole(image, advanced=running.advance)
-        installed = install(
-            image,
-            manifest,
-            root=root,
-            verdict=verdict,
-            stamp=stamp,
-            default=default,
-            site=site.value if site is not None else None,
+        installation = Installation(
+            root=checked_root(root),
+            image=absolute(image),
+            manifest=manifest,
+            # Before the check, so that a change after it shows.
+            stamp=stamp_of(image) if link else "",
+            tested=tested,
+            apptainer=absolute(apptainer.program),
+            binds=site.binds if site is not None else (),
             injection=injection,
             apart=apart(manifest.mpi_family) if lend.mpi else apart_under_slurm(manifest.mpi_family),
-            apptainer=apptainer,
-            copied=running.advance,
         )
-        running.detail = str(installed.modulefile) if installed.changed else "everything was in place"
-    _tell(installed, verdict, settings)
-    return installed
+        check_image_is_whole(image, advanced=running.advance)
+        installed = install(installation, default=default, copied=running.advance)
+        running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
+    warnings = [*_verdict_warnings(state, tested), *(_link_warnings(installation.image) if link else ())]
+    for warning in warnings:
+        settings.emit(warning)
+    if installed.replaced is not None:
+        kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
+        settings.emit(Note(text=kept))
+    return replace(installed, warnings=tuple(warning.text for warning in warnings))
+
+
+def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
+    """Return what is installed below a root.
+
+    Raises
+    ------
+    RequestError
+        There is no such directory, or it cannot be read.
+    """
+    here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
+    listed = []
+    for module in find_installed(_existing(root)):
+        state, tested = "absent", ""
+        if module.record is not None:
+            state, tested = _verdict(module.record.digest, _host_with(here, module.record.lent), settings)
+        listed.append(ListedModule(module=module, state=state, tested=tested))
+    return tuple(listed)
+
+
+def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
+    """Remove a module, or all versions of one; see `envbuild.activate.installed`.
+
+    Parameters
+    ----------
+    name : str
+        ``NAME/VERSION``, or ``NAME`` if there is one version.
+    every : bool
+        All versions of ``NAME``.
+
+    Raises
+    ------
+    RequestError
+        It is not there, or not envbuild's, or it is not clear which one is meant.
+    """
+    base, version = parse_module(name)
+    if every and version is not None:
+        raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
+    layouts = select(_existing(root), base, version, every=every)
+    # All errors before the first removal.
+    raise_all([error for layout in layouts for error in foreign_files(layout)])
+    return tuple(uninstall(layout) for layout in layouts)
 
 
 def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
-    """Refuse a root that everybody can write to, and warn of one that a group can."""
-    homes = (root, *(root / part / name for part in ("envs", "modulefiles") for name in ("", manifest.name)))
-    for directory in homes:
+    """Refuse a root that the world can write to, and warn of one that a group can."""
+    below = (root / part / name for part in ("envs", "modulefiles") for name in ("", manifest.name))
+    for directory in (root, *below):
         try:
             status = directory.stat()
         except OSError:
-            continue  # it is made, or the installation says what is wrong with it
+            continue  # it is made, or the installation reports the error
         runs = "and so decides what `module load` runs"
         if status.st_mode & stat.S_IWOTH:
             raise RequestError(
@@ -129,114 +203,39 @@ def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedModule:
-    """A module that is installed, and what is known of its image on this host."""
-
-    module: InstalledModule
-    verdict: VerdictNote
-
-    def to_data(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
-        record = self.module.record
-        return {
-            "module": self.module.layout.label,
-            "default": self.module.default,
-            "digest": record.digest if record else None,
-            "linked": self.module.linked,
-            "image": str(self.module.image) if self.module.image else None,
-            "lent": dict(record.lent) if record else {},
-            "verdict": {"state": self.verdict.state, "text": self.verdict.text},
-            "home": str(self.module.layout.home),
-            "modulefiles": [str(path) for path in self.module.layout.modulefiles],
-            "replaced": [str(path) for path in self.module.kept],
-            "problems": list(self.module.problems),
-        }
-
-    def to_row(self) -> tuple[str, ...]:
-        """Return module, kind, verdict, image, and what is wrong with it, for people."""
-        record = self.module.record
-        name = self.module.layout.label + (" (default)" if self.module.default else "")
-        broken = f"broken: {visible('; '.join(self.module.problems))}" if self.module.problems else ""
-        return (
-            name,
-            "link" if self.module.linked else "copy",
-            self.verdict.state,
-            record.digest.removeprefix("sha256:")[:16] if record else "unknown",
-            broken or str(self.module.layout.home),
-        )
-
-
-def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
-    """Return what is installed below a root, with the verdict that counts on this host now.
-
-    Raises
-    ------
-    RequestError
-        There is no such directory, or it cannot be read.
-    """
-    here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
-    listed = []
-    for module in find_installed(_existing(root)):
-        verdict = VerdictNote(state="absent")
-        if module.record is not None:
-            host = here
-            for fact, identity in module.record.lent.items():
-                host = host.with_fact(fact, identity)
-            verdict = _verdict(module.record.digest, host, settings)
-        listed.append(ListedModule(module=module, verdict=verdict))
-    return tuple(listed)
-
-
-def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
-    """Remove a module, or all versions of one; see `envbuild.activate.uninstall`.
-
-    Parameters
-    ----------
-    name : str
-        ``NAME/VERSION``, or ``NAME`` where there is one version.
-    every : bool
-        All versions of ``NAME``.
-
-    Raises
-    ------
-    RequestError
-        It is not there, or not ours, or it is not clear which one is meant.
-    """
-    base, version = parse_module(name)
-    if every and version is not None:
-        raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
-    layouts = choose(_existing(root), base, version, every=every)
-    # Of none, unless of all: what is in the way of one is told before another is gone.
-    raise_all([error for layout in layouts for error in strangers(layout)])
-    return tuple(uninstall(layout) for layout in layouts)
-
-
 def _existing(root: Path) -> Path:
     if not is_directory(root):
         hint = "name the one that modules were installed in with --root DIR"
         raise RequestError(f"there is no directory `{root}`", hint=hint)
-    return checked_root(root)
+    return absolute(root)
 
 
-def _tell(installed: Installed, verdict: VerdictNote, settings: Settings) -> None:
-    for warning in installed.warnings:
-        hint = None
-        if warning == verdict.warning:
-            hint = "`envbuild test` proves the image; then install it again"
-            if verdict.state == "unproven":
-                hint = "`envbuild test` says what was not examined; an `mpi` or a framework brings jobs"
-        settings.emit(Warned(text=warning, hint=hint))
-    if installed.replaced is not None:
-        kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
-        settings.emit(Note(text=kept))
+def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
+    """Return a host's fingerprint with the identities of the libraries that an image uses of it."""
+    for fact, identity in host_libraries.items():
+        here = here.with_fact(fact, identity)
+    return here
 
 
-def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> VerdictNote:
-    known = verdicts.latest(settings.store, digest, here=here)
-    if known is None:
-        return VerdictNote(state="absent")
-    if known.state == "stale":
-        outcome = verdicts.OUTCOMES[known.outcome]
-        return VerdictNote(state="stale", text=f"{outcome} there: {known.text}")
-    return VerdictNote(state=known.state, text=known.text)
+def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> tuple[str, str]:
+    """Return the state of an image on a host, a key of `_STATES`, and when and where it was tested."""
+    verdict = verdicts.latest(settings.store, digest, here=here)
+    if verdict is None:
+        return "absent", ""
+    if verdict.state == "stale":
+        return "stale", f"{verdicts.OUTCOMES[verdict.outcome]} there: {verdict.text}"
+    return verdict.state, verdict.text
+
+
+def _verdict_warnings(state: str, tested: str) -> Iterator[Warned]:
+    if state == "passed":
+        return
+    hint = "`envbuild test` proves the image; then install it again"
+    if state == "unproven":
+        hint = "`envbuild test` shows what was not examined; an `mpi` or a framework brings jobs"
+    yield Warned(text=f"test verdict: {tested}", hint=hint)
+
+
+def _link_warnings(image: Path) -> Iterator[Warned]:
+    if (problem := why_only_you(image)) is not None:
+        yield Warned(text=problem)

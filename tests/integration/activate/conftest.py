@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from envbuild.activate.install import Installed, install
-from envbuild.activate.model import VerdictNote
-from envbuild.activate.record import read_record
-from envbuild.activate.wrapper import stamp_of
+from envbuild.activate.install import install
+from envbuild.activate.launcher import stamp_of
+from envbuild.activate.layout import Layout, read_record
+from envbuild.activate.model import Installation
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
-from envbuild.spec.site import Site
+from envbuild.spec.site import SiteBind
 from envbuild.system import squashfs
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
@@ -127,7 +127,7 @@ def images(shared: Path) -> dict[str, Path]:
     return {version: make_image(shared / "small" / version, version=version) for version in ("1.0", "2.0")}
 
 
-Activate = Callable[..., Installed]
+Activate = Callable[..., Layout]
 
 
 @pytest.fixture
@@ -140,35 +140,35 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         root: str = "modules",
         linked: bool = False,
         default: bool = False,
-        site: Site | None = None,
-        verdict: VerdictNote | None = None,
-    ) -> Installed:
+        binds: tuple[SiteBind, ...] = (),
+        tested: str = "passed (2 ranks)",
+    ) -> Layout:
         image = images[version]
         if linked:
             image = place.path / image.name
             if not image.exists():
                 shutil.copy(images[version], image)
                 os.utime(image, (1_600_000_000, 1_600_000_000))
-        return install(
-            image,
-            read_manifest(image),
+        installation = Installation(
             root=place.path / root,
-            verdict=verdict or VerdictNote(state="passed", text="2 ranks"),
+            image=image,
+            manifest=read_manifest(image),
             stamp=stamp_of(image) if linked else "",
-            default=default,
-            site=site,
-            apptainer=find(),
+            tested=tested,
+            apptainer=find().program,
+            binds=binds,
         )
+        return install(installation, default=default).layout
 
     return call
 
 
 @pytest.fixture(params=["copied", "linked"])
-def active(request: pytest.FixtureRequest, activate: Activate) -> Installed:
+def active(request: pytest.FixtureRequest, activate: Activate) -> Layout:
     return activate(linked=request.param == "linked")
 
 
-def image_of(active: Installed) -> Path:
+def image_of(active: Layout) -> Path:
     """Return the image that an installation starts."""
     record = read_record(active.home)
     assert record is not None

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from envbuild.image.sif import read_manifest
-from envbuild.spec.site import Site, SiteBind
+from envbuild.spec.site import SiteBind
 from tests.integration.activate.conftest import CHANGES, image_of
 from tests.support.users import as_root
 
@@ -237,15 +237,12 @@ def test_scratch_and_the_process_managers_directory_are_bound(active, place):
 def test_binds_of_the_site_are_made_where_they_exist(activate, place):
     data = place.directory('data, "raw": 1')
     (data / "file").write_text("from the host")
-    site = Site(
-        name="here",
-        binds=(
-            SiteBind(source=str(data), target="/data"),
-            SiteBind(source=str(data), target="/work", writable=True),
-            SiteBind(source="/nonexistent/scratch", target="/scratch"),
-        ),
+    binds = (
+        SiteBind(source=str(data), target="/data"),
+        SiteBind(source=str(data), target="/work", writable=True),
+        SiteBind(source="/nonexistent/scratch", target="/scratch"),
     )
-    home = activate(site=site).home
+    home = activate(binds=binds).home
     script = "cat /data/file; echo x >/work/written; echo x >/data/refused; test -e /scratch; echo :$?"
     done = place.run(home / "bin/tool-bash", "-c", script)
     assert done.stdout == "from the host:1\n"

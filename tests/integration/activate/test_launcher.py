@@ -5,35 +5,31 @@ import subprocess
 
 import pytest
 
-from envbuild.activate.wrapper import Launch, launcher_text
-from tests.integration.activate.conftest import as_root_who_owns_all
+from envbuild.activate.install import install
+from envbuild.activate.model import Installation
+from tests.integration.activate.conftest import as_root_who_owns_all, facts
+from tests.support import trees
 
 SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
 
 
 @pytest.fixture
 def launcher(place):
-    """Lay out an installation whose Apptainer is a stand-in; returns a command of it."""
+    """Install an image whose Apptainer is a stand-in; returns a command of it."""
 
-    def make(**changes):
-        commands = place.path / "home.d/bin"
-        commands.mkdir(parents=True)
-        (place.path / "image.sif").write_text("")
+    def make(mpi="mpich", **changes):
+        image = place.path / "image.sif"
+        image.write_text("")
+        os.utime(image, (1_600_000_000, 1_600_000_000))
         stand_in = place.path / "apptainer"
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
-        launch = Launch(
-            **{
-                "label": "small/1.0", "home": place.path / "home.d", "image": place.path / "image.sif",
-                "stamp": "", "digest": "sha256:" + "a" * 64, "commands": ("python", "mpiexec"),
-                "mpi": "mpich", "apptainer": stand_in, "binds": (), **changes,
-            }
-        )  # fmt: skip
-        (commands / "launcher").write_text(launcher_text(launch))
-        (commands / "launcher").chmod(0o755)
-        for command in launch.commands:
-            (commands / command).symlink_to("launcher")
-        return commands / "python"
+        fields = {"apptainer": stand_in, **changes}
+        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
+        installation = Installation(
+            root=place.path / "sw", image=image, manifest=manifest, tested="passed", **fields
+        )
+        return install(installation).layout.home / "bin/python"
 
     return make
 
@@ -45,7 +41,8 @@ def words(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_the_command_line_of_an_ordinary_user(launcher, place):
     command = launcher()
-    expected = ["--silent", "exec", f"{place.path}/image.sif", "python", "a b", "", "psec="]
+    image = command.parents[1] / "image.sif"
+    expected = ["--silent", "exec", str(image), "python", "a b", "", "psec="]
     assert words(place.run(command, "a b", "")) == expected
 
 
@@ -106,7 +103,7 @@ def test_tasks_without_pmi_are_warned_of_once(launcher, place, env, mpi, lacked)
     assert words(done)[-2] == "python"
     said = [line for line in done.stderr.splitlines() if "tasks and no" in line]
     warned = (
-        f"envbuild: 4 tasks and no {lacked}: every MPI rank will be alone (srun --mpi=list tells the kinds)"
+        f"envbuild: 4 tasks and no {lacked}: every MPI rank will be alone (srun --mpi=list shows the kinds)"
     )
     assert said == ([warned] if lacked else [])
 
@@ -127,7 +124,7 @@ def test_tasks_in_containers_apart_are_told_so(launcher, place, env, set_):
     stand_in = place.path / "shows-environment"
     stand_in.write_text("#!/bin/sh\nexec env\n")
     stand_in.chmod(0o755)
-    done = place.run(launcher(apptainer=stand_in, apart=(("UCX_TLS", "^cma"),)), env=env)
+    done = place.run(launcher(apptainer=stand_in, apart={"UCX_TLS": "^cma"}), env=env)
     assert [word for word in words(done) if word.startswith("UCX_")] == set_
 
 

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.module import install_module, list_modules
+from envbuild.workflows.module import ListedModule, install_module, list_modules
 from envbuild.workflows.settings import Settings
 from tests.integration.activate.conftest import Place
 
@@ -62,7 +61,7 @@ def warnings(events: Sequence[Event]) -> list[str]:
 
 def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, events):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    assert place.run(installed.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
+    assert place.run(installed.layout.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
     assert warnings(events) == ["test verdict: absent: this image was never tested here"]
 
 
@@ -82,7 +81,8 @@ def test_who_can_write_to_the_root(images, place, settings, events):
 def test_the_last_verdict_is_found(images, place, settings, events, status, word, count):
     verdicts.record(settings.store, report_of(images["1.0"], status, fingerprint(find())))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host " in installed.modulefile.read_text()
+    text = installed.layout.modulefile.read_text()
+    assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host " in text
     assert len(warnings(events)) == count
 
 
@@ -91,7 +91,7 @@ def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     other = replace(here, facts={**here.facts, "kernel": "5.14"})
     verdicts.record(settings.store, report_of(images["1.0"], "PASS", other))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    text = installed.modulefile.read_text()
+    text = installed.layout.modulefile.read_text()
     assert "stale: tested on another host, or before this one changed (passed there: " in text
     assert "kernel: 5.14 there, " in text
     assert len(warnings(events)) == 1
@@ -101,7 +101,7 @@ def test_a_linked_one_takes_no_more_than_its_wrappers(images, place, settings):
     image = images["1.0"]
     before = image.stat()
     installed = install_module(image, root=place.path / "sw", link=True, settings=settings)
-    assert place.run(installed.home / "bin/tool-cat", "/opt/env/layer").stdout == "upper\n"
+    assert place.run(installed.layout.home / "bin/tool-cat", "/opt/env/layer").stdout == "upper\n"
     assert sum(path.stat().st_size for path in (place.path / "sw").rglob("*") if path.is_file()) < 1 << 20
     assert not (settings.store.path / "blobs").exists()
     assert not install_module(image, root=place.path / "sw", link=True, settings=settings).changed
@@ -116,9 +116,9 @@ def test_a_link_to_an_image_is_linked_as_it_is(images, place, settings):
         os.utime(image, (made_s, made_s))
     current.symlink_to(one)
     installed = install_module(current, root=place.path / "sw", link=True, settings=settings)
-    tool = installed.home / "bin/tool"
+    tool = installed.layout.home / "bin/tool"
     assert place.run(tool, "x").stdout == "tool of 1.0: x\n"
-    inside = place.run(installed.home / "bin/envbuild-exec", "bash", "-c", f"'{tool}' y")
+    inside = place.run(installed.layout.home / "bin/envbuild-exec", "bash", "-c", f"'{tool}' y")
     assert inside.stdout == "tool of 1.0: y\n", inside.stderr
     current.unlink()
     current.symlink_to(two)
@@ -132,16 +132,16 @@ def test_a_copy_takes_the_place_of_a_link_and_a_link_that_of_a_copy(images, plac
     shutil.copy(images["1.0"], image)
     root = place.path / "sw"
     linked = install_module(image, root=root, link=True, settings=settings)
-    release = linked.home.resolve()
+    release = linked.layout.home.resolve()
     copied = install_module(image, root=root, link=False, settings=settings)
     assert copied.replaced == release
     image.unlink()
-    assert place.run(copied.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
+    assert place.run(copied.layout.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
     shutil.copy(images["1.0"], image)
     again = install_module(image, root=root, link=True, settings=settings)
-    assert again.home.resolve() == release
+    assert again.layout.home.resolve() == release
     image.unlink()
-    assert place.run(again.home / "bin/tool", "x").returncode == 121
+    assert place.run(again.layout.home / "bin/tool", "x").returncode == 121
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -154,7 +154,7 @@ def test_the_sites_binds_are_used(images, place, settings, named):
     if named:
         settings = Settings(store=settings.store, site=site)
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    place.run(installed.home / "bin/tool-bash", "-c", "echo x >/data/file")
+    place.run(installed.layout.home / "bin/tool-bash", "-c", "echo x >/data/file")
     assert [path.name for path in data.iterdir()] == ["file"]
 
 
@@ -207,9 +207,9 @@ def test_every_damaged_layer_is_named(images, place, settings):
         install_module(image, root=place.path / "sw", link=False, settings=settings)
 
 
-def test_a_damaged_installation_is_mended(images, place, settings):
+def test_a_damaged_installation_is_repaired(images, place, settings):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    copy = installed.home / "image.sif"
+    copy = installed.layout.home / "image.sif"
     copy.write_bytes(damaged(images["1.0"], place.path, 1).read_bytes())
     assert install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings).changed
     assert copy.read_bytes() == images["1.0"].read_bytes()
@@ -223,9 +223,8 @@ def test_it_is_told_that_others_cannot_read_a_linked_image(images, place, settin
     assert f"only you can start this: others may not read `{image}`" in warnings(events)
 
 
-def listed(place: Place, settings: Settings) -> dict[str, dict[str, Any]]:
-    found = (each.to_data() for each in list_modules(place.path / "sw", settings))
-    return {str(data["module"]): data for data in found}
+def listed(place: Place, settings: Settings) -> dict[str, ListedModule]:
+    return {item.module.layout.label: item for item in list_modules(place.path / "sw", settings)}
 
 
 def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, settings):
@@ -235,31 +234,31 @@ def test_what_is_installed_is_listed_with_image_verdict_and_kind(images, place, 
     install_module(images["1.0"], root=root, link=False, settings=settings, default=True)
     install_module(images["2.0"], root=root, link=True, settings=settings)
     before = listed(place, settings)
-    assert [before[name]["verdict"] for name in sorted(before)] == [{"state": "absent", "text": ""}] * 2
-    # What is known since then counts, not what the modulefile was told.
+    assert [(item.state, item.tested) for item in before.values()] == [("absent", "")] * 2
+    # The newest verdict counts, not that of the modulefile.
     verdicts.record(settings.store, report_of(images["1.0"], "PASS", here))
     verdicts.record(settings.store, report_of(images["2.0"], "PASS", other))
-    data = listed(place, settings)
-    assert list(data) == ["small/1.0", "small/2.0"]
-    one, two = data.values()
-    assert (one["default"], one["linked"], one["verdict"]["state"]) == (True, False, "passed")
-    assert one["image"] == str(root / "envs/small/1.0/image.sif")
-    assert (two["default"], two["linked"], two["verdict"]["state"]) == (False, True, "stale")
-    assert two["digest"] == read_manifest(images["2.0"]).digest
-    assert two["image"] == str(images["2.0"])
-    assert one["problems"] == two["problems"] == []
+    after = listed(place, settings)
+    assert list(after) == ["small/1.0", "small/2.0"]
+    one, two = after.values()
+    assert (one.module.default, one.module.image, one.state) == (
+        True, root / "envs/small/1.0/image.sif", "passed",
+    )  # fmt: skip
+    assert (two.module.default, two.module.image, two.state) == (False, images["2.0"], "stale")
+    assert two.module.record is not None
+    assert two.module.record.digest == read_manifest(images["2.0"]).digest
+    assert one.module.problems == two.module.problems == ()
 
 
 def test_the_verdict_of_one_on_the_hosts_mpi_is_that_of_this_mpi(images, place, settings):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     here = fingerprint(find()).with_fact("mpi", "mpich 5.0.1 libmpi.so.12:sha256:1")
     verdicts.record(settings.store, report_of(images["1.0"], "PASS", here))
-    assert listed(place, settings)["small/1.0"]["verdict"]["state"] == "stale"
-    record = installed.home / "installed.json"
+    assert listed(place, settings)["small/1.0"].state == "stale"
+    record = installed.layout.home / "installed.json"
     data = json.loads(record.read_text())
     record.write_text(json.dumps({**data, "lent": {"mpi": here.facts["mpi"]}}))
-    (shown,) = listed(place, settings).values()
-    assert (shown["verdict"]["state"], shown["lent"]) == ("passed", {"mpi": here.facts["mpi"]})
+    assert listed(place, settings)["small/1.0"].state == "passed"
 
 
 @pytest.fixture
@@ -287,7 +286,20 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
         f"small/2.0            link  absent  {two}  {root}/envs/small/2.0",
     ]
     data = json.loads(envbuild("module", "ls", "--root", root, "--json").stdout)
-    assert [each["module"] for each in data] == ["small/1.0", "small/2.0"]
+    assert [item["module"] for item in data] == ["small/1.0", "small/2.0"]
+    assert data[0] == {
+        "module": "small/1.0",
+        "default": True,
+        "digest": read_manifest(images["1.0"]).digest,
+        "linked": False,
+        "image": f"{root}/envs/small/1.0/image.sif",
+        "lent": {},
+        "verdict": {"state": "absent", "text": ""},
+        "home": f"{root}/envs/small/1.0",
+        "modulefiles": [f"{root}/modulefiles/small/1.0"],
+        "replaced": [],
+        "problems": [],
+    }
     (root / "envs/small/2.0/installed.json").unlink()
     broken = envbuild("module", "ls", "--root", root).stdout.splitlines()[1]
     assert broken.endswith(f"unknown           broken: {root}/envs/small/2.0 holds no installation")
@@ -298,7 +310,7 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     said = envbuild("module", "uninstall", "small/1.0", "--root", root, "--json")
     assert said.stderr == "small/1.0: uninstalled\nsmall: the default is now 2.0\n"
     (done,) = json.loads(said.stdout)
-    assert f"{root}/modulefiles/small/1.0.lua" in done["removed"]
+    assert f"{root}/modulefiles/small/1.0" in done["removed"]
     said = envbuild("module", "uninstall", "small/2.0", "--root", root)
     assert (said.returncode, said.stdout) == (2, "")
     assert "error: this is no installation of envbuild's\n  --> " in said.stderr

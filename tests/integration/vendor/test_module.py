@@ -37,7 +37,7 @@ def test_ranks_of_a_module_run_on_the_host_s_mpi(
         said = desk.run([commands / "python", "-c", "pass"], code=124).stderr
     finally:
         gone.rename(library)
-    assert f"lacks {library}" in said
+    assert f"needs a file of the host that is missing: {library}" in said
 
     # On its own MPI it is another release, with its own mpiexec.
     desk.envbuild(*install)

@@ -3,11 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.activate.install import install
-from envbuild.activate.model import VerdictNote
-from envbuild.activate.wrapper import stamp_of
+from envbuild.activate.install import absolute, checked_root, install
+from envbuild.activate.launcher import stamp_of
+from envbuild.activate.model import Installation
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
-from envbuild.system.apptainer import Apptainer
 from tests.support import trees
 
 
@@ -30,8 +29,8 @@ def manifest() -> Callable[..., Manifest]:
     return make
 
 
-APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")
-PASSED = VerdictNote(state="passed", text="2 ranks")
+APPTAINER = Path("/usr/bin/apptainer")
+PASSED = "passed (2 ranks)"
 
 
 @pytest.fixture
@@ -44,11 +43,13 @@ def image(tmp_path):
 
 @pytest.fixture
 def put(tmp_path, image, manifest):
-    def call(**changes):
-        arguments = {"root": tmp_path / "sw", "verdict": PASSED, "apptainer": APPTAINER, **changes}
-        chosen = arguments.pop("image", image)
-        if arguments.pop("linked", False):
-            arguments["stamp"] = stamp_of(chosen)
-        return install(chosen, arguments.pop("manifest", manifest()), **arguments)
+    """Install an image as a module below `tmp_path`."""
+
+    def call(*, root=tmp_path / "sw", image=image, linked=False, **changes):
+        options = {name: changes.pop(name) for name in ("default", "copied") if name in changes}
+        fields = {"manifest": manifest(), "tested": PASSED, "apptainer": APPTAINER, **changes}
+        stamp = stamp_of(image) if linked else ""
+        installation = Installation(root=checked_root(root), image=absolute(image), stamp=stamp, **fields)
+        return install(installation, **options)
 
     return call

@@ -1,10 +1,10 @@
-"""The default version: who chooses it, and which is the highest."""
+"""The default version: its file, and the order of versions."""
 
 from __future__ import annotations
 
 import pytest
 
-from envbuild.activate.default import ascending, read_default
+from envbuild.activate.layout import read_default, version_order
 from envbuild.errors import RequestError
 
 
@@ -19,22 +19,21 @@ from envbuild.errors import RequestError
     ],
 )
 def test_the_highest_comes_last(versions):
-    assert ascending(reversed(versions)) == versions
+    assert sorted(set(versions), key=version_order) == versions
 
 
-def test_nobody_chooses_unless_asked(put):
+def test_without_a_request_no_default_is_chosen(put):
     installed = put()
     assert not installed.default
-    assert read_default(installed.modulefile.parent) is None
+    assert read_default(installed.layout) is None
 
 
 def test_the_one_that_was_asked_for_is_it_and_stays_it(put, manifest):
     installed = put(default=True)
     assert installed.default
-    assert installed.to_data()["default"] is True
     assert not put(default=True).changed
     assert not put(manifest=manifest(version="2026.12")).default
-    assert read_default(installed.modulefile.parent) == "2026.11"
+    assert read_default(installed.layout) == "2026.11"
     # Installed once more without the wish, it is still chosen.
     assert put().default
     assert put(manifest=manifest(version="2026.12"), default=True).changed

@@ -1,20 +1,16 @@
 import errno
 import os
-import shlex
 import shutil
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envbuild.activate.model import VerdictNote
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.site.inject import Injection
-from envbuild.spec.site import Site, SiteBind
+from envbuild.spec.site import SiteBind
 from envbuild.system.leftovers import own_name
-from tests.unit.activate.conftest import APPTAINER
 
 
 def listing(root: Path) -> dict[str, tuple[int, int, int]]:
@@ -28,28 +24,28 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
 def test_the_layout(put, tmp_path, manifest):
     installed = put()
     root = tmp_path / "sw"
-    assert installed.modulefile == root / "modulefiles/pytorch-mpi/2026.11.lua"
-    assert installed.tcl_modulefile == root / "modulefiles/pytorch-mpi/2026.11"
-    assert installed.tcl_modulefile.read_text().startswith("#%Module")
-    assert installed.modulefiles == root / "modulefiles"
-    assert installed.module == "pytorch-mpi/2026.11"
-    assert installed.home == root / "envs/pytorch-mpi/2026.11"
-    assert (installed.home / "image.sif").read_bytes() == b"image one"
-    assert sorted(path.name for path in installed.home.iterdir()) == [
+    assert installed.layout.modulefile == root / "modulefiles/pytorch-mpi/2026.11"
+    assert installed.layout.modulefile.read_text().startswith("#%Module")
+    assert [path.name for path in installed.layout.modulefile.parent.iterdir()] == ["2026.11"]
+    assert installed.layout.label == "pytorch-mpi/2026.11"
+    assert installed.layout.home == root / "envs/pytorch-mpi/2026.11"
+    assert (installed.layout.home / "image.sif").read_bytes() == b"image one"
+    assert sorted(path.name for path in installed.layout.home.iterdir()) == [
         "bin",
         "image.sif",
         "installed.json",
         "make_venv.py",
     ]
-    assert not (installed.modulefile.parent / ".version").exists()
-    assert {path.name for path in (installed.home / "bin").iterdir()} == {"launcher", *installed.commands}
-    assert (installed.changed, installed.replaced, installed.warnings) == (True, None, ())
-    assert installed.to_data()["home"] == str(installed.home)
-    assert manifest().digest.removeprefix("sha256:")[:16] in installed.home.readlink().name
+    assert {path.name for path in (installed.layout.home / "bin").iterdir()} == {
+        "launcher",
+        *installed.commands,
+    }
+    assert (installed.changed, installed.replaced, installed.default) == (True, None, False)
+    assert manifest().digest.removeprefix("sha256:")[:16] in installed.layout.home.readlink().name
 
 
 def test_what_a_killed_run_began_goes_with_the_next(put, tmp_path):
-    shelf = put().home.resolve().parent
+    shelf = put().layout.releases_dir
     before = sorted(path.name for path in shelf.iterdir())
     begun = shelf / (".stage-" + own_name().replace(f"-{os.getpid()}-", "-99999999-"))
     begun.mkdir()
@@ -76,7 +72,7 @@ def test_others_can_read_it_whatever_the_umask(put, tmp_path):
 def test_it_outlives_the_build_directory(put, image):
     installed = put()
     shutil.rmtree(image.parent)
-    assert (installed.home / "image.sif").read_bytes() == b"image one"
+    assert (installed.layout.home / "image.sif").read_bytes() == b"image one"
 
 
 def test_doing_it_again_changes_nothing(put, tmp_path):
@@ -87,51 +83,50 @@ def test_doing_it_again_changes_nothing(put, tmp_path):
     assert listing(tmp_path / "sw") == before
 
 
-def test_a_new_verdict_changes_the_modulefiles_alone(put, tmp_path):
-    installed = put(verdict=VerdictNote(state="absent"))
+def test_a_new_verdict_changes_the_modulefile_alone(put, tmp_path):
+    installed = put(tested="absent")
     before = listing(tmp_path / "sw")
     again = put()
     after = listing(tmp_path / "sw")
     assert again.changed
     changed = {path for path in after if before.get(path) != after[path]}
-    files = {str(installed.modulefile), str(installed.tcl_modulefile)}
-    assert changed == {*files, str(installed.modulefile.parent)}
+    assert changed == {str(installed.layout.modulefile), str(installed.layout.modulefile.parent)}
 
 
-def test_what_was_damaged_is_mended(put):
+def test_damage_is_repaired(put):
     installed = put()
-    (installed.home / "image.sif").write_bytes(b"cut")
-    (installed.home / "bin/python").unlink()
-    (installed.home / "bin/launcher").chmod(0o600)
+    (installed.layout.home / "image.sif").write_bytes(b"cut")
+    (installed.layout.home / "bin/python").unlink()
+    (installed.layout.home / "bin/launcher").chmod(0o600)
     assert put().changed
-    assert (installed.home / "image.sif").read_bytes() == b"image one"
-    (installed.home / "image.sif").write_bytes(b"image 0ne")
+    assert (installed.layout.home / "image.sif").read_bytes() == b"image one"
+    (installed.layout.home / "image.sif").write_bytes(b"image 0ne")
     assert put().changed
-    assert (installed.home / "image.sif").read_bytes() == b"image one"
-    assert stat.S_IMODE((installed.home / "bin/python").stat().st_mode) == 0o755
+    assert (installed.layout.home / "image.sif").read_bytes() == b"image one"
+    assert stat.S_IMODE((installed.layout.home / "bin/python").stat().st_mode) == 0o755
 
 
 def test_another_image_takes_the_place_and_the_old_one_stays(put, manifest, tmp_path):
     old = put()
-    running = (old.home / "image.sif").open("rb")
+    running = (old.layout.home / "image.sif").open("rb")
     other = tmp_path / "built/other.sif"
     other.write_bytes(b"image two")
     new = put(image=other, manifest=manifest(summary="another"))
-    assert new.home == old.home
-    assert (new.home / "image.sif").read_bytes() == b"image two"
+    assert new.layout.home == old.layout.home
+    assert (new.layout.home / "image.sif").read_bytes() == b"image two"
     assert new.replaced is not None
     assert (new.replaced / "image.sif").read_bytes() == b"image one"
     with running:
         assert running.read() == b"image one"
     back = put()
     assert back.changed
-    assert back.replaced == new.home.parent / f".2026.11-{manifest(summary='another').digest[7:23]}"
+    assert back.replaced == new.layout.home.parent / f".2026.11-{manifest(summary='another').digest[7:23]}"
 
 
 def test_versions_live_side_by_side(put, manifest):
     first, second = put(), put(manifest=manifest(version="2026.12"))
-    assert first.modulefile.exists()
-    assert second.modulefile.exists()
+    assert first.layout.modulefile.exists()
+    assert second.layout.modulefile.exists()
     assert second.replaced is None
 
 
@@ -168,7 +163,7 @@ def test_copying_falls_back_where_the_kernel_cannot_clone(put, monkeypatch):
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    assert (put().home / "image.sif").read_bytes() == b"image one"
+    assert (put().layout.home / "image.sif").read_bytes() == b"image one"
 
 
 def test_progress_counts_every_byte(put):
@@ -177,10 +172,16 @@ def test_progress_counts_every_byte(put):
     assert sum(counts) == len(b"image one")
 
 
-@pytest.mark.parametrize("name", ["with:colon", "with\nline", "with\x1bescape"])
-def test_a_root_that_cannot_stand_in_path_is_refused(put, tmp_path, name):
-    with pytest.raises(RequestError, match="cannot stand in PATH"):
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "name",
+    ["a:b", "a\nb", "a\x1bb", "a b", "a'b", 'a"b', "$(touch BAD)", "`id`", "a;b", "a{b", "M\u00fcller"],
+)
+def test_a_root_at_which_module_systems_fail_is_refused(put, tmp_path, name):
+    """Lmod passes the path of a Tcl modulefile to a shell."""
+    with pytest.raises(RequestError, match="module systems fail at"):
         put(root=tmp_path / name)
+    assert not (tmp_path / name).exists()
 
 
 def test_an_unwritable_root_is_the_users_to_choose(put, tmp_path):
@@ -222,7 +223,15 @@ def test_a_modulefile_of_somebody_else_is_not_written_over(put, tmp_path, name, 
     assert listing(tmp_path / "sw") == before
 
 
-def test_both_modulefiles_of_somebody_else_are_told_at_once(put, tmp_path):
+def test_a_lua_modulefile_of_an_earlier_envbuild_goes(put):
+    """Lmod would read it in place of the one in Tcl."""
+    old = put().layout.lua_modulefile
+    old.write_text("-- Made by envbuild: `envbuild module install` writes this file anew.\nhelp()\n")
+    assert put().changed
+    assert not old.exists()
+
+
+def test_both_modulefiles_of_somebody_else_are_reported_at_once(put, tmp_path):
     directory = tmp_path / "sw/modulefiles/pytorch-mpi"
     directory.mkdir(parents=True)
     for name in ("2026.11", "2026.11.lua"):
@@ -233,33 +242,24 @@ def test_both_modulefiles_of_somebody_else_are_told_at_once(put, tmp_path):
 
 
 def test_binds_of_the_site_reach_the_launcher(put):
-    site = Site(name="here", binds=(SiteBind(source="/scratch", target="/scratch", writable=True),))
-    installed = put(site=site)
+    installed = put(binds=(SiteBind(source="/scratch", target="/scratch", writable=True),))
     assert (
-        '/scratch\t"type=bind","src=/scratch","dst=/scratch"' in (installed.home / "bin/launcher").read_text()
+        '/scratch\t"type=bind","src=/scratch","dst=/scratch"'
+        in (installed.layout.home / "bin/launcher").read_text()
     )
 
 
-def test_a_relative_root_and_apptainer_become_absolute(put, tmp_path, monkeypatch):
+def test_a_relative_root_becomes_absolute(put, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    installed = put(root=Path("here"), apptainer=replace(APPTAINER, program=Path("bin/apptainer")))
-    assert installed.modulefile.is_absolute()
-    assert f"_eb_apptainer={tmp_path}/bin/apptainer\n" in (installed.home / "bin/launcher").read_text()
+    assert put(root=Path("here")).layout.modulefile == tmp_path / "here/modulefiles/pytorch-mpi/2026.11"
 
 
-def test_every_state_but_a_pass_warns(put):
-    assert put(verdict=VerdictNote(state="stale", text="kernel")).warnings == (
-        "test verdict: stale: tested on another host, or before this one changed (kernel)",
-    )
-
-
-@pytest.mark.parametrize("name", ["with space", "with'quote"])
-def test_what_to_run_next_can_be_pasted(tmp_path, monkeypatch, capsys, put, name):
-    installed = put(root=tmp_path / name)
+def test_what_to_run_next_is_shown(tmp_path, monkeypatch, capsys, put):
+    installed = put()
     monkeypatch.setattr("envbuild.workflows.module.install_module", lambda *_, **__: installed)
-    install_command(Path("a.sif"), root=str(tmp_path / name))
-    line = capsys.readouterr().err.splitlines()[-1].removeprefix("next: ")
-    assert shlex.split(line)[:3] == ["module", "use", str(installed.modulefiles)]
+    install_command(Path("a.sif"), root="sw")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"next: module use {tmp_path}/sw/modulefiles && module load pytorch-mpi/2026.11"
 
 
 def test_an_empty_root_is_refused(tmp_path, monkeypatch):
@@ -284,8 +284,8 @@ def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, m
         environment={"FI_PROVIDER": "cxi", "LD_LIBRARY_PATH": "/media/envbuild"},
     )
     installed = put(injection=lent)
-    launcher = (installed.home / "bin/launcher").read_text()
-    assert (installed.home / "bin/mpiexec").is_symlink() is has_launcher
+    launcher = (installed.layout.home / "bin/launcher").read_text()
+    assert (installed.layout.home / "bin/mpiexec").is_symlink() is has_launcher
     assert "export APPTAINERENV_FI_PROVIDER=cxi" in launcher
     assert f"src={library}" in launcher
-    assert (installed.home / "host/envbuild/libmpi.so.12").read_bytes() == b""
+    assert (installed.layout.home / "host/envbuild/libmpi.so.12").read_bytes() == b""

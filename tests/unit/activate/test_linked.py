@@ -3,16 +3,16 @@
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envbuild.activate.installed import find_installed
-from envbuild.activate.uninstall import choose
+from envbuild.activate.install import why_only_you
+from envbuild.activate.installed import find_installed, select
 from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
+from envbuild.system.apptainer import Apptainer
 from envbuild.workflows.module import install_module, list_modules
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import BASE, small_image
@@ -28,12 +28,12 @@ def apptainer(tmp_path):
     program = tmp_path / "apptainer"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    return replace(APPTAINER, program=program)
+    return program
 
 
 def start(installed, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [installed.home / "bin/python", "train.py"],
+        [installed.layout.home / "bin/python", "train.py"],
         capture_output=True,
         text=True,
         env={"PATH": path},
@@ -47,43 +47,41 @@ def change(image: Path) -> None:
 
 
 def settings_of(installed) -> list[str]:
-    lines = (installed.home / "bin/launcher").read_text().splitlines()
+    lines = (installed.layout.home / "bin/launcher").read_text().splitlines()
     return [line for line in lines if line.startswith(("_eb_image=", "_eb_stamp="))]
 
 
 def test_nothing_is_copied(put, image, manifest):
     installed = put(linked=True)
-    names = sorted(path.name for path in installed.home.iterdir())
+    names = sorted(path.name for path in installed.layout.home.iterdir())
     assert names == ["bin", "installed.json", "make_venv.py"]
     digest = manifest().digest.removeprefix("sha256:")[:16]
-    assert str(installed.home.readlink()) == f".2026.11-{digest}-link"
-    record = json.loads((installed.home / "installed.json").read_text())
+    assert str(installed.layout.home.readlink()) == f".2026.11-{digest}-link"
+    record = json.loads((installed.layout.home / "installed.json").read_text())
     assert (record["image"], record["digest"]) == (str(image), manifest().digest)
     assert settings_of(installed) == [f"_eb_image={image}", f"_eb_stamp='9 {int(image.stat().st_mtime)}'"]
-    for modulefile in (installed.modulefile, installed.tcl_modulefile):
-        text = modulefile.read_text()
-        assert CHANGED.partition("pytorch")[0] in text
-        assert f'"{int(image.stat().st_mtime)}"' in text
+    text = installed.layout.modulefile.read_text()
+    assert "has changed since it was installed: $shown" in text
+    assert f'"{int(image.stat().st_mtime)}"' in text
     assert not put(linked=True).changed
 
 
 def test_a_copy_is_compared_with_nothing(put):
     installed = put()
-    assert settings_of(installed) == [f"_eb_image={installed.home}/image.sif", "_eb_stamp=''"]
-    assert json.loads((installed.home / "installed.json").read_text())["image"] == ""
-    for modulefile in (installed.modulefile, installed.tcl_modulefile):
-        assert "has changed" not in modulefile.read_text()
+    assert settings_of(installed) == [f"_eb_image={installed.layout.home}/image.sif", "_eb_stamp=''"]
+    assert json.loads((installed.layout.home / "installed.json").read_text())["image"] == ""
+    assert "has changed" not in installed.layout.modulefile.read_text()
 
 
 def test_a_copy_takes_its_place_and_the_other_way_round(put, manifest):
-    release = put(linked=True).home.resolve()
+    release = put(linked=True).layout.home.resolve()
     copied = put()
     assert copied.replaced == release
-    assert (copied.home / "image.sif").is_file()
+    assert (copied.layout.home / "image.sif").is_file()
     again = put(linked=True)
     assert again.changed
-    assert again.home.resolve() == release
-    (listed,) = find_installed(copied.modulefiles.parent)
+    assert again.layout.home.resolve() == release
+    (listed,) = find_installed(copied.layout.root)
     assert listed.kept == (copied.replaced.with_name(release.name.removesuffix("-link")),)
 
 
@@ -131,13 +129,12 @@ def test_installed_again_it_goes_on_with_what_is_there_now(put, image, apptainer
     installed = put(linked=True, apptainer=apptainer)
     assert installed.changed
     assert settings_of(installed)[1] == "_eb_stamp='9 1000000000'"
-    assert '"1000000000"' in installed.modulefile.read_text()
-    assert '"1000000000"' in installed.tcl_modulefile.read_text()
+    assert '"1000000000"' in installed.layout.modulefile.read_text()
     assert start(installed).returncode == 0
 
 
 @pytest.mark.parametrize("closed", ["directory", "image"])
-def test_one_that_others_cannot_read_is_told(put, image, monkeypatch, closed):
+def test_an_image_that_others_cannot_read_is_reported(image, monkeypatch, closed):
     # What lies above the test's own directory may be closed to others as well.
     (image.parent if closed == "directory" else image).chmod(0o700)
     stat = Path.stat
@@ -148,16 +145,17 @@ def test_one_that_others_cannot_read_is_told(put, image, monkeypatch, closed):
         return found if path in ours else os.stat_result((found.st_mode | 0o055, *found[1:]))
 
     monkeypatch.setattr(Path, "stat", of)
-    (warning,) = put(linked=True).warnings
-    assert warning == "only you can start this: others may not " + (
+    assert why_only_you(image) == "only you can start this: others may not " + (
         f"enter `{image.parent}`, where its image lies" if closed == "directory" else f"read `{image}`"
     )
-    assert put().warnings == ()
+    image.parent.chmod(0o755)
+    image.chmod(0o644)
+    assert why_only_you(image) is None
 
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
+    monkeypatch.setattr(Settings, "find_apptainer", lambda *_: Apptainer(program=APPTAINER, version="1.4.5"))
     return Settings(store=Store(tmp_path / "store"), emit=lambda _: None)
 
 
@@ -167,12 +165,12 @@ def test_modules_are_listed_with_where_their_image_lies(tmp_path, settings, link
     root = tmp_path / "sw"
     install_module(image, root=root, link=link, settings=settings)
     (listed,) = list_modules(root, settings)
-    assert listed.to_row()[:2] == ("demo/2026.11", "link" if link else "copy")
-    data = listed.to_data()
-    assert data["linked"] is link
-    assert data["image"] == str(image if link else root / "envs/demo/2026.11/image.sif")
-    assert data["problems"] == []
-    assert (choose(root, "demo", None, every=False)[0].in_use or Path()).name.endswith("-link") is link
+    module = listed.module
+    assert module.record is not None
+    assert module.record.image == (str(image) if link else "")
+    assert module.image == (image if link else root / "envs/demo/2026.11/image.sif")
+    assert (module.problems, listed.state) == ((), "absent")
+    assert (select(root, "demo", None, every=False)[0].in_use or Path()).name.endswith("-link") is link
 
 
 @pytest.mark.parametrize("link", [False, True])

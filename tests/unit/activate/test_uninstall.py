@@ -1,15 +1,19 @@
-"""Take away what was installed: all of it, and nothing else."""
+"""Remove what was installed: all of it, and nothing else."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envbuild.activate.default import read_default
-from envbuild.activate.installed import find_installed, parse_module
-from envbuild.activate.uninstall import Uninstalled, choose, uninstall
+from envbuild.activate import installed
+from envbuild.activate.installed import Uninstalled, find_installed, select, uninstall
+from envbuild.activate.layout import Layout, parse_module, read_default
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.workflows.module import uninstall_modules
 
@@ -27,7 +31,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def labels(root: Path) -> list[str]:
-    return [each.layout.label for each in find_installed(root)]
+    return [module.layout.label for module in find_installed(root)]
 
 
 @pytest.fixture
@@ -48,12 +52,12 @@ def take(root: Path, text: str, *, every: bool = False) -> tuple[Uninstalled, ..
 @pytest.mark.parametrize("text", [NAME, f"{NAME}/2026.11"])
 def test_all_is_as_it_was_before(put, root, image, linked, text):
     before = tree(root)
-    installed = put(linked=linked, default=True)
+    layout = put(linked=linked, default=True).layout
     assert tree(root) != before
     (done,) = take(root, text)
     assert tree(root) == before
     assert done.module == f"{NAME}/2026.11"
-    assert set(done.removed) > {installed.modulefile, installed.tcl_modulefile, installed.home}
+    assert set(done.removed) > {layout.modulefile, layout.home}
     assert (done.default, done.default_moved) == (None, True)
     assert image.read_bytes() == b"image one"
 
@@ -97,7 +101,7 @@ def test_the_default_goes_to_the_highest_that_is_left(put, root, manifest, chose
         put(manifest=manifest(version=version), default=version == chosen)
     (done,) = take(root, f"{NAME}/{gone}")
     assert (done.default, done.default_moved) == (after, moved)
-    assert read_default(root / "modulefiles" / NAME) == after
+    assert read_default(Layout(root=root, name=NAME, version=gone)) == after
     assert [each.default for each in find_installed(root)].count(True) == (after is not None)
 
 
@@ -154,26 +158,26 @@ def test_a_name_that_is_nearly_right_gets_a_hint(put, root):
     assert caught.value.hint == f"installed: {NAME}/2026.11"
 
 
-def test_all_that_is_in_the_way_is_told_at_once(put, root, manifest):
-    installed = put()
+def test_all_that_is_in_the_way_is_reported_at_once(put, root, manifest):
+    layout = put().layout
     put(manifest=manifest(version="2026.12"))
-    theirs = [installed.home / "results.txt", installed.home / "bin/mine", installed.tcl_modulefile]
+    theirs = [layout.home / "results.txt", layout.home / "bin/mine", layout.modulefile]
     for path in theirs:
         path.write_text("#%Module1.0\n")
     before = tree(root)
     with pytest.raises(EnvbuildError) as caught:
         take(root, NAME, every=True)
-    release = installed.home.parent / installed.home.readlink()
-    told = {error.at.path for error in caught.value.each() if error.at is not None}
-    assert told == {release / "results.txt", release / "bin/mine", installed.tcl_modulefile}
+    release = layout.in_use
+    reported = {error.at.path for error in caught.value.each() if error.at is not None}
+    assert reported == {release / "results.txt", release / "bin/mine", layout.modulefile}
     assert tree(root) == before, "the other version, which nothing keeps, is still there"
 
 
 def test_uninstall_itself_refuses_what_is_not_ours(put, root):
-    installed = put()
-    (installed.home / "results.txt").write_text("mine")
+    layout = put().layout
+    (layout.home / "results.txt").write_text("mine")
     before = tree(root)
-    (layout,) = choose(root, NAME, None, every=False)
+    (layout,) = select(root, NAME, None, every=False)
     with pytest.raises(RequestError, match="did not put this into the installation"):
         uninstall(layout)
     assert tree(root) == before
@@ -181,8 +185,8 @@ def test_uninstall_itself_refuses_what_is_not_ours(put, root):
 
 @pytest.mark.parametrize("damage", ["record", "link", "name"])
 def test_a_directory_that_only_looks_like_a_release_is_refused(put, root, damage):
-    installed = put()
-    release = installed.home.parent / installed.home.readlink()
+    layout = put().layout
+    release = layout.home.parent / layout.home.readlink()
     if damage == "record":
         (release / "installed.json").write_text("[" * 100_000)
     elif damage == "link":
@@ -198,68 +202,79 @@ def test_a_directory_that_only_looks_like_a_release_is_refused(put, root, damage
     assert tree(root) == before
 
 
-@pytest.mark.parametrize("failing", range(4))
-def test_what_cannot_be_renamed_puts_all_back(put, root, manifest, monkeypatch, failing):
-    put(manifest=manifest(version="2026.9"))
+@pytest.mark.parametrize("part", ["modulefiles", "envs"])
+def test_a_directory_that_this_user_may_not_change_leaves_all_as_it_is(put, root, monkeypatch, part):
     put(default=True)
     before = tree(root)
-    rename = Path.rename
-    calls: list[Path] = []
-
-    def refuse(self, target):
-        calls.append(self)
-        if len(calls) == failing + 1:
-            raise PermissionError(1, "Operation not permitted", str(self))
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(RequestError, match="cannot uninstall under") as caught:
-        take(root, f"{NAME}/2026.11")
-    assert "--root" not in str(caught.value.hint)
-    assert len(calls) > failing
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != root / part / NAME and access(path, mode))
+    with pytest.raises(RequestError, match=r"cannot uninstall under .*: Permission denied") as caught:
+        take(root, NAME)
+    assert caught.value.hint == "who installed it can remove it"
     assert tree(root) == before
 
 
-def test_a_modulefile_goes_before_what_it_names(put, root, monkeypatch):
-    installed = put(default=True)
-    rename = Path.rename
-
-    def checked(self, target):
-        renamed = rename(self, target)
-        assert installed.home.exists() or not installed.modulefile.exists()
-        return renamed
-
-    monkeypatch.setattr(Path, "rename", checked)
-    take(root, NAME)
-    assert not installed.home.exists()
+CHANGES = [
+    (Path, "unlink"),
+    (Path, "rename"),
+    (Path, "rmdir"),
+    (shutil, "rmtree"),
+    (installed, "write_default"),
+]
 
 
-def test_one_that_was_cut_off_is_ended_by_the_next(put, root, monkeypatch):
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("step", range(12))
+def test_an_interrupted_removal_is_completed_by_the_next(
+    put: Any, root: Path, manifest: Any, monkeypatch: pytest.MonkeyPatch, step: int, others: bool, after: bool
+) -> None:
+    """Wherever it is interrupted, `module load` gets the whole module or none."""
+    if others:
+        put(manifest=manifest(version="2026.9"))
     before = tree(root)
-    put(default=True)
+    layout = put().layout
+    put(manifest=manifest(summary="another"), default=True)
+    steps: list[str] = []
 
-    def stop(*_, **__):
-        raise KeyboardInterrupt
+    def interrupting(change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if arguments and ".partial" in str(arguments[0]):
+                return change(*arguments, **options)
+            steps.append(str(arguments))
+            if len(steps) == step + 1 and not after:
+                raise KeyboardInterrupt
+            result = change(*arguments, **options)
+            if len(steps) == step + 1:
+                raise KeyboardInterrupt
+            return result
+
+        return call
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", stop)
-        patch.setattr(shutil, "rmtree", stop)
-        with pytest.raises(KeyboardInterrupt):
-            take(root, NAME)
-    assert labels(root) == [], "whoever looks finds none of it"
-    (done,) = take(root, f"{NAME}/2026.11")
-    assert done.removed == ()
-    assert tree(root) == before
+        for place, name in CHANGES:
+            patch.setattr(place, name, interrupting(getattr(place, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            take(root, f"{NAME}/2026.11")
+    if layout.modulefile.exists():
+        assert (layout.home / "bin/python").exists()
+    with contextlib.suppress(RequestError):  # it was at its end
+        take(root, f"{NAME}/2026.11")
+    expected = {name: text for name, text in before.items() if not name.endswith("/.version")}
+    if others:
+        assert read_default(layout) in (None, "2026.9")
+        (root / "modulefiles" / NAME / ".version").unlink(missing_ok=True)
+    assert tree(root) == expected
 
 
 @pytest.mark.parametrize("missing", ["modulefile", "image", "home"])
 def test_a_broken_one_can_be_removed_too(put, root, missing):
     before = tree(root)
-    installed = put()
+    layout = put().layout
     {
-        "modulefile": installed.modulefile.unlink,
-        "image": (installed.home / "image.sif").unlink,
-        "home": installed.home.unlink,
+        "modulefile": layout.modulefile.unlink,
+        "image": (layout.home / "image.sif").unlink,
+        "home": layout.home.unlink,
     }[missing]()
     (listed,) = find_installed(root)
     assert listed.problems
@@ -271,33 +286,33 @@ def test_all_is_found_by_name_and_version(put, root, manifest):
     for version in ("2026.11", "2026.9"):
         put(manifest=manifest(version=version), default=True)
     put(manifest=manifest(name="alone", version="1"))
-    found = find_installed(root)
-    assert [each.layout.label for each in found] == ["alone/1", f"{NAME}/2026.9", f"{NAME}/2026.11"]
-    assert [each.default for each in found] == [False, True, False]
-    assert all(each.problems == () for each in found)
-    assert (found[0].linked, found[0].image) == (False, root / "envs/alone/1/image.sif")
-    assert found[0].record is not None
-    assert found[0].record.digest == manifest(name="alone", version="1").digest
+    modules = find_installed(root)
+    assert [module.layout.label for module in modules] == ["alone/1", f"{NAME}/2026.9", f"{NAME}/2026.11"]
+    assert [module.default for module in modules] == [False, True, False]
+    assert all(module.problems == () for module in modules)
+    assert modules[0].image == root / "envs/alone/1/image.sif"
+    assert modules[0].record is not None
+    assert modules[0].record.digest == manifest(name="alone", version="1").digest
 
 
-def test_what_is_gone_is_told(put, root, image):
-    installed = put(linked=True)
+def test_what_is_missing_is_listed(put, root, image):
+    layout = put(linked=True).layout
     image.unlink()
-    installed.tcl_modulefile.unlink()
+    layout.modulefile.unlink()
     (listed,) = find_installed(root)
-    assert (listed.linked, listed.image) == (True, image)
-    assert listed.problems == (f"{installed.tcl_modulefile} is missing", f"{image} is missing")
+    assert listed.image == image
+    assert listed.problems == (f"{layout.modulefile} is missing", f"{image} is missing")
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "digest": "x"}', "\0", "[" * 100_000]
 )
 def test_a_record_that_cannot_be_read_breaks_one_module_alone(put, root, manifest, text):
-    installed = put()
+    layout = put().layout
     put(manifest=manifest(version="2026.12"))
-    (installed.home / "installed.json").write_text(text)
+    (layout.home / "installed.json").write_text(text)
     broken, sound = find_installed(root)
-    assert broken.problems == (f"{installed.home} holds no installation",)
+    assert broken.problems == (f"{layout.home} holds no installation",)
     assert sound.problems == ()
 
 
@@ -306,18 +321,19 @@ def test_names_and_versions_are_told_apart():
     assert parse_module("a") == ("a", None)
 
 
-def test_one_whose_files_cannot_be_deleted_is_gone_for_all_others(put, root, monkeypatch):
-    put()
+def test_what_cannot_be_deleted_is_listed_as_broken_until_the_next_removal(put, root, monkeypatch):
+    before = tree(root)
+    layout = put().layout
 
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(shutil, "rmtree", refuse)
-    with pytest.raises(RequestError, match="Permission denied"):
-        take(root, NAME)
-    assert labels(root) == []
-    assert list((root / "envs" / NAME).glob(".gone-*"))
-    monkeypatch.undo()
-    (layout,) = choose(root, NAME, "2026.11", every=False)
-    uninstall(layout)
-    assert not list((root / "envs" / NAME).glob(".gone-*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(installed, "remove", refuse)
+        with pytest.raises(RequestError, match="Permission denied"):
+            take(root, NAME)
+    assert not layout.modulefile.exists()
+    (listed,) = find_installed(root)
+    assert listed.problems
+    take(root, NAME)
+    assert tree(root) == before

@@ -1,0 +1,82 @@
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuild.activate.launcher import launcher_text, stamp_of
+from envbuild.activate.model import Installation
+from envbuild.site.inject import Injection
+from envbuild.spec.site import SiteBind
+
+ROOT = Path("/sw/a b's $(x)")
+
+
+@pytest.fixture
+def installation(manifest):
+    return Installation(
+        root=ROOT,
+        image=Path("/i.sif"),
+        manifest=manifest(),
+        tested="passed",
+        apptainer=Path("/usr/bin/apptainer"),
+        binds=(
+            SiteBind(source="/data", target="/data"),
+            SiteBind(source='/scratch/x,"y":z', target="/s", writable=True),
+        ),
+    )
+
+
+def settings(installation: Installation) -> dict[str, str]:
+    """Read the settings back with a shell."""
+    text = launcher_text(installation).split("\n# Every command")[0]
+    names = ("label", "home", "image", "stamp", "digest", "binds", "mpi", "host_binds")
+    show = "".join(f"printf '%s\\0' \"$_eb_{name}\"\n" for name in names)
+    done = subprocess.run(
+        ["/bin/sh", "-eu"], input=f"{text}\n{show}", capture_output=True, text=True, check=True
+    )
+    return dict(zip(names, done.stdout.split("\0"), strict=False))
+
+
+def test_settings_are_quoted_for_the_shell(installation):
+    found = settings(installation)
+    home = f"{ROOT}/envs/pytorch-mpi/2026.11"
+    assert (found["home"], found["image"], found["stamp"]) == (home, f"{home}/image.sif", "")
+    assert (found["digest"], found["mpi"]) == (installation.manifest.digest, "mpich")
+    linked = settings(replace(installation, stamp="1 2"))
+    assert (linked["image"], linked["stamp"]) == ("/i.sif", "1 2")
+
+
+def test_each_bind_is_a_line_with_its_mount_quoted_as_in_csv(installation):
+    assert sorted(settings(installation)["binds"].splitlines()) == [
+        '/data\t"type=bind","src=/data","dst=/data",ro',
+        '/scratch/x,"y":z\t"type=bind","src=/scratch/x,""y"":z","dst=/s"',
+    ]
+
+
+def test_host_libraries_are_bound_from_the_last_to_the_first(installation):
+    injection = Injection(
+        implementation="", version="", abis=(), mpi=(), files={"b.so.1": "/h/a b.so.1"}, links={},
+        companions=(), environment={"LD_LIBRARY_PATH": "/media/x:/opt $(y)"},
+    )  # fmt: skip
+    hosted = replace(installation, injection=injection)
+    library, stage = settings(hosted)["host_binds"].splitlines()
+    assert library == '/h/a b.so.1\t"type=bind","src=/h/a b.so.1","dst=/media/envbuild/b.so.1",ro'
+    assert stage.startswith(f"{ROOT}/envs/pytorch-mpi/2026.11/host\t")
+    assert "export APPTAINERENV_LD_LIBRARY_PATH='/media/x:/opt $(y)'\n" in launcher_text(hosted)
+
+
+def test_a_stamp_is_what_stat_prints(tmp_path):
+    (tmp_path / "i.sif").write_bytes(b"image")
+    (tmp_path / "link").symlink_to("i.sif")
+    done = subprocess.run(
+        ["stat", "-L", "-c", "%s %Y", tmp_path / "link"], capture_output=True, text=True, check=True
+    )
+    assert stamp_of(tmp_path / "link") == done.stdout.rstrip()
+
+
+def test_the_script_is_plain_posix_and_ends_in_exec(installation):
+    text = launcher_text(installation)
+    assert text.startswith("#!/bin/sh\n")
+    assert text.rstrip().splitlines()[-1] == 'exec "$_eb_apptainer" --silent "$_eb_action" "$@"'
+    subprocess.run(["/bin/sh", "-n"], input=text, text=True, check=True)
