@@ -108,7 +108,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
         return
     sources = python_sources(site, machine)
     # As written: those that are missing would silently be ignored.
-    links = [*(site.find_links if site is not None else ()), *machine.find_links]
+    links = [*(site.find_links if site is not None else ()), *machine.python.find_links]
     directories = [path.expanduser() for link in links if (path := network.local_path(link)) is not None]
     for path in directories:
         if not is_directory(path):

@@ -7,7 +7,6 @@ directories with wheels, and last in the network.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 import threading
@@ -21,13 +20,12 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError,
 from envbuild.events import Emit, TaskAdvanced, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.debian import proxies
-from envbuild.resolve.exact import Finder
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
-from envbuild.resolve.origins import Machine, archives, python_sources, read_machine
+from envbuild.resolve.origins import Machine, ResolveContext, archives, read_machine
 from envbuild.resolve.python import resolver_of
+from envbuild.resolve.python27 import Python27
 from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
-from envbuild.resolve.uvtext import Offer
 from envbuild.spec.asked import Asked
 from envbuild.system import network
 from envbuild.system.files import copy
@@ -51,7 +49,6 @@ def fetch(
     emit: Emit,
     machine: Machine | None = None,
     patience: network.Patience | None = None,
-    located: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Make the files of all pins exist in the cache, each checked by length and SHA-256.
 
@@ -67,8 +64,6 @@ def fetch(
         The machine's configuration; read from it if absent.
     patience : network.Patience, optional
         Limits of each download.
-    located : mapping, optional
-        Where files of Python distributions are, as `make_lock` found it in this run.
 
     Raises
     ------
@@ -81,7 +76,8 @@ def fetch(
     if not wanted:
         return
     here = read_machine() if machine is None else machine
-    python = python_sources(asked.site, here)
+    context = ResolveContext(machine=here, cache_dir=cache_dir, emit=emit)
+    python = context.python_sources(asked.site)
     missing = _from_directories(wanted.values(), files, sources, python.local_directories(), asked, emit)
     if not missing:
         return
@@ -89,8 +85,7 @@ def fetch(
     debian = _archive_addresses(missing, asked, here)
     hosts = proxies(address for entries in debian.values() for address in entries) if debian else {}
     with network.Client(patience, hosts) as client:
-        resolver = resolver_of(asked, sources=python, cache_dir=cache_dir, client=client, emit=emit)
-        addresses = debian | _python_addresses(resolver, missing, located or {})
+        addresses = debian | _python_addresses(resolver_of(asked, context), missing)
         _Downloads(files=files, client=client, emit=emit, asked=asked).run(missing, addresses)
 
 
@@ -246,33 +241,18 @@ def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -
     }
 
 
-def _python_addresses(
-    resolver: Uv | Finder, missing: Sequence[Pin], located: Mapping[str, Sequence[str]]
-) -> dict[str, Sequence[str]]:
-    """Ask where the very files are that are locked, unless it is known: SHA-256 → addresses, maybe none."""
-    wheels = [pin for pin in missing if isinstance(pin, PythonPin)]
-    addresses = {pin.sha256: located[pin.sha256] for pin in wheels if pin.sha256 in located}
-    left = [pin for pin in wheels if pin.sha256 not in located]
+def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[str, Sequence[str]]:
+    """Ask where the locked files are: SHA-256 → addresses, maybe none."""
+    addresses: dict[str, Sequence[str]] = {}
+    left = [pin for pin in missing if isinstance(pin, PythonPin)]
     while left:
         # An image and the builds from source in it may hold two versions of one distribution.
         pins = {pin.name: pin for pin in left}
         left = [pin for pin in left if pins[pin.name] != pin]
-        offered = _offered(resolver, pins)
+        candidates = resolver.locate({name: pin.version for name, pin in pins.items()})
         for name, pin in pins.items():
-            addresses[pin.sha256] = [offer.address for offer in offered.get(name, []) if offer.is_same(pin)]
+            addresses[pin.sha256] = [file.address for file in candidates.get(name, ()) if file.is_same(pin)]
     return addresses
-
-
-def _offered(resolver: Uv | Finder, pins: Mapping[str, PythonPin]) -> dict[str, list[Offer]]:
-    offered: dict[str, list[Offer]] = {}
-    try:
-        offered = resolver.locate({name: pin.version for name, pin in pins.items()})
-    except RequestError:
-        # One is gone, and uv names only one: ask for each, so that all of them can be told.
-        for name, pin in sorted(pins.items()):
-            with contextlib.suppress(RequestError):
-                offered.update(resolver.locate({name: pin.version}))
-    return offered
 
 
 @dataclass(slots=True, kw_only=True)

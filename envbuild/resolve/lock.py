@@ -10,12 +10,12 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
-from envbuild.events import Emit, task
+from envbuild.events import task
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
 from envbuild.resolve.debian import Debs, resolve_debian
-from envbuild.resolve.origins import Machine, PythonSources, python_sources, read_machine
+from envbuild.resolve.origins import ResolveContext
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
@@ -29,12 +29,7 @@ def make_lock(
     previous: Lock | None,
     upgrade: Sequence[str] | None,
     tools: tuple[ToolPin, ...],
-    cache_dir: Path,
-    emit: Emit,
-    sources: Sequence[Path] = (),
-    offline: bool = False,
-    machine: Machine | None = None,
-    located: dict[str, Sequence[str]] | None = None,
+    context: ResolveContext,
 ) -> Lock:
     """Return a lock that satisfies what is asked.
 
@@ -50,16 +45,6 @@ def make_lock(
         Packages that may take newer versions; empty for all, None for none.
     tools : tuple of ToolPin
         The tools of this machine.
-    cache_dir : Path
-        Package lists and uv's cache are kept below it.
-    sources : sequence of Path
-        Directories that `fetch.export` filled; their wheels are found without a network.
-    offline : bool
-        Use only what is on this machine.
-    machine : Machine, optional
-        The machine's configuration; read from it if absent.
-    located : dict, optional
-        Filled with where the files are that were looked for: SHA-256 → addresses. `fetch` takes it.
 
     Raises
     ------
@@ -68,7 +53,6 @@ def make_lock(
     MachineError
         An archive or index cannot be reached.
     """
-    here = read_machine() if machine is None else machine
     old = previous if previous is not None and previous.base.architecture == asked.architecture else None
     upgrade = _upgradable(asked, old, upgrade)
     parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
@@ -82,14 +66,10 @@ def make_lock(
         if asked.base.root is not None:
             root = old.base_root if old is not None and "base" not in parts else root_pins(asked)
         else:
-            debs = _debian(asked, old, parts, upgrade, here, cache_dir, emit, offline=offline)
+            debs = _debian(asked, old, parts, upgrade, context)
     with _collected(errors):
-        places = _with_directories(python_sources(asked.site, here), sources)
-        places = replace(places, located=located if located is not None else {})
-        wheels = _python(asked, old, parts, upgrade, places, cache_dir, emit, offline=offline)
-        build_tools = _build_tools(
-            asked, old, parts, wheels, upgrade, places, cache_dir, emit, offline=offline
-        )
+        wheels = _python(asked, old, parts, upgrade, context)
+        build_tools = _build_tools(asked, old, parts, wheels, upgrade, context)
     raise_all(errors)
     lock = canonical(
         Lock(
@@ -145,22 +125,12 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
         errors += [single for single in error.each() if single.problem not in told]
 
 
-def _with_directories(found: PythonSources, directories: Sequence[Path]) -> PythonSources:
-    """Let wheels be found in directories of kept files, before all else."""
-    kept = (str((path / "wheels").absolute()) for path in directories if (path / "wheels").is_dir())
-    return replace(found, find_links=(*kept, *found.find_links))
-
-
 def _debian(
     asked: Asked,
     old: Lock | None,
     parts: set[str],
     upgrade: Sequence[str] | None,
-    machine: Machine,
-    cache_dir: Path,
-    emit: Emit,
-    *,
-    offline: bool,
+    context: ResolveContext,
 ) -> Debs:
     if (
         old is not None
@@ -171,15 +141,15 @@ def _debian(
         layers = {chosen.layer for chosen in asked.built.values()}
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
-    with task(emit, "lock:debian", "resolve Debian packages"):
+    with task(context.emit, "lock:debian", "resolve Debian packages"):
         return resolve_debian(
             asked,
             previous=old,
             upgrade=upgrade,
-            machine=machine,
-            cache_dir=cache_dir,
-            emit=emit,
-            offline=offline,
+            machine=context.machine,
+            cache_dir=context.cache_dir,
+            emit=context.emit,
+            offline=context.offline,
         )
 
 
@@ -188,11 +158,7 @@ def _python(
     old: Lock | None,
     parts: set[str],
     upgrade: Sequence[str] | None,
-    sources: PythonSources,
-    cache_dir: Path,
-    emit: Emit,
-    *,
-    offline: bool,
+    context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     if (
         old is not None
@@ -202,16 +168,8 @@ def _python(
     ):
         # Who owns a distribution may have changed all the same.
         return tuple(replace(pin, layer=asked.owner(pin.name)) for pin in old.python)
-    with task(emit, "lock:python", "resolve Python packages"):
-        return resolve_python(
-            asked,
-            previous=old,
-            upgrade=upgrade,
-            sources=sources,
-            cache_dir=cache_dir,
-            emit=emit,
-            offline=offline,
-        )
+    with task(context.emit, "lock:python", "resolve Python packages"):
+        return resolve_python(asked, previous=old, upgrade=upgrade, context=context)
 
 
 def _build_tools(
@@ -220,11 +178,7 @@ def _build_tools(
     parts: set[str],
     image: tuple[PythonPin, ...],
     upgrade: Sequence[str] | None,
-    sources: PythonSources,
-    cache_dir: Path,
-    emit: Emit,
-    *,
-    offline: bool,
+    context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     if not asked.built:
         return ()
@@ -238,17 +192,8 @@ def _build_tools(
     ):
         layers = {chosen.layer for chosen in asked.built.values()}
         return tuple(pin for pin in old.build_python if pin.layer in layers)
-    with task(emit, "lock:build", "resolve what the builds from source import"):
-        return resolve_build_tools(
-            asked,
-            image,
-            previous=old,
-            upgrade=upgrade,
-            sources=sources,
-            cache_dir=cache_dir,
-            emit=emit,
-            offline=offline,
-        )
+    with task(context.emit, "lock:build", "resolve what the builds from source import"):
+        return resolve_build_tools(asked, image, previous=old, upgrade=upgrade, context=context)
 
 
 def _same_builds(asked: Asked, old: Lock) -> bool:

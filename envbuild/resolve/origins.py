@@ -1,38 +1,41 @@
-"""Logical origins → addresses, from the site's settings and this machine's own configuration.
+"""Addresses for the logical origins of a lock: ``debian:bookworm-security``, ``pypi``, ``pytorch-cpu``.
 
-A lock names origins (``debian:bookworm-security``, ``pypi``, ``pytorch-cpu``);
-which address serves one is a matter of the site, the machine or the user:
+In this order:
 
-- what `Site.origins` says comes first, its addresses in their order; a
-  Debian mirror is checked with the keys of what it mirrors;
-- ``debian:SUITE`` is otherwise what this machine's apt asks for that suite,
-  with the keys that apt trusts for it; and where apt does not use that suite,
-  the archive that serves the same kind of suite (plain, ``-updates``,
-  ``-security``) of another Debian release, since an archive serves them all;
-- ``pypi`` is otherwise the index of uv's or pip's configuration, or uv's own
-  default. pip's ``extra-index-url`` is *not* used: with two indexes of equal
-  rank, whoever uploads a private package's name to the public one, under a
-  higher version, decides what is installed ("dependency confusion");
-- directories and pages with wheels come from the site, uv and pip
-  (``find-links``).
+- `Site.origins` of the site file; a Debian mirror is checked with the keys of what it mirrors.
+- ``debian:SUITE``: the machine's apt sources for that suite, with the keys that apt trusts for it. If apt
+  has none, the archive of the same kind of suite (plain, ``-updates``, ``-security``) of another Debian
+  release: one archive serves all releases.
+- ``pypi``: the index in uv's or pip's configuration, else uv's default. pip's ``extra-index-url`` is *not*
+  used: with two indexes of equal rank, anyone who uploads a private package's name to the public one under a
+  higher version decides what is installed ("dependency confusion").
 
-Addresses may hold credentials: they stay in these values and never go into a
-lock, a log or a message.
+Directories and pages with wheels (``find-links``) come from the site file, uv and pip. Addresses may hold
+credentials; they never go into a lock, a log or a message.
+
+Sources: uv's reference (configuration files, ``UV_*`` variables), pip's user guide (configuration files and
+their order). A project's own ``uv.toml`` or ``pyproject.toml`` is not read: it describes that project, not
+this machine.
 """
 
 from __future__ import annotations
 
+import configparser
 import os
-from collections.abc import Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from envbuild.errors import MachineError
+from envbuild.events import Emit
 from envbuild.resolve.aptsources import AptSource, read_sources
-from envbuild.resolve.pythonconf import python_settings
 from envbuild.spec.site import Site
 from envbuild.system import network
+from envbuild.system.files import IrregularError, read_small
 
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -43,77 +46,84 @@ _RELEASES = frozenset(
         *("oldoldstable", "oldstable", "stable", "testing", "unstable"),
     )
 )
+_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A Debian archive that serves one suite.
-
-    Attributes
-    ----------
-    root : str
-        Address of the archive's root, without a slash at its end.
-    signed_by : str
-        Key file or inline keys; empty for the keys that apt trusts anyway.
-    trusted : bool
-        Whether the machine or the site said that signatures do not matter here.
-    """
+    """A Debian archive that serves one suite."""
 
     root: str
+    """Address of the archive's root, without a slash at its end."""
     signed_by: str = ""
+    """Key file or inline keys; empty for the keys that apt trusts anyway."""
     trusted: bool = False
+    """Whether the machine's configuration waives signatures for this archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSources:
-    """Where uv looks for Python distributions.
-
-    Attributes
-    ----------
-    indexes : tuple of str
-        Addresses of the ``pypi`` origin, in order; empty for uv's default.
-    find_links : tuple of str
-        Directories and pages with wheels.
-    named : dict of str to tuple of str
-        Other origins' indexes (``pytorch-cpu``).
-    no_index : bool
-        Whether only `find_links` may be asked.
-    located : dict
-        Where files were found so far: SHA-256 → addresses.
-    """
+    """Where Python distributions come from."""
 
     indexes: tuple[str, ...] = ()
+    """Addresses of the ``pypi`` origin, in order; empty for uv's default."""
     find_links: tuple[str, ...] = ()
-    named: Mapping[str, tuple[str, ...]]
+    """Directories and pages with wheels."""
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Indexes of other origins (``pytorch-cpu``)."""
     no_index: bool = False
-    located: dict[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
+    """Whether only `find_links` may be asked."""
 
     def local_directories(self) -> tuple[Path, ...]:
         """Return the directories on this machine among `find_links`."""
         paths = (network.local_path(address) for address in self.find_links)
         return tuple(path for path in paths if path is not None and path.is_dir())
 
+    def with_credentials(self, address: str) -> str:
+        """Return an address with the credentials that are configured for an index or page on its host."""
+        target = urlsplit(address)
+        for configured in map(urlsplit, (*self.indexes, *self.find_links)):
+            host = configured.netloc.rpartition("@")[2]
+            if host != configured.netloc and (configured.scheme, host) == (target.scheme, target.netloc):
+                return urlunsplit(target._replace(netloc=configured.netloc))
+        return address
+
+    def origin_of(self, address: str) -> str:
+        """Return ``find-links`` for one of `find_links`, or a file in one; else ``pypi``."""
+        places = {without_credentials(link).rstrip("/") for link in self.find_links}
+        bare = without_credentials(address).rstrip("/")
+        local = network.local_path(address) is not None
+        return "find-links" if local or {bare, bare.rpartition("/")[0]} & places else "pypi"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine's own configuration says; a plain value, so that tests make their own.
-
-    Attributes
-    ----------
-    apt : tuple of AptSource
-        In apt's order.
-    index : str
-        Index of uv's or pip's configuration; empty for none.
-    find_links : tuple of str
-        Of uv's and pip's configuration.
-    no_index : bool
-        Whether pip is told to use no index.
-    """
+    """Package sources in this machine's and user's configuration of apt, uv and pip."""
 
     apt: tuple[AptSource, ...] = ()
-    index: str = ""
-    find_links: tuple[str, ...] = ()
-    no_index: bool = False
+    """In apt's order."""
+    python: PythonSources = PythonSources()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveContext:
+    """Where and how packages are resolved, apart from what is asked."""
+
+    machine: Machine
+    cache_dir: Path
+    """Package lists and uv's cache are kept below it."""
+    emit: Emit
+    offline: bool = False
+    """Use only what is on this machine."""
+    directories: tuple[Path, ...] = ()
+    """Directories that `fetch.export` filled; their wheels are found without a network, before all others."""
+
+    def python_sources(self, site: Site | None) -> PythonSources:
+        """Return where Python distributions come from."""
+        sources = python_sources(site, self.machine)
+        wheels = [path / "wheels" for path in self.directories]
+        kept = (str(path.absolute()) for path in wheels if path.is_dir())
+        return replace(sources, find_links=(*kept, *sources.find_links))
 
 
 def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/etc")) -> Machine:
@@ -122,57 +132,65 @@ def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/et
     Parameters
     ----------
     environ : mapping, optional
-        The environment; our own if absent.
+        The environment; that of this process if absent.
     etc : Path
         Directory of the machine's configuration.
 
     Raises
     ------
     MachineError
-        Some of it cannot be read, or an address is none.
+        A file cannot be read, or an address is not a valid URL.
     """
     variables = os.environ if environ is None else environ
-    said = list(python_settings(variables, etc))
-    return Machine(
-        apt=tuple(read_sources(etc / "apt")),
-        index=next((each.index for each in said if each.index), ""),
-        find_links=tuple(dict.fromkeys(link for each in said for link in each.find_links)),
-        no_index=any(each.no_index for each in said),
+    settings = [*_uv_variables(variables), *_uv_files(variables, etc), _pip(variables, etc)]
+    for where, sources in settings:
+        if not all(map(_is_address, (*sources.indexes, *sources.find_links))):
+            raise MachineError(
+                f"{where} names an index or a place with wheels that is not a valid URL",
+                hint="correct it there: such as `https://HOST/simple`, with an IPv6 address in brackets",
+            )
+    links = dict.fromkeys(link for _, sources in settings for link in sources.find_links)
+    python = PythonSources(
+        indexes=next((sources.indexes for _, sources in settings if sources.indexes), ()),
+        find_links=tuple(links),
+        no_index=any(sources.no_index for _, sources in settings),
     )
+    return Machine(apt=tuple(read_sources(etc / "apt")), python=python)
 
 
 def python_sources(site: Site | None, machine: Machine) -> PythonSources:
-    """Return where Python distributions are looked for.
+    """Return where Python distributions come from: the site's settings, then the machine's.
 
-    A ``file:`` address whose directory holds wheels is a place to look in,
-    not an index, whichever origin it is given for.
+    A ``file:`` address of a directory with wheels is a find-links place, not an index.
     """
-    asked = dict(site.origins) if site else {}
     links = list(site.find_links) if site else []
-    indexes: list[str] = []
+    indexes: tuple[str, ...] | None = None
     named: dict[str, tuple[str, ...]] = {}
-    for origin, addresses in asked.items():
+    for origin, addresses in site.origins.items() if site else ():
         if origin.startswith("debian:"):
             continue
-        kept = [address for address in addresses if not _holds_wheels(address)]
+        links += [address for address in addresses if _holds_wheels(address)]
+        usable = tuple(address for address in addresses if not _holds_wheels(address))
         if site is not None and origin not in site.mirrors:
             # A public index that stands in for a private one that is down has other packages of its names.
-            kept = kept[:1]
-        links += [address for address in addresses if _holds_wheels(address)]
+            usable = usable[:1]
         if origin == "pypi":
-            indexes += kept
-        elif kept:
-            named[origin] = tuple(kept)
-    only_local = "pypi" in asked and not indexes
-    if "pypi" not in asked and machine.index:
-        indexes = [machine.index]
-    places = (_place(link) for link in (*links, *machine.find_links))
+            indexes = usable
+        elif usable:
+            named[origin] = usable
+    places = map(_place, (*links, *machine.python.find_links))
     return PythonSources(
-        indexes=tuple(indexes),
+        indexes=machine.python.indexes if indexes is None else indexes,
         find_links=tuple(dict.fromkeys(place for place in places if place)),
         named=named,
-        no_index=only_local or ("pypi" not in asked and machine.no_index),
+        no_index=machine.python.no_index if indexes is None else not indexes,
     )
+
+
+def without_credentials(address: str) -> str:
+    """Return an address without user, password, query and fragment: fit to be compared, not to be shown."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def archives(
@@ -190,25 +208,32 @@ def archives(
     Raises
     ------
     MachineError
-        None is known.
+        No address is configured.
     """
     suite = origin.partition(":")[2]
     if site is not None and origin in site.origins:
         keys = _keys(suite, machine)
         return tuple(Archive(root=address.rstrip("/"), signed_by=keys) for address in site.origins[origin])
     usable = [source for source in machine.apt if set(components) <= set(source.components)]
-    found = _serving([source for source in usable if suite in source.suites])
-    if not found:
-        found = _with_all_keys(_serving([source for source in usable if _serves_sibling(source, suite)]))
-    if not found:
+    serving = _archives([source for source in usable if suite in source.suites])
+    if not serving:
+        siblings = _archives([source for source in usable if _serves_sibling(source, suite)])
+        # The configured key may be that of one release alone: try Debian's keys, too.
+        keys = DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else ""
+        serving = [
+            keyed
+            for archive in siblings
+            for keyed in (archive, *([replace(archive, signed_by=keys)] if keys else []))
+        ]
+    if not serving:
         raise MachineError(
-            f"no address is known for the origin `{origin}`: this machine's apt does not use it",
-            hint=f'a site file names one: `origins: {{"{origin}": [ADDRESS]}}`',
+            f"no address is configured for the origin `{origin}`: this machine's apt does not use it",
+            hint=f'set an address in a site file: `origins: {{"{origin}": [ADDRESS]}}`',
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(serving))
 
 
-def _serving(sources: Sequence[AptSource]) -> list[Archive]:
+def _archives(sources: Sequence[AptSource]) -> list[Archive]:
     return [
         Archive(root=uri.rstrip("/"), signed_by=source.signed_by, trusted=source.trusted)
         for source in sources
@@ -219,36 +244,19 @@ def _serving(sources: Sequence[AptSource]) -> list[Archive]:
 
 def _serves_sibling(source: AptSource, suite: str) -> bool:
     """Whether apt uses a source for the same kind of suite of another Debian release."""
-    release, kind = _split_suite(suite)
-    siblings = [_split_suite(other) for other in source.suites]
+    release, _, kind = suite.partition("-")
+    siblings = [other.partition("-")[::2] for other in source.suites]
     return release in _RELEASES and any(name in _RELEASES and kind == other for name, other in siblings)
 
 
-def _split_suite(suite: str) -> tuple[str, str]:
-    release, _, kind = suite.partition("-")
-    return release, kind
-
-
-def _with_all_keys(found: Sequence[Archive]) -> list[Archive]:
-    """Let each archive be checked with Debian's keys too: its own may be those of one release alone."""
-    if not Path(DEBIAN_KEYS).exists():
-        return list(found)
-    return [each for one in found for each in (one, replace(one, signed_by=DEBIAN_KEYS))]
-
-
 def _keys(suite: str, machine: Machine) -> str:
-    """Return the keys for an address that the site gave: a mirror is signed by whom it mirrors."""
-    found = next(
-        (source.signed_by for source in machine.apt if suite in source.suites and source.signed_by), ""
-    )
-    return found or (DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else "")
+    """Return the keys for an address of the site: a mirror is signed by the archive that it mirrors."""
+    configured = (source.signed_by for source in machine.apt if suite in source.suites and source.signed_by)
+    return next(configured, DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else "")
 
 
 def _place(link: str) -> str:
-    """Return a find-links entry that does not depend on where we run.
-
-    Nothing for a directory that is not there: pip passes over those too.
-    """
+    """Return a find-links entry with an absolute path; empty if it is missing: pip skips those, too."""
     path = network.local_path(link)
     if path is None:
         return link
@@ -258,3 +266,125 @@ def _place(link: str) -> str:
 def _holds_wheels(address: str) -> bool:
     path = network.local_path(address)
     return path is not None and next(path.glob("*.whl"), None) is not None
+
+
+def _uv_variables(variables: Mapping[str, str]) -> Iterator[tuple[str, PythonSources]]:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        # It may carry a name: `name=https://…`.
+        index = re.sub(r"^[A-Za-z0-9_.-]+=(?=[a-z]+://)", "", variables.get(name, ""))
+        yield name, PythonSources(indexes=_nonempty(index.strip()))
+    links = re.split(r"[,\s]+", variables.get("UV_FIND_LINKS", ""))
+    yield "UV_FIND_LINKS", PythonSources(find_links=_nonempty(*links))
+    yield "UV_NO_INDEX", PythonSources(no_index=_truth(variables.get("UV_NO_INDEX", "")))
+
+
+def _uv_files(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, PythonSources]]:
+    if _truth(variables.get("UV_NO_CONFIG", "")):
+        return
+    files = [(path, settings) for path in _uv_places(variables, etc) if (settings := _toml(path)) is not None]
+    # Settings for `uv pip` win, in whichever file they stand.
+    for path, settings in [*((path, settings.get("pip", {})) for path, settings in files), *files]:
+        try:
+            defaults = [index["url"] for index in settings.get("index", ()) if index.get("default") is True]
+            index = next(iter(defaults), settings.get("index-url", "")).strip()
+            links = [_beside(path, link) for link in settings.get("find-links", ())]
+            no_index = settings.get("no-index") is True
+        except (AttributeError, KeyError, TypeError) as error:
+            raise _unreadable("uv", path, "its settings have wrong types") from error
+        yield (
+            f"`{path}`",
+            PythonSources(indexes=_nonempty(index), find_links=tuple(links), no_index=no_index),
+        )
+
+
+def _uv_places(variables: Mapping[str, str], etc: Path) -> list[Path]:
+    """Return uv's configuration files: the user's, then the first of the machine's."""
+    if chosen := variables.get("UV_CONFIG_FILE", ""):
+        return [Path(chosen).absolute()]
+    shared = [Path(place) for place in variables.get("XDG_CONFIG_DIRS", "").split(":") if place]
+    places = [*((place / "uv/uv.toml") for place in shared or [etc / "xdg"]), etc / "uv/uv.toml"]
+    return [_user_configuration(variables) / "uv/uv.toml", *[place for place in places if place.exists()][:1]]
+
+
+def _toml(path: Path) -> dict[str, Any] | None:
+    text = _text("uv", path)
+    try:
+        return None if text is None else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _unreadable("uv", path, f"it is not a TOML file: {error}") from error
+
+
+def _beside(path: Path, link: str) -> str:
+    """Return a find-links entry of a file, relative to that file."""
+    return link if network.local_path(link) is None or "://" in link else str(path.parent / link)
+
+
+def _pip(variables: Mapping[str, str], etc: Path) -> tuple[str, PythonSources]:
+    """Return pip's settings; later places win, as in pip."""
+    home = Path(variables.get("HOME") or "/nonexistent")
+    user = [home / ".pip/pip.conf", _user_configuration(variables) / "pip/pip.conf"]
+    places = [etc / "xdg/pip/pip.conf", etc / "pip.conf", *user]
+    chosen = variables.get("PIP_CONFIG_FILE", "")
+    if chosen:
+        places = [] if chosen == os.devnull else [*places, Path(chosen)]
+    settings: dict[str, tuple[str, str]] = {}  # name → value and its place
+    for path in places:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(_text("pip", path) or "")
+        except configparser.Error as error:
+            raise _unreadable("pip", path, "it is not an INI file") from error
+        for section in filter(parser.has_section, ("global", "install")):
+            for name, value in parser.items(section):
+                settings[name.replace("_", "-")] = (value, f"`{path}`")
+    for name in ("index-url", "find-links", "no-index"):
+        variable = "PIP_" + name.upper().replace("-", "_")
+        if variable in variables:
+            settings[name] = (variables[variable], variable)
+    index, index_place = settings.get("index-url", ("", ""))
+    links, links_place = settings.get("find-links", ("", ""))
+    sources = PythonSources(
+        indexes=_nonempty(index.strip()),
+        find_links=tuple(links.split()),
+        no_index=_truth(settings.get("no-index", ("", ""))[0]),
+    )
+    return " or ".join(sorted({*_nonempty(index_place, links_place)})), sources
+
+
+def _user_configuration(variables: Mapping[str, str]) -> Path:
+    home = Path(variables.get("HOME") or "/nonexistent")
+    return Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
+
+
+def _text(tool: str, path: Path) -> str | None:
+    """Return the text of a configuration file; None if it is missing or only other users may read it."""
+    try:
+        return read_small(path, limit_bytes=_LIMIT_BYTES).decode()
+    except IrregularError as error:
+        raise _unreadable(tool, path, f"it is {error.strerror}") from error
+    except OSError:
+        return None
+    except ValueError as error:
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise _unreadable(tool, path, reason) from error
+
+
+def _unreadable(tool: str, path: Path, reason: str) -> MachineError:
+    hint = "correct that file" + (": `pip config debug` shows its settings" if tool == "pip" else "")
+    return MachineError(f"{tool}'s configuration `{path}` cannot be read: {reason}", hint=hint)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        # `urlsplit` drops control characters, and reads the port only when asked for it.
+        return text.isprintable() and (urlsplit(text).port or 0) >= 0
+    except ValueError:
+        return False
+
+
+def _truth(value: str) -> bool:
+    return value.strip().lower() in {"1", "yes", "true", "on", "y", "t"}
+
+
+def _nonempty(*texts: str) -> tuple[str, ...]:
+    return tuple(filter(None, texts))

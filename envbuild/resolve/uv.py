@@ -1,107 +1,71 @@
-"""Run uv: one resolution, or the addresses of exact versions."""
+"""Resolve Python distributions with uv: versions with their dependents, then the files of these versions."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.errors import MachineError, RequestError, raise_all
-from envbuild.events import Emit, Warned
-from envbuild.resolve import state, uvfault, uvtext
-from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.uvcache import without_private_addresses
-from envbuild.spec.asked import Asked
-from envbuild.system import clock, host, network, process
+from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.events import Warned
+from envbuild.resolve import state, uvtext, wheels
+from envbuild.resolve.origins import PythonSources, ResolveContext, without_credentials
+from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.system import host, process
 from envbuild.system.redaction import redact, redact_text
 
-# `pytorch-cpu`, `pytorch-cu130`: where no address is configured, uv knows PyTorch's own index.
-_BUILTIN = "pytorch-"
-# Each further failure takes a run of uv.
-_FURTHER_FAILURES_S = 15.0
+_TIMEOUT_S = 900.0
+# `pytorch-cpu`, `pytorch-cu130`: if no address is configured, uv knows PyTorch's own index.
+_PYTORCH = "pytorch-"
+_RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
+_FILES = ("--format", "pylock.toml", "--no-deps")
+_ASK = "`envbuild doctor lock --online` asks the indexes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexes:
-    """The indexes of one run, all of them reachable when they were chosen.
-
-    Attributes
-    ----------
-    default : str
-        Address of the ``pypi`` origin; empty for uv's own default.
-    named : dict of str to str
-        Other origins that can be asked.
-    owners : dict of str to str
-        Distribution → origin in `named` that it is taken from.
-    origins : dict of str to str
-        Distribution → origin that its recipe names, reachable or not.
-    """
-
-    default: str
-    named: Mapping[str, str]
-    owners: Mapping[str, str]
-    origins: Mapping[str, str]
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Uv:
-    """uv for one image: its Python, platform, sources and cache.
-
-    Attributes
-    ----------
-    sources : PythonSources
-        Where distributions come from.
-    cache_dir : Path
-        uv's cache and its log are kept in the user's own directory below it.
-    offline : bool
-        Whether uv may not use the network.
-    """
+    """uv for one image: its Python, platform and sources."""
 
     asked: Asked
-    sources: PythonSources
-    cache_dir: Path
-    client: network.Client
-    emit: Emit
-    offline: bool = False
-    _indexes: Indexes | None = field(default=None, init=False)
-    _backend: str = field(default="", init=False)
+    context: ResolveContext
+    sources: PythonSources = field(init=False)
+    _indexes: dict[str, tuple[str, ...]] = field(init=False)
+    """Origin → addresses; the first is asked, the others stand in for it."""
+    _origins: dict[str, tuple[str, ...]] = field(init=False)
+    """Distribution → the origins that its recipe names."""
+    _torch_backend: str = field(init=False)
+    """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
+
+    def __post_init__(self) -> None:
+        self.sources = self.context.python_sources(self.asked.site)
+        self._indexes = {} if self.sources.no_index else {**self.sources.named, "pypi": self.sources.indexes}
+        self._origins = {
+            name: chosen.variant.origins
+            for chosen in self.asked.recipes
+            if chosen.variant.origins and _own(chosen)
+            for name in {*_own(chosen), *chosen.recipe.owns}
+        }
+        self._torch_backend = self._choose_torch_backend()
 
     @property
     def log(self) -> Path:
-        """File with what uv wrote at its last failure."""
-        return self.cache_dir / "uv-resolution.log"
+        """File with uv's messages at its last failure."""
+        return self.context.cache_dir / "uv-resolution.log"
 
-    def indexes(self) -> Indexes:
-        """Return the indexes to ask; those that cannot be reached are told and left out."""
-        if self._indexes is None:
-            self._indexes = self._choose()
-        return self._indexes
-
-    def telling(self, emit: Emit) -> Uv:
-        """Return the same, which tells somebody else."""
-        other = replace(self, emit=emit)
-        other._indexes, other._backend = self.indexes(), self._backend
-        return other
-
-    def may_ask_pytorch(self) -> bool:
-        """Return whether uv may ask PyTorch's own index: nobody named its address, or a place with wheels."""
-        indexes = self.indexes()
-        lacking = (origin for origin in indexes.origins.values() if origin not in indexes.named)
-        return not self.sources.find_links and any(origin.startswith(_BUILTIN) for origin in lacking)
-
-    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[uvtext.Resolved, ...]:
+    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[wheels.Resolved, ...]:
         """Resolve requirements together.
 
         Parameters
         ----------
         keep : mapping
-            Distribution → version that is preferred where it fits.
+            Distribution → version that is preferred if it fits.
 
         Raises
         ------
@@ -111,258 +75,253 @@ class Uv:
             An index cannot be reached.
         """
         pins = "".join(f"{name}=={version}\n" for name, version in sorted(keep.items()))
-        options = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
-        finished, text = self._compile(requirements, options, before=pins)
-        if not finished.ok:
-            raise_all(self._failures(requirements, options, pins, finished))
-        for warning in uvtext.warnings(finished.stderr):
-            self.emit(Warned(text=f"uv: {warning}"))
-        return uvtext.parse_resolution(text)
+        text, errors = self._compile(requirements, _RESOLUTION, preferences=pins)
+        raise_all(errors)
+        return tuple(
+            wheels.Resolved(name=name, version=version, via=via, origin=self._origin(name, source))
+            for name, version, via, source in uvtext.parse_resolution(text)
+        )
 
-    def locate(self, versions: Mapping[str, str]) -> dict[str, list[uvtext.Offer]]:
-        """Return the files of exact versions, with their addresses: wheels, or the source where it is built.
+    def locate(self, versions: Mapping[str, str]) -> dict[str, list[wheels.Candidate]]:
+        """Return the files of exact versions: wheels, or the source if it is built; none if no origin has it.
 
         Raises
         ------
-        RequestError
-            One of them is nowhere to be found.
+        MachineError
+            An index cannot be reached.
         """
         # `==2.13.0` would also take `2.13.0+cpu`.
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
-        finished, text = self._compile(exact, ("--format", "pylock.toml", "--no-deps"))
-        if not finished.ok:
-            self._keep([finished.stderr])
-            raise self._failure(finished)
-        return uvtext.parse_pylock(text)
+        text, _ = self._compile(exact, _FILES)
+        with_credentials = self.sources.with_credentials
+        return {
+            name: [replace(file, address=with_credentials(file.address)) for file in files]
+            for name, files in uvtext.parse_pylock(text).items()
+        }
 
-    def origin(self, found: uvtext.Resolved, address: str) -> str:
-        """Return the logical origin of what uv took from an address; empty where only its index is known."""
-        indexes = self.indexes()
-        source = redact(found.source) if found.source else ""
-        for origin, index in indexes.named.items():
-            if source and source.rstrip("/") == redact(index).rstrip("/"):
+    def _origin(self, name: str, source: str) -> str:
+        """Return the logical origin of a distribution that uv took from an index or directory."""
+        bare = without_credentials(source).rstrip("/")
+        for origin, addresses in self._indexes.items():
+            if origin != "pypi" and addresses and bare == without_credentials(addresses[0]).rstrip("/"):
                 return origin
-        if self._backend and indexes.origins.get(found.name, "").startswith(_BUILTIN):
-            return indexes.origins[found.name]
-        place = address or source
-        local = bool(place) and network.local_path(place) is not None
-        links = {redact(link).rstrip("/") for link in self.sources.find_links}
-        if local or source.rstrip("/") in links:
-            return indexes.origins.get(found.name, "find-links")
-        return "pypi"
+        own = next(iter(self._origins.get(name, ())), "")
+        if self._torch_backend and own.startswith(_PYTORCH):
+            return own
+        origin = self.sources.origin_of(source) if source else "pypi"
+        return own if own and origin == "find-links" else origin
 
-    def _choose(self) -> Indexes:
-        owners: dict[str, str] = {}
-        origins: dict[str, str] = {}
-        named: dict[str, str] = {}
+    def _owners(self) -> dict[str, str]:
+        """Return the only index of distributions: the first of their recipe's origins that has an address."""
+        owners = {}
+        for name, origins in self._origins.items():
+            owner = next(
+                (origin for origin in origins if origin == "pypi" or self._indexes.get(origin)), "pypi"
+            )
+            if owner != "pypi":
+                owners[name] = owner
+        return owners
+
+    def _choose_torch_backend(self) -> str:
+        """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
+        accepted = wheels.tags(self.asked.architecture, self.asked.base.glibc, self.asked.base.python.abi)
+        files = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
         for chosen in self.asked.recipes:
-            texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
-            own = {canonicalize_name(Requirement(text).name) for text in texts} | set(chosen.recipe.owns)
-            for origin in reversed(chosen.variant.origins if own else ()):
-                origins.update(dict.fromkeys(own, origin))
-                if origin == "pypi" or self.sources.no_index:
-                    continue
-                probe = min(own)
-                address = named.get(origin) or self._reachable(
-                    origin, self.sources.named.get(origin, ()), probe
-                )
-                if address:
-                    named[origin] = address
-                    owners.update(dict.fromkeys(own, origin))
-        default = ""
-        if len(self.sources.indexes) == 1:
-            default = self.sources.indexes[0]
-        elif self.sources.indexes:
-            default = self._reachable("pypi", self.sources.indexes, "") or self.sources.indexes[0]
-        return Indexes(default=default, named=named, owners=owners, origins=origins)
-
-    def _reachable(self, origin: str, addresses: Iterable[str], probe: str) -> str:
-        for address in addresses:
-            path = network.local_path(address)
-            if self.offline or (path is not None and path.is_dir()):
-                return address
-            try:
-                code = (
-                    0
-                    if path is not None
-                    else self.client.status(f"{address.rstrip('/')}/{probe}".rstrip("/") + "/")
-                )
-            except network.NetworkError:
-                code = 0
-            if 0 < code < 400 or code == 404:
-                return address
-            said = f"answers with status {code}" if code else "cannot be reached"
-            text = f"the origin `{origin}` at {redact(address)} {said}; it is left out"
-            self.emit(Warned(text=text, hint="another origin has to serve what it would have"))
+            origin = next(iter(chosen.variant.origins), "")
+            if not origin.startswith(_PYTORCH) or self.sources.no_index or self._indexes.get(origin):
+                continue
+            for requirement in _own(chosen).values():
+                if not any(wheels.satisfies(file, requirement, accepted) for file in files):
+                    return origin.removeprefix(_PYTORCH)
         return ""
 
     def _compile(
-        self, requirements: Sequence[str], options: Sequence[str], *, before: str = ""
-    ) -> tuple[process.Finished, str]:
-        """Run uv; where only PyTorch's own index can have what is lacking, once more with that."""
-        finished, text = self._run(requirements, options, before=before)
-        backend = "" if finished.ok or self._backend else self._builtin_backend(finished.stderr)
-        if not backend:
-            return finished, text
-        self._backend = backend
-        again, text = self._run(requirements, options, before=before)
-        if again.ok:
-            return again, text
-        self._backend = ""
-        # Out of reach, it says nothing about what was asked: the first answer does.
-        unreachable = uvfault.is_unreachable(again.stderr)
-        return (finished if unreachable else again), ""
+        self, requirements: Sequence[str], options: Sequence[str], *, preferences: str = ""
+    ) -> tuple[str, list[EnvbuildError]]:
+        """Run uv until it answers; return its output, and errors for requirements that it is without.
 
-    def _builtin_backend(self, stderr: str) -> str:
-        """Return uv's word for the index that has what is lacking: it knows PyTorch's own by itself."""
-        origin = self._lacking_origin(stderr)
-        if origin is None or self.offline or self.sources.no_index or not origin[1].startswith(_BUILTIN):
-            return ""
-        return origin[1].removeprefix(_BUILTIN)
+        Raises
+        ------
+        EnvbuildError
+            Requirements clash, or an index or this machine keeps uv from an answer.
+        """
+        errors: list[EnvbuildError] = []
+        messages: list[str] = []
+        while requirements:
+            finished, text = self._run(requirements, options, preferences)
+            if finished.ok:
+                if options is _RESOLUTION:
+                    for warning in uvtext.warnings(finished.stderr):
+                        self.context.emit(Warned(text=f"uv: {warning}"))
+                return text, errors
+            if self._stands_in(finished.stderr):
+                continue
+            messages.append(redact_text(finished.stderr))
+            self.log.write_text("\n".join(messages), encoding="utf-8")
+            errors.append(self._failure(finished))
+            # uv names one package that cannot be had, and stops: without that, it names the next.
+            named = {*uvtext.missing(finished.stderr), *uvtext.without_wheels(finished.stderr)}
+            others = [text for text in requirements if canonicalize_name(Requirement(text).name) not in named]
+            if len(others) == len(requirements):
+                raise_all(errors)
+            requirements = others
+        return "", errors
 
     def _run(
-        self, requirements: Sequence[str], options: Sequence[str], *, before: str
+        self, requirements: Sequence[str], options: Sequence[str], preferences: str
     ) -> tuple[process.Finished, str]:
-        indexes = self.indexes()
-        base = self.asked.base
+        cache_dir = self.context.cache_dir
         try:
-            self.cache_dir.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".uv-", dir=self.cache_dir) as name:
+            # Private: uv keeps answers of indexes with their addresses, which may hold tokens.
+            cache = cache_dir / "uv"
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            cache.mkdir(mode=0o700, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".uv-", dir=cache_dir) as name:
                 work = Path(name)
+                owners = self._owners()
                 text = uvtext.project(
-                    requirements, python=base.python.version, sources=indexes.owners, indexes=indexes.named
+                    requirements,
+                    python=self.asked.base.python.version,
+                    sources=owners,
+                    indexes={origin: self._indexes[origin][0] for origin in owners.values()},
                 )
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
-                # The one configuration that counts: no other is read beside a named one.
+                # uv reads no other configuration beside a named one.
                 (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
-                # uv takes what already stands in its output file for preferences.
-                suffix = "pylock.toml" if "pylock.toml" in options else "requirements.txt"
-                output = work / suffix
-                if before:
-                    output.write_text(before, encoding="utf-8")
-                with without_private_addresses(self._cache()):
-                    finished = process.run(
-                        [
-                            *self._argv(options),
-                            *("--config-file", work / "uv.toml", "--output-file", output),
-                            work / "pyproject.toml",
-                        ],
-                        env=self._environment(indexes),
-                        cwd=work,
-                        timeout_s=uvfault.TIMEOUT_S,
-                        memory_bytes=uvfault.memory_bytes(),
-                    )
+                # uv prefers the versions in its output file.
+                output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
+                if preferences:
+                    output.write_text(preferences, encoding="utf-8")
+                files = ("--config-file", work / "uv.toml", "--output-file", output, work / "pyproject.toml")
+                finished = process.run(
+                    [*self._argv(cache, options), *files],
+                    env=self._environment(),
+                    cwd=work,
+                    timeout_s=_TIMEOUT_S,
+                )
                 return finished, output.read_text(encoding="utf-8") if finished.ok else ""
         except OSError as error:
-            raise state.cannot_write(self.cache_dir, error) from error
+            raise state.cannot_write(cache_dir, error) from error
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Return what is built from its source: distribution → version and requirements."""
-        found = self.asked.built.items()
-        return {name: (chosen.version, chosen.recipe.python) for name, chosen in found}
+        """Return the distributions that are built from source: name → version and requirements."""
+        built = self.asked.built.items()
+        return {name: (chosen.version, chosen.recipe.python) for name, chosen in built}
 
-    def _cache(self) -> Path:
-        return self.cache_dir / "uv"
-
-    def _argv(self, options: Sequence[str]) -> list[str | Path]:
+    def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
         argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-header"]
-        argv += ["--color", "never", "--no-progress", "--cache-dir", self._cache()]
+        argv += ["--color", "never", "--no-progress", "--cache-dir", cache]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
         argv += ["--only-binary", ":all:", *options]
-        for name in sorted(self._built()):
+        for name in sorted(self.asked.built):
             argv += ["--no-binary", name]
         if self.sources.no_index:
             argv.append("--no-index")
-        if self.offline:
+        if self.context.offline:
             argv.append("--offline")
-        if self._backend:
-            argv += ["--torch-backend", self._backend]
+        if self._torch_backend:
+            argv += ["--torch-backend", self._torch_backend]
         return argv
 
-    def _environment(self, indexes: Indexes) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         # Addresses may hold credentials: other users see a process's arguments, not its environment.
         extra = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
-        if indexes.default and not self.sources.no_index:
-            extra["UV_DEFAULT_INDEX"] = indexes.default
+        if default := self._indexes.get("pypi"):
+            extra["UV_DEFAULT_INDEX"] = default[0]
         if self.sources.find_links:
             extra["UV_FIND_LINKS"] = ",".join(self.sources.find_links)
         return host.environment(network=True, extra=extra)
 
-    def _failures(
-        self, requirements: Sequence[str], options: Sequence[str], pins: str, finished: process.Finished
-    ) -> list[RequestError | MachineError]:
-        """Return what is wrong with requirements: of several that nobody has, each that is found in time."""
-        found, said = [self._failure(finished)], [finished.stderr]
-        left, deadline = list(requirements), clock.seconds() + _FURTHER_FAILURES_S
-        # Without what is lacking, uv tells of the next: whatever is wrong then was so before.
-        while (lacking := set(uvtext.lacking(finished.stderr))) and clock.seconds() < deadline:
-            others = [each for each in left if canonicalize_name(Requirement(each).name) not in lacking]
-            if not others or len(others) == len(left):
+    def _stands_in(self, stderr: str) -> bool:
+        """Leave out an address that uv could not reach; return whether another place may serve instead."""
+        failed = uvtext.unreachable(stderr)
+        if not failed:
+            return False
+        for origin, addresses in self._indexes.items():
+            if addresses and failed.startswith(without_credentials(addresses[0]).rstrip("/")):
+                # Without an address for `pypi`, uv would ask the public index.
+                if origin == "pypi" and len(addresses) == 1:
+                    return False
+                self._indexes[origin] = addresses[1:]
+                name = f"the origin `{origin}` at {redact(addresses[0])}"
                 break
-            left = others
-            finished, _ = self._compile(left, options, before=pins)
-            if finished.ok:
-                break
-            found.append(self._failure(finished))
-            said.append(finished.stderr)
-        self._keep(said)
-        return found
-
-    def _keep(self, said: Sequence[str]) -> None:
-        self.log.write_text(redact_text("\n".join(said)), encoding="utf-8")
+        else:
+            if not self._torch_backend or "pytorch" not in (urlsplit(failed).hostname or ""):
+                return False
+            name, self._torch_backend = "PyTorch's own index", ""
+        hint = "another origin has to serve its packages"
+        self.context.emit(Warned(text=f"{name} cannot be reached; it is left out", hint=hint))
+        return True
 
     def _failure(self, finished: process.Finished) -> RequestError | MachineError:
         stderr = finished.stderr
-        fault = uvfault.fault(finished, self.log)
-        if fault is not None:
-            return fault
-        base = self.asked.base
-        sourced = uvtext.without_wheels(stderr)
-        if sourced:
-            names = ", ".join(f"`{name}`" for name in sourced)
-            where = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
-            return RequestError(
-                f"{names}: no wheel fits {where}{self._told_askers(names, bounds=False)}",
-                at=self.asked.python_place(names),
-                hint=f"{uvtext.reason(stderr)}; a source archive is built where a recipe says how (`source`)",
+        if finished.timed_out:
+            return MachineError(
+                f"uv did not end within {_TIMEOUT_S:.0f} s", hint=f"read why in {self.log}; {_ASK}"
             )
-        hint = (
-            self._origin_hint(stderr) or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
-        )
-        if self.offline:
-            hint = f"only what is on this machine was asked; {hint}"
-        reason = uvtext.reason(stderr)
-        problem = f"no set of Python packages meets what was asked: {reason}"
-        at = self.asked.python_place(reason)
-        return RequestError(problem + self._told_askers(reason, bounds=True), at=at, hint=hint)
+        if refusal := uvtext.unauthorized(stderr):
+            return MachineError(
+                f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
+                hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
+            )
+        if "No solution found" in stderr:
+            return self._no_solution(stderr)
+        if "certificate" in stderr:
+            return MachineError(
+                f"the certificate of a Python index is not trusted here; uv's output is in `{self.log}`",
+                hint="SSL_CERT_FILE names the certificates that your network needs",
+            )
+        if uvtext.unreachable(stderr) is not None:
+            return MachineError(
+                f"the index of the Python packages cannot be reached; uv's output is in `{self.log}`",
+                hint="name another in a site file (`origins: {pypi: [ADDRESS]}`); if several addresses serve"
+                " the same files, `mirrors: [pypi]` lets the next stand in; https_proxy names a proxy",
+            )
+        error = next((line[7:] for line in stderr.splitlines() if line.startswith("error: ")), "no reason")
+        return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
 
-    def _told_askers(self, text: str, *, bounds: bool) -> str:
-        """Return lines on which recipes ask for what a text names; empty where the spec alone does."""
+    def _no_solution(self, stderr: str) -> RequestError:
+        base = self.asked.base
+        reason = uvtext.reason(stderr)
+        if names := ", ".join(f"`{name}`" for name in uvtext.without_wheels(stderr)):
+            platform = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
+            return RequestError(
+                f"{names}: no wheel fits {platform}{self._recipes_asking(names, bounds=False)}",
+                at=self.asked.python_place(names),
+                hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
+            )
+        hint = self._origin_hint(stderr)
+        hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
+        if self.context.offline:
+            hint = f"only what is on this machine was asked; {hint}"
+        problem = f"no set of Python packages meets what was asked: {reason}"
+        asking = self._recipes_asking(reason, bounds=True)
+        return RequestError(problem + asking, at=self.asked.python_place(reason), hint=hint)
+
+    def _recipes_asking(self, text: str, *, bounds: bool) -> str:
+        """Return lines with the recipes that ask for what a text names; empty if the spec alone does."""
         askers = self.asked.askers(text, bounds=bounds)
         return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in askers)
 
-    def _lacking_origin(self, stderr: str) -> tuple[str, str] | None:
-        """Return a distribution that was not found and the origin without an address that should have it."""
-        indexes = self.indexes()
-        for name, origin in sorted(indexes.origins.items()):
-            lacking = f"no version of {name}" in stderr or f"{name} was not found" in stderr
-            if lacking and origin not in indexes.named:
-                return name, origin
-        return None
+    def _origin_hint(self, stderr: str) -> str:
+        """Return what to configure if a missing distribution's origin has no address; else empty."""
+        for name in sorted(uvtext.missing(stderr) & self._origins.keys()):
+            origin = self._origins[name][0]
+            if origin != "pypi" and not self._indexes.get(origin):
+                return (
+                    f"`{name}` comes from the origin `{origin}`, which cannot be asked: give it an address in"
+                    f" a site file (`origins: {{{origin}: [ADDRESS]}}`), or name a place with the wheel"
+                    " (`find_links`; pip's find-links does too)"
+                )
+        return ""
 
-    def _origin_hint(self, stderr: str) -> str | None:
-        """Return what to configure where what is lacking should come from an origin without an address."""
-        found = self._lacking_origin(stderr)
-        if found is None:
-            return None
-        name, origin = found
-        return (
-            f"`{name}` comes from the origin `{origin}`, which cannot be asked: a site file gives it "
-            f"an address (`origins: {{{origin}: [ADDRESS]}}`) or names a place with the wheel "
-            "(`find_links`; pip's find-links does too)"
-        )
+
+def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:
+    """Return the requirements of a recipe's variant, without its companions, by canonical name."""
+    texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
+    return {canonicalize_name(wanted.name): wanted for wanted in map(Requirement, texts)}
 
 
 def find_uv() -> Path:

@@ -1,4 +1,4 @@
-"""Texts that uv reads and writes, and the choice of a wheel: pure functions, no process."""
+"""Texts that uv reads and writes. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -18,143 +16,45 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from envbuild.errors import MachineError
-from envbuild.lock.model import PythonPin
+from envbuild.resolve.wheels import MACHINES, Candidate
 from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"
 
 # What `uv pip compile --python-platform` knows; wheels for an older C library run on a newer one.
 _UV_GLIBC = (17, 28, *range(31, 41))
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")
 _ASKED = "what was asked needs"
 _LONG = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(slots=True, kw_only=True)
-class Resolved:
-    """One distribution of a resolution.
-
-    Attributes
-    ----------
-    name, version : str
-        Canonical name and PEP 440 version.
-    via : tuple of str
-        Canonical names of the distributions that asked for it; empty for none but the request itself.
-    source : str
-        Address of the index or directory that uv took it from; empty where it does not say.
-    """
-
-    name: str
-    version: str
-    via: tuple[str, ...]
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A wheel or source archive, and where it is.
-
-    Attributes
-    ----------
-    address : str
-        May hold credentials.
-    size_bytes : int or None
-        None where the index does not say.
-    """
-
-    name: str
-    version: str
-    file: str
-    address: str
-    sha256: str
-    size_bytes: int | None
-
-    @property
-    def is_wheel(self) -> bool:
-        """Whether it can be installed as it is."""
-        return self.file.endswith(".whl")
-
-    def is_same(self, other: Offer | PythonPin) -> bool:
-        """Whether another offer, or what is locked, is the very same file, wherever it is."""
-        return (self.file, self.sha256) == (other.file, other.sha256)
-
-
-_REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it stays, please report it"
+_UNREACHABLE = (
+    "Failed to fetch",
+    "error sending request",
+    "dns error",
+    "tcp connect error",
+    "Could not connect",
+)
+_REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it persists, please report it"
 
 
 def platform(architecture: str, glibc: str) -> str:
     """Return uv's name of a platform: ``x86_64-manylinux_2_36``.
-
-    Parameters
-    ----------
-    architecture : str
-        In Debian's words.
-    glibc : str
-        Version of the C library that wheels must not exceed (``2.36``).
 
     Raises
     ------
     MachineError
         uv knows no platform that old.
     """
-    minor = int(glibc.partition(".")[2])
-    known = [number for number in _UV_GLIBC if number <= minor]
-    if not known:
+    supported = [minor for minor in _UV_GLIBC if minor <= int(glibc.partition(".")[2])]
+    if not supported:
         raise MachineError(
             f"uv knows no platform with glibc {glibc}", hint="take a base image with glibc 2.17 or newer"
         )
-    return f"{_MACHINES[architecture]}-manylinux_2_{known[-1]}"
-
-
-def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
-    """Return the wheel tags that a base's Python accepts, the best first.
-
-    Parameters
-    ----------
-    abi : str
-        ABI tag (``cp311``).
-    """
-    machine = _MACHINES[architecture]
-    interpreter = abi.removesuffix("mu")
-    python = (int(interpreter[2]), int(interpreter[3:]))
-    oldest = 5 if machine == "x86_64" else 17
-    platforms: list[str] = []
-    for minor in range(int(glibc.partition(".")[2]), oldest - 1, -1):
-        platforms.append(f"manylinux_2_{minor}_{machine}")
-        if minor in _LEGACY:
-            platforms.append(f"{_LEGACY[minor]}_{machine}")
-    platforms.append(f"linux_{machine}")
-    return (
-        *cpython_tags(python, abis=[abi], platforms=platforms),
-        *compatible_tags(python, interpreter=interpreter, platforms=platforms),
-    )
-
-
-def best(wheels: Sequence[Offer], accepted: Sequence[Tag]) -> Offer | None:
-    """Return the wheel that fits best: by tag, then by build number, then by file name."""
-    rank = {tag: number for number, tag in reversed(list(enumerate(accepted)))}
-
-    def key(wheel: Offer) -> tuple[int, tuple[int, str], str]:
-        _, _, build, found = parse_wheel_filename(wheel.file)
-        number, text = build or (0, "")
-        nearest = min((rank[tag] for tag in found if tag in rank), default=len(rank))
-        return (-nearest, (number, text), wheel.file)
-
-    fitting = [wheel for wheel in wheels if -key(wheel)[0] < len(rank)]
-    return max(fitting, key=key, default=None)
-
-
-def fits(file: str, accepted: Sequence[Tag]) -> bool:
-    """Return whether a wheel of this file name can be installed."""
-    return not parse_wheel_filename(file)[3].isdisjoint(accepted)
+    return f"{MACHINES[architecture]}-manylinux_2_{supported[-1]}"
 
 
 def project(
@@ -169,7 +69,7 @@ def project(
     python : str
         Version (``3.11``).
     sources : mapping
-        Distribution → index name that it, and nothing else, is taken from.
+        Distribution → name of the only index that it is taken from; nothing else is.
     indexes : mapping
         Index name → address.
     """
@@ -198,7 +98,7 @@ def project(
 
 
 def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
-    """Return a uv.toml that tells what source archives require, so that uv need not build them to know.
+    """Return a uv.toml with what source archives require, so that uv need not build them to know.
 
     Parameters
     ----------
@@ -216,21 +116,25 @@ def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def parse_resolution(text: str) -> tuple[Resolved, ...]:
+def parse_resolution(text: str) -> list[tuple[str, str, tuple[str, ...], str]]:
     """Read ``uv pip compile --annotation-style line --emit-index-annotation``.
+
+    Returns
+    -------
+    list of (str, str, tuple of str, str)
+        Canonical name, version, canonical names of the distributions that require it, and the address of
+        the index or directory that it comes from.
 
     Raises
     ------
     MachineError
-        A line is none that is known.
+        A line is not understood.
     """
-    found: list[Resolved] = []
-    for line in text.splitlines():
-        if not line.strip():
-            continue
+    entries: list[tuple[str, str, tuple[str, ...], str]] = []
+    for line in filter(str.strip, text.splitlines()):
         origin = _FROM.fullmatch(line.rstrip())
-        if origin is not None and found:
-            found[-1].source = origin["address"]
+        if origin is not None and entries:
+            entries[-1] = (*entries[-1][:3], origin["address"])
             continue
         match = _PINNED.fullmatch(line.rstrip())
         if match is None:
@@ -239,107 +143,101 @@ def parse_resolution(text: str) -> tuple[Resolved, ...]:
             )
         words = [part.strip() for part in (match["via"] or "").split(",")]
         via = {canonicalize_name(word.partition("[")[0]) for word in words if word and " " not in word}
-        found.append(
-            Resolved(name=canonicalize_name(match["name"]), version=match["version"], via=tuple(sorted(via)))
-        )
-    return tuple(found)
+        entries.append((canonicalize_name(match["name"]), match["version"], tuple(sorted(via)), ""))
+    return entries
 
 
-def parse_pylock(text: str) -> dict[str, list[Offer]]:
+def parse_pylock(text: str) -> dict[str, list[Candidate]]:
     """Read the files of a pylock.toml (PEP 751): canonical name → wheels and source archives.
 
     Raises
     ------
     MachineError
-        It is no such file.
+        It is not such a file.
     """
     try:
         packages = tomllib.loads(text).get("packages", [])
-        return {canonicalize_name(entry["name"]): list(_offers(entry)) for entry in packages}
+        return {canonicalize_name(entry["name"]): list(_candidates(entry)) for entry in packages}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise MachineError(f"uv wrote a pylock.toml that is not understood: {error}", hint=_REPORT) from error
 
 
-def _offers(entry: Mapping[str, Any]) -> Iterator[Offer]:
+def _candidates(entry: Mapping[str, Any]) -> Iterator[Candidate]:
     archives = [entry["sdist"]] if "sdist" in entry else []
-    for found in (*entry.get("wheels", ()), *archives):
-        address = found.get("url") or found["path"]
-        file = unquote(found.get("name") or urlsplit(address).path.rpartition("/")[2])
-        digest, size = found["hashes"].get("sha256", ""), found.get("size")
+    for table in (*entry.get("wheels", ()), *archives):
+        address = table.get("url") or table["path"]
+        file = unquote(table.get("name") or urlsplit(address).path.rpartition("/")[2])
+        digest, size = table["hashes"].get("sha256", ""), table.get("size")
         try:
-            name, version = _parse_name(file)
+            parsed = parse_wheel_filename(file) if file.endswith(".whl") else parse_sdist_filename(file)
         except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
             continue
-        if name != canonicalize_name(entry["name"]) or not _SHA256.fullmatch(digest):
-            continue
-        yield Offer(
-            name=name,
-            version=str(version),
-            file=file,
-            address=address,
-            sha256=digest,
-            size_bytes=size if isinstance(size, int) and size >= 0 else None,
-        )
-
-
-def _parse_name(file: str) -> tuple[str, Version]:
-    if file.endswith(".whl"):
-        return parse_wheel_filename(file)[:2]
-    return parse_sdist_filename(file)
-
-
-def same_version(one: str, other: str) -> bool:
-    """Return whether two texts are the same PEP 440 version."""
-    return Version(one) == Version(other)
+        if parsed[0] == canonicalize_name(entry["name"]) and _SHA256.fullmatch(digest):
+            yield Candidate(
+                name=parsed[0],
+                version=str(parsed[1]),
+                file=file,
+                address=address,
+                sha256=digest,
+                size_bytes=size if isinstance(size, int) and size >= 0 else None,
+            )
 
 
 def reason(stderr: str) -> str:
-    """Return why uv found no resolution, in one line that people can read."""
-    sentences = re.split(r"\. And (?:because )?", _account(stderr).rstrip("."))
+    """Return why uv found no resolution, in one readable line."""
+    sentences = re.split(r"\. And (?:because )?", _proof(stderr).rstrip("."))
     steps = [sentence.removeprefix("Because ").partition(", we can conclude that ") for sentence in sentences]
     premises = "; ".join(premise for premise, _, _ in steps)
     if len(premises) <= _LONG or len(steps) < 2:
         return premises
-    # Of a long proof the last step says what clashes.
+    # The last step of a long proof says what clashes.
     conclusion = steps[-2][2]
     return f"{conclusion}; {steps[-1][0]}" if 0 < len(conclusion) <= _LONG else steps[-1][0]
 
 
 def without_wheels(stderr: str) -> list[str]:
-    """Return the distributions that fail for want of a fitting wheel alone, as uv says."""
-    if "depend" in _account(stderr).replace(_ASKED, ""):
+    """Return the distributions that fail only because no wheel fits, as uv says."""
+    if "depend" in _proof(stderr).replace(_ASKED, ""):
         return []  # a clash of constraints, in which wheels may or may not matter
     return sorted(
         set(re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE))
     )
 
 
-def _account(stderr: str) -> str:
+def missing(stderr: str) -> set[str]:
+    """Return the distributions that no origin has, at all or in the version that is asked for."""
+    matches = re.findall(
+        r"([A-Za-z0-9][A-Za-z0-9._-]*) was not found in"
+        r"|there (?:is|are) no versions? of ([A-Za-z0-9][A-Za-z0-9._-]*)"
+        r"|only ([A-Za-z0-9][A-Za-z0-9._-]*?)[<>=!~]\S* is available",
+        _proof(stderr),
+    )
+    return {canonicalize_name(next(filter(None, names))) for names in matches}
+
+
+def _proof(stderr: str) -> str:
     """Return uv's proof in one line."""
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()
     return text.replace(f"{PROJECT} depends on", _ASKED)
 
 
-def lacking(stderr: str) -> tuple[str, ...]:
-    """Return the distributions of which uv says that there are none, or none of the version that is asked."""
-    found = re.findall(
-        r"([A-Za-z0-9][A-Za-z0-9._-]*) was not found in"
-        r"|there (?:is|are) no versions? of ([A-Za-z0-9][A-Za-z0-9._-]*)"
-        r"|only ([A-Za-z0-9][A-Za-z0-9._-]*?)[<>=!~]\S* is available",
-        _account(stderr),
-    )
-    return tuple(sorted({canonicalize_name(next(filter(None, names))) for names in found}))
+def unreachable(stderr: str) -> str | None:
+    """Return the address that uv could not reach, empty if uv does not name it; None if all answered."""
+    if not any(word in stderr for word in _UNREACHABLE):
+        return None
+    match = re.search(r"Failed to fetch: `?([^\s`]+)", stderr)
+    return match[1] if match else ""
 
 
-def refused(stderr: str) -> str:
-    """Return which index did not say what it has, and how: ``http://… answered 401``; empty for none."""
-    found = re.search(
+def unauthorized(stderr: str) -> tuple[str, str] | None:
+    """Return the address of the index that refused an answer, fit to be shown, and its status (``401``)."""
+    match = re.search(
         r"^hint: An index (?:URL )?\((?P<address>\S+)\) (?:could not|returned)\D*(?P<status>40[13])",
         stderr,
         re.MULTILINE,
     )
-    return f"{redact(found['address'])} answered {found['status']}" if found else ""
+    return (redact(match["address"]), match["status"]) if match else None
 
 
 def warnings(stderr: str) -> list[str]:

@@ -61,6 +61,5 @@ def fetch_pins(
             offline=offline,
             cache_dir=cache_dir,
             emit=settings.emit,
-            located=settings.located,
         )
     return cache

@@ -15,6 +15,7 @@ from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.fit import hidden_packages, judge_lock, tell
 from envbuild.resolve.lock import make_lock
+from envbuild.resolve.origins import ResolveContext, read_machine
 from envbuild.spec.asked import Asked
 from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically
@@ -112,17 +113,14 @@ def lock_spec(
         lock = replace(previous, tools=tuple(sorted(pins)))
     else:
         with settings.store.directory_for_programs("resolve") as cache_dir:
-            lock = make_lock(
-                asked,
-                previous=previous,
-                upgrade=upgrade,
-                tools=pins,
+            context = ResolveContext(
+                machine=read_machine(),
                 cache_dir=cache_dir,
-                sources=sources,
-                offline=offline,
                 emit=settings.emit,
-                located=settings.located,
+                offline=offline,
+                directories=tuple(sources),
             )
+            lock = make_lock(asked, previous=previous, upgrade=upgrade, tools=pins, context=context)
     verdicts = _fit(asked, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())

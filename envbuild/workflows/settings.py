@@ -31,8 +31,6 @@ class Settings:
         The site that was named: a file, or the name of a known site.
     emit : callable
         Receives progress.
-    located : dict
-        Where this run found files of Python distributions: SHA-256 → addresses, which may hold credentials.
     """
 
     store: Store
@@ -40,7 +38,6 @@ class Settings:
     recipes: tuple[Path, ...] = ()
     site: Path | None = None
     emit: Emit = field(default=events.ignore)
-    located: dict[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(

@@ -7,6 +7,7 @@ import io
 import tarfile
 import threading
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ class Mirror:
         What it serves.
     address : str
         ``http://127.0.0.1:PORT``.
+    password : str
+        If set, only requests with this password of the user ``me`` are answered (HTTP basic authentication).
     script : dict
         Path → what happens at its next requests, one after the other: ``503``,
         ``404``, ``cut`` (half of the bytes), ``stall`` (half, then nothing),
@@ -151,9 +154,15 @@ class Mirror:
 
     root: Path
     address: str = ""
+    password: str = ""
     script: dict[str, list[str]] = field(default_factory=dict)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def private_address(self) -> str:
+        """The address with the user and the password."""
+        return self.address.replace("//", f"//me:{self.password}@")
 
     def asked(self, path: str) -> list[str]:
         """Return the Range headers with which a path was asked for by GET."""
@@ -194,6 +203,13 @@ def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
     name = unquote(handler.path.partition("?")[0])
     wanted = handler.headers.get("Range", "")
     state.requests.append((handler.command, name, wanted))
+    credentials = b64encode(f"me:{state.password}".encode()).decode()
+    if state.password and handler.headers.get("Authorization") != f"Basic {credentials}":
+        handler.send_response(401)
+        handler.send_header("WWW-Authenticate", 'Basic realm="index"')
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
     steps = state.script.get(name, [])
     step = steps.pop(0) if steps else "ok"
     path = state.root / name.lstrip("/")

@@ -13,8 +13,8 @@ from envbuild.lock.model import PythonPin
 from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
 from envbuild.resolve.debian import Debs
-from envbuild.resolve.origins import Machine, PythonSources
-from envbuild.resolve.uvtext import Offer, Resolved
+from envbuild.resolve.origins import Machine, PythonSources, ResolveContext
+from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BasePython
 from envbuild.spec.recipe import SourceBuild
@@ -28,6 +28,7 @@ IMAGE = (
     wheel("scipy", "1.17.1"),
     replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz"),
 )
+CONTEXT = ResolveContext(machine=Machine(), cache_dir=Path("cache"), emit=lambda event: None)
 TOOLS = (wheel("setuptools", "81.0", layer=LAYER),)
 
 
@@ -49,24 +50,21 @@ class TestPreferences:
         seen: list[tuple[Sequence[str], Mapping[str, str]]] = []
 
         class Stand:
-            def __init__(self, *, asked: Asked, client: object, **rest: object) -> None:
-                self.asked, self.client = asked, client
+            sources = PythonSources()
+
+            def __init__(self, asked: Asked, context: ResolveContext) -> None:
+                self.asked = asked
 
             def resolve(self, requests: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
                 seen.append((tuple(requests), dict(keep)))
-                return (Resolved(name="setuptools", version="82.0", via=()),)
+                return (Resolved(name="setuptools", version="82.0"),)
 
-            def locate(self, versions: Mapping[str, str]) -> dict[str, list[Offer]]:
+            def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
                 file = "setuptools-82.0-py3-none-any.whl"
-                offer = Offer(
+                made = Candidate(
                     name="setuptools", version="82.0", file=file, address=file, sha256="a" * 64, size_bytes=1
                 )
-                return {"setuptools": [offer]}
-
-            def origin(self, found: Resolved, address: str) -> str:
-                return "pypi"
-
-            sources = PythonSources(named={})
+                return {"setuptools": [made]}
 
         monkeypatch.setattr(resolving, "Uv", Stand)
         return seen
@@ -91,9 +89,7 @@ class TestPreferences:
             IMAGE,
             previous=previous,
             upgrade=upgrade,
-            sources=PythonSources(named={}, indexes=()),
-            cache_dir=Path("cache"),
-            emit=lambda event: None,
+            context=CONTEXT,
         )
         assert kept == [(("setuptools", "mpmath", "sympy"), expected)]
         assert [(pin.name, pin.version, pin.layer) for pin in pins] == [("setuptools", "82.0", LAYER)]
@@ -119,9 +115,7 @@ class TestWhenTheyAreResolvedAnew:
             previous=previous,
             upgrade=None,
             tools=(),
-            cache_dir=Path("cache"),
-            emit=lambda event: None,
-            machine=Machine(),
+            context=CONTEXT,
         )
         return bool(calls)
 

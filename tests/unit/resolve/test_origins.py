@@ -8,7 +8,14 @@ import pytest
 from envbuild.errors import MachineError
 from envbuild.resolve import origins
 from envbuild.resolve.aptsources import AptSource, parse_deb822, parse_one_line, read_sources
-from envbuild.resolve.origins import Archive, Machine, archives, python_sources, read_machine
+from envbuild.resolve.origins import (
+    Archive,
+    Machine,
+    PythonSources,
+    archives,
+    python_sources,
+    read_machine,
+)
 from envbuild.spec.site import Site
 
 DEB822 = """\
@@ -148,12 +155,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def machine(home: Path, **environ: str) -> Machine:
-    return read_machine({"HOME": str(home / "home"), **environ}, etc=home / "etc")
+def sources(home: Path, **environ: str) -> PythonSources:
+    return read_machine({"HOME": str(home / "home"), **environ}, etc=home / "etc").python
 
 
 def test_nothing_configured(home: Path) -> None:
-    assert machine(home) == Machine()
+    assert sources(home) == PythonSources()
 
 
 def test_pips_files_in_pips_order(home: Path) -> None:
@@ -161,25 +168,29 @@ def test_pips_files_in_pips_order(home: Path) -> None:
         "[global]\nindex-url = https://machine.example.org\nfind-links = /machine\n"
     )
     (home / "home/.pip/pip.conf").write_text("[global]\nfind_links =\n  /legacy\n  /two\n")
-    assert machine(home) == Machine(index="https://machine.example.org", find_links=("/legacy", "/two"))
+    assert sources(home) == PythonSources(
+        indexes=("https://machine.example.org",), find_links=("/legacy", "/two")
+    )
     (home / "home/.config/pip/pip.conf").write_text("[install]\nindex-url = https://user.example.org/%(x)s\n")
-    assert machine(home).index == "https://user.example.org/%(x)s"
+    assert sources(home).indexes == ("https://user.example.org/%(x)s",)
     (home / "own.conf").write_text("[global]\nindex-url = https://own.example.org\nno-index = true\n")
-    chosen = machine(home, PIP_CONFIG_FILE=str(home / "own.conf"))
-    assert (chosen.index, chosen.no_index) == ("https://own.example.org", True)
-    assert machine(home, PIP_CONFIG_FILE=os.devnull) == Machine()
+    chosen = sources(home, PIP_CONFIG_FILE=str(home / "own.conf"))
+    assert (chosen.indexes, chosen.no_index) == (("https://own.example.org",), True)
+    assert sources(home, PIP_CONFIG_FILE=os.devnull) == PythonSources()
 
 
 def test_the_environment_wins_and_uv_before_pip(home: Path) -> None:
     (home / "etc/pip.conf").write_text(
         "[global]\nindex-url = https://machine.example.org\nfind-links = /machine\n"
     )
-    assert machine(home, PIP_INDEX_URL="https://pip.example.org", PIP_FIND_LINKS="/a /b") == Machine(
-        index="https://pip.example.org", find_links=("/a", "/b")
+    assert sources(home, PIP_INDEX_URL="https://pip.example.org", PIP_FIND_LINKS="/a /b") == PythonSources(
+        indexes=("https://pip.example.org",), find_links=("/a", "/b")
     )
-    assert machine(home, UV_INDEX_URL="https://uv.example.org").index == "https://uv.example.org"
-    assert machine(home, UV_DEFAULT_INDEX="mine=https://uv.example.org").index == "https://uv.example.org"
-    assert machine(home, UV_FIND_LINKS="/u,/v").find_links == ("/u", "/v", "/machine")
+    assert sources(home, UV_INDEX_URL="https://uv.example.org").indexes == ("https://uv.example.org",)
+    assert sources(home, UV_DEFAULT_INDEX="mine=https://uv.example.org").indexes == (
+        "https://uv.example.org",
+    )
+    assert sources(home, UV_FIND_LINKS="/u,/v").find_links == ("/u", "/v", "/machine")
 
 
 def write(path: Path, text: str) -> Path:
@@ -191,52 +202,52 @@ def write(path: Path, text: str) -> Path:
 def test_uvs_files_count_before_pips(home: Path) -> None:
     write(home / "etc/pip.conf", "[global]\nindex-url = https://pip.example.org\nfind-links = /pip\n")
     write(home / "etc/uv/uv.toml", 'index-url = "https://all.example.org"\nfind-links = ["/all"]\n')
-    assert machine(home) == Machine(index="https://all.example.org", find_links=("/all", "/pip"))
+    assert sources(home) == PythonSources(indexes=("https://all.example.org",), find_links=("/all", "/pip"))
     write(home / "etc/xdg/uv/uv.toml", 'index-url = "https://first.example.org"\n')
-    assert machine(home).index == "https://first.example.org"
+    assert sources(home).indexes == ("https://first.example.org",)
     own = home / "home/.config/uv/uv.toml"
     write(own, '[[index]]\nname = "own"\nurl = "https://own.example.org"\ndefault = true\n')
-    assert machine(home).index == "https://own.example.org"
+    assert sources(home).indexes == ("https://own.example.org",)
     write(home / "etc/xdg/uv/uv.toml", '[pip]\nindex-url = "https://pips.example.org"\nno-index = true\n')
-    assert (machine(home).index, machine(home).no_index) == ("https://pips.example.org", True)
+    assert (sources(home).indexes, sources(home).no_index) == (("https://pips.example.org",), True)
     chosen = write(home / "chosen/uv.toml", 'find-links = ["wheels", "https://l.example.org", "/x"]\n')
-    assert machine(home, UV_CONFIG_FILE=str(chosen)) == Machine(
-        index="https://pip.example.org",
+    assert sources(home, UV_CONFIG_FILE=str(chosen)) == PythonSources(
+        indexes=("https://pip.example.org",),
         find_links=(f"{chosen.parent}/wheels", "https://l.example.org", "/x", "/pip"),
     )
-    assert machine(home, UV_NO_CONFIG="1").index == "https://pip.example.org"
+    assert sources(home, UV_NO_CONFIG="1").indexes == ("https://pip.example.org",)
     elsewhere = str(home / "elsewhere")
-    assert (
-        machine(home, XDG_CONFIG_HOME=elsewhere, XDG_CONFIG_DIRS=elsewhere).index == "https://all.example.org"
+    assert sources(home, XDG_CONFIG_HOME=elsewhere, XDG_CONFIG_DIRS=elsewhere).indexes == (
+        "https://all.example.org",
     )
-    assert machine(home, UV_DEFAULT_INDEX="https://uv.example.org").index == "https://uv.example.org"
+    assert sources(home, UV_DEFAULT_INDEX="https://uv.example.org").indexes == ("https://uv.example.org",)
 
 
 def test_an_index_of_uv_that_is_no_default_is_never_used(home: Path) -> None:
     write(home / "home/.config/uv/uv.toml", '[[index]]\nname = "x"\nurl = "https://extra.example.org"\n')
-    assert machine(home) == Machine()
+    assert sources(home) == PythonSources()
 
 
 @pytest.mark.parametrize(
     ("file", "text", "told"),
     [
-        ("etc/pip.conf", "[global]\nindex-url = http://[bad/simple\n", "whose address is none"),
-        ("etc/pip.conf", "[global]\nindex-url = https://x.example.org/\0\n", "whose address is none"),
-        ("etc/pip.conf", "[global]\nfind-links = http://x.example.org:port/\n", "whose address is none"),
-        ("etc/uv/uv.toml", 'index-url = "http://[bad/simple"\n', "whose address is none"),
-        ("etc/uv/uv.toml", "index-url = [\n", "it is no TOML file"),
-        ("etc/uv/uv.toml", "x = " + "[" * 100_000, "it is no TOML file"),
-        ("etc/uv/uv.toml", "index-url = 3\n", "its settings have other types"),
-        ("etc/uv/uv.toml", "index = 3\n", "its settings have other types"),
-        ("etc/uv/uv.toml", "find-links = [3]\n", "its settings have other types"),
-        ("etc/uv/uv.toml", "pip = 3\n", "its settings have other types"),
-        ("etc/uv/uv.toml", "[[index]]\ndefault = true\n", "its settings have other types"),
+        ("etc/pip.conf", "[global]\nindex-url = http://[bad/simple\n", "not a valid URL"),
+        ("etc/pip.conf", "[global]\nindex-url = https://x.example.org/\0\n", "not a valid URL"),
+        ("etc/pip.conf", "[global]\nfind-links = http://x.example.org:port/\n", "not a valid URL"),
+        ("etc/uv/uv.toml", 'index-url = "http://[bad/simple"\n', "not a valid URL"),
+        ("etc/uv/uv.toml", "index-url = [\n", "it is not a TOML file"),
+        ("etc/uv/uv.toml", "x = " + "[" * 100_000, "it is not a TOML file"),
+        ("etc/uv/uv.toml", "index-url = 3\n", "its settings have wrong types"),
+        ("etc/uv/uv.toml", "index = 3\n", "its settings have wrong types"),
+        ("etc/uv/uv.toml", "find-links = [3]\n", "its settings have wrong types"),
+        ("etc/uv/uv.toml", "pip = 3\n", "its settings have wrong types"),
+        ("etc/uv/uv.toml", "[[index]]\ndefault = true\n", "its settings have wrong types"),
     ],
 )
 def test_a_setting_that_is_none_is_told_with_its_place(home: Path, file: str, text: str, told: str) -> None:
     path = write(home / file, text)
     with pytest.raises(MachineError, match=told) as caught:
-        machine(home)
+        sources(home)
     assert str(path) in str(caught.value)
     assert "bad" not in str(caught.value)
 
@@ -244,7 +255,7 @@ def test_a_setting_that_is_none_is_told_with_its_place(home: Path, file: str, te
 @pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_FIND_LINKS"])
 def test_a_variable_that_holds_no_address_is_named(home: Path, name: str) -> None:
     with pytest.raises(MachineError, match=f"^{name} names an index or a place"):
-        machine(home, **{name: "http://user:secret@[bad/simple"})
+        sources(home, **{name: "http://user:secret@[bad/simple"})
 
 
 @pytest.mark.parametrize("name", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
@@ -252,26 +263,25 @@ def test_a_configuration_that_is_no_file_takes_neither_time_nor_memory(home: Pat
     os.mkfifo(home / "pipe")
     for place in (home / "pipe", Path("/dev/zero"), home):
         with pytest.raises(MachineError, match="cannot be read: it is "):
-            machine(home, **{name: str(place)})
+            sources(home, **{name: str(place)})
     (home / "huge").touch()
     os.truncate(home / "huge", 1 << 36)
     with pytest.raises(MachineError, match="it is larger than"):
-        machine(home, **{name: str(home / "huge")})
+        sources(home, **{name: str(home / "huge")})
 
 
 def test_a_second_index_of_equal_rank_is_never_used(home: Path) -> None:
     (home / "etc/pip.conf").write_text("[global]\nextra-index-url = https://extra.example.org\n")
-    found = machine(
+    found = sources(
         home, PIP_EXTRA_INDEX_URL="https://extra.example.org", UV_EXTRA_INDEX_URL="https://e.example.org"
     )
-    assert found == Machine()
-    assert python_sources(None, found).indexes == ()
+    assert found == PythonSources()
 
 
 def test_a_configuration_that_cannot_be_read_is_told(home: Path) -> None:
     (home / "etc/pip.conf").write_text("index-url = x\n")
     with pytest.raises(MachineError, match=r"pip\.conf"):
-        machine(home)
+        sources(home)
 
 
 def test_python_sources_of_a_site(tmp_path: Path) -> None:
@@ -288,7 +298,12 @@ def test_python_sources_of_a_site(tmp_path: Path) -> None:
         find_links=("https://links.example.org/", "/nowhere/at/all"),
     )
     found = python_sources(
-        site, Machine(index="https://machine.example.org", find_links=("/tmp",), no_index=True)
+        site,
+        Machine(
+            python=PythonSources(
+                indexes=("https://machine.example.org",), find_links=("/tmp",), no_index=True
+            )
+        ),
     )
     # No fallback to an index that may be another's: "dependency confusion".
     assert found.indexes == ("https://one.example.org",)
@@ -305,3 +320,22 @@ def test_a_site_whose_only_origin_is_a_directory_asks_no_index(tmp_path: Path) -
     found = python_sources(Site(name="x", origins={"pypi": (f"file://{tmp_path}",)}), Machine())
     assert found.no_index
     assert found.find_links == (str(tmp_path),)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("https://index.example.org/files/x.whl", "https://me:pw@index.example.org/files/x.whl"),
+        ("https://files.example.org/x.whl", "https://files.example.org/x.whl"),
+        ("http://index.example.org/x.whl", "http://index.example.org/x.whl"),
+        ("https://index.example.org:8443/x.whl", "https://index.example.org:8443/x.whl"),
+        ("https://links.example.org/x.whl", "https://you:pw@links.example.org/x.whl"),
+        ("file:///wheels/x.whl", "file:///wheels/x.whl"),
+    ],
+)
+def test_credentials_of_an_index_are_for_its_own_host_alone(address: str, expected: str) -> None:
+    places = PythonSources(
+        indexes=("https://me:pw@index.example.org/simple",),
+        find_links=("https://you:pw@links.example.org", "/wheels"),
+    )
+    assert places.with_credentials(address) == expected

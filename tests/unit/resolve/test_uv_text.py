@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from envbuild.errors import MachineError
-from envbuild.resolve import uvfault, uvtext
-from envbuild.resolve.uvtext import Offer
-from envbuild.system.process import Finished
+from envbuild.resolve import uvtext, wheels
+from envbuild.resolve.wheels import Candidate
 
 # As `uv pip compile` 0.13 wrote them, addresses changed.
 RESOLUTION = """\
@@ -73,19 +71,18 @@ hint: Wheels are available for `win` (v1.0) on the following platform: `win_amd6
 """  # noqa: E501
 
 
-def offer(file: str) -> Offer:
-    return Offer(
-        name="x", version="1", file=file, address=f"https://example.org/{file}", sha256="0" * 64, size_bytes=1
-    )
+def candidate(file: str) -> Candidate:
+    return Candidate(name="x", version="1", file=file, address=f"https://example.org/{file}", sha256="0" * 64)
 
 
 def test_a_resolution_is_read_with_its_edges_and_sources() -> None:
-    found = {entry.name: entry for entry in uvtext.parse_resolution(RESOLUTION)}
-    assert len(found) == 7
-    assert found["numpy"].via == ("scipy",)
-    assert found["scipy"].via == ()
-    assert found["typing-extensions"].via == ("jinja2", "torch")
-    assert (found["torch"].version, found["torch"].source) == ("2.13.0+cpu", "file:///sw/wheels")
+    entries = {name: rest for name, *rest in uvtext.parse_resolution(RESOLUTION)}
+    index = "https://index.example.org/simple"
+    assert len(entries) == 7
+    assert entries["numpy"] == ["2.4.6", ("scipy",), index]
+    assert entries["scipy"] == ["1.17.1", (), index]
+    assert entries["typing-extensions"] == ["4.16.0", ("jinja2", "torch"), index]
+    assert entries["torch"] == ["2.13.0+cpu", (), "file:///sw/wheels"]
 
 
 def test_a_line_that_is_not_understood_is_no_silent_loss() -> None:
@@ -125,15 +122,15 @@ def test_what_is_no_pylock_is_refused(text: str) -> None:
     ],
 )
 def test_the_wheel_that_fits_best_is_chosen(files: list[str], expected: int | None) -> None:
-    accepted = uvtext.tags("amd64", "2.36", "cp311")
-    wheels = [offer(file) for file in files]
-    for order in (wheels, wheels[::-1]):
-        chosen = uvtext.best(order, accepted)
-        assert chosen == (None if expected is None else wheels[expected])
+    accepted = wheels.tags("amd64", "2.36", "cp311")
+    candidates = [candidate(file) for file in files]
+    for order in (candidates, candidates[::-1]):
+        chosen = wheels.best(order, accepted)
+        assert chosen == (None if expected is None else candidates[expected])
 
 
 def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
-    accepted = {str(tag) for tag in uvtext.tags("arm64", "2.41", "cp313")}
+    accepted = {str(tag) for tag in wheels.tags("arm64", "2.41", "cp313")}
     assert "cp313-cp313-manylinux_2_41_aarch64" in accepted
     assert "cp39-abi3-manylinux2014_aarch64" in accepted
     assert "py3-none-any" in accepted
@@ -141,7 +138,7 @@ def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
 
 
 def test_tags_of_python_2() -> None:
-    accepted = [str(tag) for tag in uvtext.tags("amd64", "2.31", "cp27mu")]
+    accepted = [str(tag) for tag in wheels.tags("amd64", "2.31", "cp27mu")]
     assert accepted[0] == "cp27-cp27mu-manylinux_2_31_x86_64"
     assert {"cp27-cp27mu-manylinux1_x86_64", "py27-none-any", "py2-none-any"} <= set(accepted)
     assert not any(tag.startswith(("cp3", "py3")) or "-abi3-" in tag for tag in accepted)
@@ -251,17 +248,3 @@ def test_what_a_source_requires_is_told_to_uv() -> None:
         ]
     }
     assert uvtext.metadata({}) == ""
-
-
-@pytest.mark.parametrize(
-    ("stderr", "timed_out", "problem"),
-    [
-        ("", True, "uv did not end within 900 s"),
-        ("error: no such option\n", False, "uv failed: no such option"),
-        ("error: No solution found when resolving dependencies\n", False, None),
-    ],
-)
-def test_why_uv_gave_no_answer(stderr: str, timed_out: bool, problem: str | None) -> None:
-    finished = Finished(argv=("uv",), code=2, stdout="", stderr=stderr, seconds=1.0, timed_out=timed_out)
-    error = uvfault.fault(finished, Path("uv.log"))
-    assert (error.problem if error else None) == problem

@@ -1,0 +1,161 @@
+"""Find the wheels of exact versions with pip, for Python 2.7, which uv does not know: nothing is resolved.
+
+A spec or recipe for such a base names the complete list, each as ``name==version``.
+
+Sources: pip's user guide (configuration, environment), pip's reference (installation report, version 1).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.events import Warned
+from envbuild.lock.satisfy import python_environment
+from envbuild.resolve.origins import PythonSources, ResolveContext
+from envbuild.resolve.wheels import Candidate, Resolved, platforms
+from envbuild.spec.asked import Asked
+from envbuild.system import host, network, process
+from envbuild.system.redaction import redact, redact_text
+
+_TIMEOUT_S = 900.0
+_HINT = "an index or a directory with wheels (find-links) must have it for this Python"
+
+
+@dataclass(slots=True)
+class Python27:
+    """pip for one image whose Python is 2.7; the indexes of named origins are not asked."""
+
+    asked: Asked
+    context: ResolveContext
+    sources: PythonSources = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sources = self.context.python_sources(self.asked.site)
+
+    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
+        """Return the distributions that the requirements name, each exactly; `keep` changes nothing.
+
+        Raises
+        ------
+        RequestError
+            A requirement is not exact, or two contradict each other.
+        """
+        del keep
+        environment = python_environment(self.asked)
+        versions: dict[str, str] = {}
+        errors: list[EnvbuildError] = []
+        for text in requirements:
+            wanted = Requirement(text)
+            if wanted.marker is not None and not wanted.marker.evaluate(environment):
+                continue
+            name, version = canonicalize_name(wanted.name), _exact(wanted)
+            if version is None or wanted.extras:
+                problem = f"`{text}` is not of the form `name==version`"
+                hint = f"nothing resolves for Python {self.asked.base.python.version}: name all, exactly"
+                errors.append(RequestError(problem, at=self._at, hint=hint))
+            elif versions.setdefault(name, version) != version:
+                problem = f"`{name}` is to be {versions[name]} and {version}"
+                errors.append(RequestError(problem, at=self._at, hint="name it once"))
+        raise_all(errors)
+        return tuple(Resolved(name=name, version=version) for name, version in versions.items())
+
+    def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
+        """Return the wheel of each exact version, with its address; none if no origin has it.
+
+        Raises
+        ------
+        MachineError
+            An index cannot be reached, or pip fails.
+        """
+        wanted = dict(sorted(versions.items()))
+        while wanted:
+            finished, report = self._run([f"{name}=={version}" for name, version in wanted.items()])
+            unread = re.findall(r"Could not fetch URL (\S+): (?!404)(.*)", finished.output)
+            if finished.ok:
+                for address, _ in unread:
+                    text = f"`{redact(address)}` cannot be read; it is left out"
+                    self.context.emit(Warned(text=text, hint="another origin has to serve its packages"))
+                return {file.name: [file] for file in self._candidates(report)}
+            for address, reason in unread:
+                raise MachineError(f"`{redact(address)}` cannot be read: {redact_text(reason)}", hint=_HINT)
+            # pip names one package that cannot be had, and stops: without that, it names the next.
+            missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", finished.stderr)
+            if missing is None or wanted.pop(canonicalize_name(missing[1]), None) is None:
+                reasons = re.findall(r"^ERROR: (.*)", finished.output, re.MULTILINE)
+                problem = f"pip failed: {redact_text(reasons[-1]) if reasons else 'no reason'}"
+                raise MachineError(problem, hint="see the `pip` in envbuild's environment")
+        return {}
+
+    def _run(self, requirements: Sequence[str]) -> tuple[process.Finished, str]:
+        base = self.asked.base
+        # `-vv`: otherwise pip does not mention indexes that it could not read.
+        argv = [sys.executable, "-I", "-m", "pip", "install", "-vv", "--dry-run"]
+        argv += ["--no-input", "--no-deps", "--no-cache-dir", "--ignore-installed", "--only-binary", ":all:"]
+        argv += ["--python-version", base.python.version, "--implementation", "cp", "--abi", base.python.abi]
+        for platform in platforms(self.asked.architecture, base.glibc):
+            argv += ["--platform", platform]
+        with tempfile.TemporaryDirectory() as name:
+            report = Path(name, "report.json")
+            argv += ["--report", str(report), *requirements]
+            finished = process.run(argv, env=self._environment(), timeout_s=_TIMEOUT_S)
+            return finished, report.read_text(encoding="utf-8") if finished.ok else ""
+
+    def _environment(self) -> dict[str, str]:
+        # Addresses may hold credentials: other users see a process's arguments, not its environment.
+        links = [
+            link if path is None else path.absolute().as_uri()
+            for link in self.sources.find_links
+            if not self.context.offline or network.local_path(link) is not None
+            for path in [network.local_path(link)]
+        ]
+        extra = {"PIP_CONFIG_FILE": "/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        extra["PIP_FIND_LINKS"] = " ".join(links)
+        if self.sources.no_index or self.context.offline:
+            extra["PIP_NO_INDEX"] = "1"
+        elif self.sources.indexes:
+            # All further ones are declared mirrors of the first.
+            extra["PIP_INDEX_URL"], *mirrors = self.sources.indexes
+            extra["PIP_EXTRA_INDEX_URL"] = " ".join(mirrors)
+        return host.environment(network=True, extra=extra)
+
+    def _candidates(self, report: str) -> Iterator[Candidate]:
+        try:
+            for entry in json.loads(report)["install"]:
+                yield self._candidate(entry)
+        except (ValueError, KeyError, TypeError) as error:
+            raise MachineError(f"pip wrote a report that is not understood: {error}", hint=_HINT) from error
+
+    def _candidate(self, entry: Mapping[str, Any]) -> Candidate:
+        download = entry["download_info"]
+        return Candidate(
+            name=canonicalize_name(entry["metadata"]["name"]),
+            version=entry["metadata"]["version"],
+            file=unquote(urlsplit(download["url"]).path.rpartition("/")[2]),
+            address=self.sources.with_credentials(download["url"]),
+            sha256=download["archive_info"]["hashes"]["sha256"],
+        )
+
+    @property
+    def _at(self) -> Location:
+        return Location(path=self.asked.path)
+
+
+def _exact(wanted: Requirement) -> str | None:
+    """Return the version if a requirement names exactly one."""
+    parts = list(wanted.specifier)
+    if len(parts) == 1 and parts[0].operator == "==" and not parts[0].version.endswith(".*"):
+        return str(Version(parts[0].version))
+    return None
