@@ -141,19 +141,19 @@ def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/et
     MachineError
         A file cannot be read, or an address is not a valid URL.
     """
-    variables = os.environ if environ is None else environ
-    settings = [*_uv_variables(variables), *_uv_files(variables, etc), _pip(variables, etc)]
-    for where, sources in settings:
-        if not all(map(_is_address, (*sources.indexes, *sources.find_links))):
+    settings = list(_settings(os.environ if environ is None else environ, etc))
+    for place, key, value in settings:
+        if key != "no-index" and not _is_address(value):
             raise MachineError(
-                f"{where} names an index or a place with wheels that is not a valid URL",
+                f"{place} names an index or a place with wheels that is not a valid URL",
                 hint="correct it there: such as `https://HOST/simple`, with an IPv6 address in brackets",
             )
-    links = dict.fromkeys(link for _, sources in settings for link in sources.find_links)
+    indexes = [value for _, key, value in settings if key == "index-url" and value]
+    links = [value for _, key, value in settings if key == "find-links" and value]
     python = PythonSources(
-        indexes=next((sources.indexes for _, sources in settings if sources.indexes), ()),
-        find_links=tuple(links),
-        no_index=any(sources.no_index for _, sources in settings),
+        indexes=tuple(indexes[:1]),
+        find_links=tuple(dict.fromkeys(links)),
+        no_index=any(_truth(value) for _, key, value in settings if key == "no-index"),
     )
     return Machine(apt=tuple(read_sources(etc / "apt")), python=python)
 
@@ -217,14 +217,11 @@ def archives(
     usable = [source for source in machine.apt if set(components) <= set(source.components)]
     serving = _archives([source for source in usable if suite in source.suites])
     if not serving:
-        siblings = _archives([source for source in usable if _serves_sibling(source, suite)])
-        # The configured key may be that of one release alone: try Debian's keys, too.
-        keys = DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else ""
-        serving = [
-            keyed
-            for archive in siblings
-            for keyed in (archive, *([replace(archive, signed_by=keys)] if keys else []))
-        ]
+        for archive in _archives([source for source in usable if _serves_sibling(source, suite)]):
+            serving.append(archive)
+            if Path(DEBIAN_KEYS).exists():
+                # The configured key may be that of one release alone.
+                serving.append(replace(archive, signed_by=DEBIAN_KEYS))
     if not serving:
         raise MachineError(
             f"no address is configured for the origin `{origin}`: this machine's apt does not use it",
@@ -268,36 +265,30 @@ def _holds_wheels(address: str) -> bool:
     return path is not None and next(path.glob("*.whl"), None) is not None
 
 
-def _uv_variables(variables: Mapping[str, str]) -> Iterator[tuple[str, PythonSources]]:
+def _settings(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield place, key (as in pip) and value of the settings of uv, then of pip, the strongest first."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         # It may carry a name: `name=https://…`.
         index = re.sub(r"^[A-Za-z0-9_.-]+=(?=[a-z]+://)", "", variables.get(name, ""))
-        yield name, PythonSources(indexes=_nonempty(index.strip()))
-    links = re.split(r"[,\s]+", variables.get("UV_FIND_LINKS", ""))
-    yield "UV_FIND_LINKS", PythonSources(find_links=_nonempty(*links))
-    yield "UV_NO_INDEX", PythonSources(no_index=_truth(variables.get("UV_NO_INDEX", "")))
+        yield name, "index-url", index.strip()
+    for link in re.split(r"[,\s]+", variables.get("UV_FIND_LINKS", "")):
+        yield "UV_FIND_LINKS", "find-links", link
+    yield "UV_NO_INDEX", "no-index", variables.get("UV_NO_INDEX", "")
+    if not _truth(variables.get("UV_NO_CONFIG", "")):
+        files = [(path, _toml(path)) for path in _uv_files(variables, etc)]
+        # Settings for `uv pip` win, in whichever file they stand.
+        for path, table in [*((path, table.get("pip", {})) for path, table in files), *files]:
+            try:
+                yield from _uv_table(path, table)
+            except (AttributeError, KeyError, TypeError) as error:
+                raise _unreadable("uv", path, "its settings have wrong types") from error
+    pip = _pip(variables, etc)
+    for key, (place, value) in pip.items():
+        for word in value.split() if key == "find-links" else [value.strip()]:
+            yield place, key, word
 
 
-def _uv_files(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, PythonSources]]:
-    if _truth(variables.get("UV_NO_CONFIG", "")):
-        return
-    files = [(path, settings) for path in _uv_places(variables, etc) if (settings := _toml(path)) is not None]
-    # Settings for `uv pip` win, in whichever file they stand.
-    for path, settings in [*((path, settings.get("pip", {})) for path, settings in files), *files]:
-        try:
-            defaults = [index["url"] for index in settings.get("index", ()) if index.get("default") is True]
-            index = next(iter(defaults), settings.get("index-url", "")).strip()
-            links = [_beside(path, link) for link in settings.get("find-links", ())]
-            no_index = settings.get("no-index") is True
-        except (AttributeError, KeyError, TypeError) as error:
-            raise _unreadable("uv", path, "its settings have wrong types") from error
-        yield (
-            f"`{path}`",
-            PythonSources(indexes=_nonempty(index), find_links=tuple(links), no_index=no_index),
-        )
-
-
-def _uv_places(variables: Mapping[str, str], etc: Path) -> list[Path]:
+def _uv_files(variables: Mapping[str, str], etc: Path) -> list[Path]:
     """Return uv's configuration files: the user's, then the first of the machine's."""
     if chosen := variables.get("UV_CONFIG_FILE", ""):
         return [Path(chosen).absolute()]
@@ -306,49 +297,48 @@ def _uv_places(variables: Mapping[str, str], etc: Path) -> list[Path]:
     return [_user_configuration(variables) / "uv/uv.toml", *[place for place in places if place.exists()][:1]]
 
 
-def _toml(path: Path) -> dict[str, Any] | None:
-    text = _text("uv", path)
+def _toml(path: Path) -> dict[str, Any]:
     try:
-        return None if text is None else tomllib.loads(text)
+        return tomllib.loads(_text("uv", path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _unreadable("uv", path, f"it is not a TOML file: {error}") from error
 
 
-def _beside(path: Path, link: str) -> str:
-    """Return a find-links entry of a file, relative to that file."""
-    return link if network.local_path(link) is None or "://" in link else str(path.parent / link)
+def _uv_table(path: Path, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for index in table.get("index", ()):
+        if index.get("default") is True:
+            yield f"`{path}`", "index-url", index["url"].strip()
+    yield f"`{path}`", "index-url", table.get("index-url", "").strip()
+    for link in table.get("find-links", ()):
+        # A path is relative to the file.
+        is_path = network.local_path(link) is not None and "://" not in link
+        yield f"`{path}`", "find-links", str(path.parent / link) if is_path else link
+    yield f"`{path}`", "no-index", str(table.get("no-index"))
 
 
-def _pip(variables: Mapping[str, str], etc: Path) -> tuple[str, PythonSources]:
-    """Return pip's settings; later places win, as in pip."""
+def _pip(variables: Mapping[str, str], etc: Path) -> dict[str, tuple[str, str]]:
+    """Return place and value of each of pip's settings; later places win, as in pip."""
     home = Path(variables.get("HOME") or "/nonexistent")
-    user = [home / ".pip/pip.conf", _user_configuration(variables) / "pip/pip.conf"]
-    places = [etc / "xdg/pip/pip.conf", etc / "pip.conf", *user]
-    chosen = variables.get("PIP_CONFIG_FILE", "")
-    if chosen:
-        places = [] if chosen == os.devnull else [*places, Path(chosen)]
-    settings: dict[str, tuple[str, str]] = {}  # name → value and its place
-    for path in places:
+    files = [etc / "xdg/pip/pip.conf", etc / "pip.conf", home / ".pip/pip.conf"]
+    files.append(_user_configuration(variables) / "pip/pip.conf")
+    if chosen := variables.get("PIP_CONFIG_FILE", ""):
+        files = [] if chosen == os.devnull else [*files, Path(chosen)]
+    settings: dict[str, tuple[str, str]] = {}
+    for path in files:
         parser = configparser.RawConfigParser()
         try:
-            parser.read_string(_text("pip", path) or "")
+            parser.read_string(_text("pip", path))
         except configparser.Error as error:
             raise _unreadable("pip", path, "it is not an INI file") from error
         for section in filter(parser.has_section, ("global", "install")):
             for name, value in parser.items(section):
-                settings[name.replace("_", "-")] = (value, f"`{path}`")
-    for name in ("index-url", "find-links", "no-index"):
-        variable = "PIP_" + name.upper().replace("-", "_")
+                settings[name.replace("_", "-")] = (f"`{path}`", value)
+    keys = ("index-url", "find-links", "no-index")
+    for key in keys:
+        variable = "PIP_" + key.upper().replace("-", "_")
         if variable in variables:
-            settings[name] = (variables[variable], variable)
-    index, index_place = settings.get("index-url", ("", ""))
-    links, links_place = settings.get("find-links", ("", ""))
-    sources = PythonSources(
-        indexes=_nonempty(index.strip()),
-        find_links=tuple(links.split()),
-        no_index=_truth(settings.get("no-index", ("", ""))[0]),
-    )
-    return " or ".join(sorted({*_nonempty(index_place, links_place)})), sources
+            settings[key] = (variable, variables[variable])
+    return {key: settings[key] for key in keys if key in settings}
 
 
 def _user_configuration(variables: Mapping[str, str]) -> Path:
@@ -356,14 +346,14 @@ def _user_configuration(variables: Mapping[str, str]) -> Path:
     return Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
 
 
-def _text(tool: str, path: Path) -> str | None:
-    """Return the text of a configuration file; None if it is missing or only other users may read it."""
+def _text(tool: str, path: Path) -> str:
+    """Return the text of a configuration file; empty if it is missing or only other users may read it."""
     try:
         return read_small(path, limit_bytes=_LIMIT_BYTES).decode()
     except IrregularError as error:
         raise _unreadable(tool, path, f"it is {error.strerror}") from error
     except OSError:
-        return None
+        return ""
     except ValueError as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise _unreadable(tool, path, reason) from error
@@ -384,7 +374,3 @@ def _is_address(text: str) -> bool:
 
 def _truth(value: str) -> bool:
     return value.strip().lower() in {"1", "yes", "true", "on", "y", "t"}
-
-
-def _nonempty(*texts: str) -> tuple[str, ...]:
-    return tuple(filter(None, texts))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,7 +17,7 @@ from envbuild.events import Warned
 from envbuild.resolve import state, uvtext, wheels
 from envbuild.resolve.origins import PythonSources, ResolveContext, without_credentials
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.system import host, process
+from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
@@ -210,7 +209,7 @@ class Uv:
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
-        argv: list[str | Path] = [find_uv(), "pip", "compile", "--no-header"]
+        argv: list[str | Path] = [tools.locate("uv"), "pip", "compile", "--no-header"]
         argv += ["--color", "never", "--no-progress", "--cache-dir", cache]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
@@ -273,7 +272,7 @@ class Uv:
                 f"the certificate of a Python index is not trusted here; uv's output is in `{self.log}`",
                 hint="SSL_CERT_FILE names the certificates that your network needs",
             )
-        if uvtext.unreachable(stderr) is not None:
+        if uvtext.unreachable(stderr):
             return MachineError(
                 f"the index of the Python packages cannot be reached; uv's output is in `{self.log}`",
                 hint="name another in a site file (`origins: {pypi: [ADDRESS]}`); if several addresses serve"
@@ -322,20 +321,3 @@ def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:
     """Return the requirements of a recipe's variant, without its companions, by canonical name."""
     texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
     return {canonicalize_name(wanted.name): wanted for wanted in map(Requirement, texts)}
-
-
-def find_uv() -> Path:
-    """Return the uv program that came with the Python package.
-
-    Raises
-    ------
-    MachineError
-        It is not installed.
-    """
-    try:
-        return Path(uv.find_uv_bin())
-    except FileNotFoundError as error:
-        raise MachineError(
-            "the `uv` program is not installed beside its Python package",
-            hint="`python3 -m pip install uv` in envbuild's environment",
-        ) from error

@@ -31,13 +31,6 @@ _FROM = re.compile(r"\s+# from (?P<address>\S+)")
 _ASKED = "what was asked needs"
 _LONG = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_UNREACHABLE = (
-    "Failed to fetch",
-    "error sending request",
-    "dns error",
-    "tcp connect error",
-    "Could not connect",
-)
 _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it persists, please report it"
 
 
@@ -222,10 +215,8 @@ def _proof(stderr: str) -> str:
     return text.replace(f"{PROJECT} depends on", _ASKED)
 
 
-def unreachable(stderr: str) -> str | None:
-    """Return the address that uv could not reach, empty if uv does not name it; None if all answered."""
-    if not any(word in stderr for word in _UNREACHABLE):
-        return None
+def unreachable(stderr: str) -> str:
+    """Return the address that uv could not reach; empty if there is none."""
     match = re.search(r"Failed to fetch: `?([^\s`]+)", stderr)
     return match[1] if match else ""
 
