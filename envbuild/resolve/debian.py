@@ -19,6 +19,7 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError,
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock
 from envbuild.resolve import apttext, state
+from envbuild.resolve.context import Upgrade
 from envbuild.resolve.origins import Archive, Machine, archives
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
@@ -56,7 +57,7 @@ def resolve_debian(
     asked: Asked,
     *,
     previous: Lock | None,
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     machine: Machine,
     cache_dir: Path,
     emit: Emit,
@@ -68,8 +69,6 @@ def resolve_debian(
     ----------
     previous : Lock or None
         Its versions are kept where the archive still has them.
-    upgrade : sequence of str or None
-        Packages that may take a newer version; empty for all, None for none.
     cache_dir : Path
         Package lists are kept below it.
     offline : bool
@@ -127,16 +126,12 @@ def _minimal(asked: Asked) -> tuple[str, ...]:
     return (f"?narrow({release},?essential)",)
 
 
-def _kept(previous: Lock | None, asked: Asked, upgrade: Sequence[str] | None) -> dict[str, str]:
-    if (
-        previous is None
-        or (upgrade is not None and not upgrade)
-        or previous.base.architecture != asked.architecture
-    ):
+def _kept(previous: Lock | None, asked: Asked, upgrade: Upgrade) -> dict[str, str]:
+    if previous is None or previous.base.architecture != asked.architecture:
         return {}
     # A toolchain's pins come first: where they differ from the image's, the image's win.
     pins = (*previous.build_debs, *previous.base_debs, *previous.system_debs)
-    return {pin.name: pin.version for pin in pins if pin.name not in (upgrade or ())}
+    return {pin.name: pin.version for pin in pins if not upgrade.covers(pin.name)}
 
 
 def _tell_renewed(kept: dict[str, str], pins: Sequence[DebPin], emit: Emit) -> None:

@@ -19,9 +19,10 @@ from urllib.parse import quote
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, counted, raise_all
 from envbuild.events import Emit, TaskAdvanced, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
+from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
-from envbuild.resolve.origins import Machine, ResolveContext, archives, read_machine
+from envbuild.resolve.origins import Machine, archives, read_machine
 from envbuild.resolve.python import resolver_of
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.roots import place_of as root_place

@@ -14,8 +14,8 @@ from envbuild.events import task
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import canonical, dump, load
+from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs, resolve_debian
-from envbuild.resolve.origins import ResolveContext
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
@@ -54,7 +54,7 @@ def make_lock(
         An archive or index cannot be reached.
     """
     old = previous if previous is not None and previous.base.architecture == asked.architecture else None
-    upgrade = _upgradable(asked, old, upgrade)
+    upgradable = _upgradable(asked, old, upgrade)
     parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
     errors: list[EnvbuildError] = []
     debs = Debs()
@@ -66,10 +66,10 @@ def make_lock(
         if asked.base.root is not None:
             root = old.base_root if old is not None and "base" not in parts else root_pins(asked)
         else:
-            debs = _debian(asked, old, parts, upgrade, context)
+            debs = _debian(asked, old, parts, upgradable, context)
     with _collected(errors):
-        wheels = _python(asked, old, parts, upgrade, context)
-        build_tools = _build_tools(asked, old, parts, wheels, upgrade, context)
+        wheels = _python(asked, old, parts, upgradable, context)
+        build_tools = _build_tools(asked, old, parts, wheels, upgradable, context)
     raise_all(errors)
     lock = canonical(
         Lock(
@@ -129,7 +129,7 @@ def _debian(
     asked: Asked,
     old: Lock | None,
     parts: set[str],
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     context: ResolveContext,
 ) -> Debs:
     if (
@@ -157,7 +157,7 @@ def _python(
     asked: Asked,
     old: Lock | None,
     parts: set[str],
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     if (
@@ -177,7 +177,7 @@ def _build_tools(
     old: Lock | None,
     parts: set[str],
     image: tuple[PythonPin, ...],
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     if not asked.built:
@@ -207,19 +207,17 @@ def _debs(lock: Lock) -> tuple[DebPin, ...]:
     return (*lock.base_debs, *lock.system_debs, *lock.build_debs)
 
 
-def _touches(upgrade: Sequence[str] | None, pins: Sequence[DebPin | PythonPin]) -> bool:
-    if upgrade is None:
-        return False
-    return not upgrade or any(pin.name in upgrade for pin in pins)
+def _touches(upgrade: Upgrade, pins: Sequence[DebPin | PythonPin]) -> bool:
+    return any(upgrade.covers(pin.name) for pin in pins)
 
 
-def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names as the lock writes them; refuse those that nothing in the lock has."""
+def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
+    """Return the packages as the lock names them; refuse names that it does not have."""
     if not upgrade or old is None:
-        return None if upgrade is None else ()
+        return Upgrade() if upgrade is None else Upgrade(None)
     debs = {pin.name for pin in _debs(old)}
     known = sorted(debs | {pin.name for pin in (*old.python, *old.build_python)})
-    names = tuple(name if name in debs else str(canonicalize_name(name)) for name in upgrade)
+    names = [name if name in debs else str(canonicalize_name(name)) for name in upgrade]
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
@@ -230,4 +228,4 @@ def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -
         if name not in known
     ]
     raise_all(errors)
-    return names
+    return Upgrade(frozenset(names))

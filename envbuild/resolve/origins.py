@@ -31,7 +31,6 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from envbuild.errors import MachineError
-from envbuild.events import Emit
 from envbuild.resolve.aptsources import AptSource, read_sources
 from envbuild.spec.site import Site
 from envbuild.system import network
@@ -103,27 +102,6 @@ class Machine:
     apt: tuple[AptSource, ...] = ()
     """In apt's order."""
     python: PythonSources = PythonSources()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolveContext:
-    """Where and how packages are resolved, apart from what is asked."""
-
-    machine: Machine
-    cache_dir: Path
-    """Package lists and uv's cache are kept below it."""
-    emit: Emit
-    offline: bool = False
-    """Use only what is on this machine."""
-    directories: tuple[Path, ...] = ()
-    """Directories that `fetch.export` filled; their wheels are found without a network, before all others."""
-
-    def python_sources(self, site: Site | None) -> PythonSources:
-        """Return where Python distributions come from."""
-        sources = python_sources(site, self.machine)
-        wheels = [path / "wheels" for path in self.directories]
-        kept = (str(path.absolute()) for path in wheels if path.is_dir())
-        return replace(sources, find_links=(*kept, *sources.find_links))
 
 
 def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/etc")) -> Machine:

@@ -10,7 +10,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import wheels
-from envbuild.resolve.origins import ResolveContext
+from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Candidate, Resolved
@@ -21,7 +21,7 @@ _THREADS = 8
 
 
 def resolve_python(
-    asked: Asked, *, previous: Lock | None, upgrade: Sequence[str] | None, context: ResolveContext
+    asked: Asked, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
 ) -> tuple[PythonPin, ...]:
     """Choose one file for every Python distribution of the image.
 
@@ -29,8 +29,6 @@ def resolve_python(
     ----------
     previous : Lock or None
         Its versions are preferred if they still fit.
-    upgrade : sequence of str or None
-        Distributions that may take a newer version; empty for all, None for none.
 
     Raises
     ------
@@ -64,7 +62,7 @@ def resolve_build_tools(
     image: Sequence[PythonPin],
     *,
     previous: Lock | None,
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     """Choose the wheels that builds from source import, one resolution for each build.
@@ -81,12 +79,13 @@ def resolve_build_tools(
         As `resolve_python`.
     """
     pins: list[PythonPin] = []
+    uv = Uv(asked, context)
     for chosen in asked.built.values():
         like_image = imported(chosen, image)
         requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
         old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
         # If the build needs another version than the image has, it gets it: the image does not contain it.
-        build = _resolve(requests, Uv(asked, context), old=old, upgrade=upgrade, like=like_image)
+        build = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image)
         pins += [replace(pin, layer=chosen.layer) for pin in build]
     return tuple(sorted(pins))
 
@@ -111,14 +110,14 @@ def _resolve(
     resolver: Uv | Python27,
     *,
     old: Sequence[PythonPin],
-    upgrade: Sequence[str] | None,
+    upgrade: Upgrade,
     like: Sequence[PythonPin] = (),
 ) -> tuple[PythonPin, ...]:
     """Resolve requests together and pin a file for each distribution.
 
     Versions of `like` are preferred, and those of `old` that may not be upgraded.
     """
-    kept = [pin for pin in old if upgrade is None or (upgrade and pin.name not in upgrade)]
+    kept = [pin for pin in old if not upgrade.covers(pin.name)]
     resolved = resolver.resolve(requests, keep={pin.name: pin.version for pin in (*kept, *like)})
     candidates = resolver.locate({entry.name: entry.version for entry in resolved})
     files = _choose(resolver.asked, resolved, candidates, {pin.name: pin for pin in kept})

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -24,7 +23,8 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
 from envbuild.events import Warned
 from envbuild.lock.satisfy import python_environment
-from envbuild.resolve.origins import PythonSources, ResolveContext
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved, platforms
 from envbuild.spec.asked import Asked
 from envbuild.system import host, network, process
@@ -89,7 +89,8 @@ class Python27:
                     text = f"`{redact(address)}` cannot be read; it is left out"
                     self.context.emit(Warned(text=text, hint="another origin has to serve its packages"))
                 return {file.name: [file] for file in self._candidates(report)}
-            for address, reason in unread:
+            if unread:
+                address, reason = unread[0]
                 raise MachineError(f"`{redact(address)}` cannot be read: {redact_text(reason)}", hint=_HINT)
             # pip names one package that cannot be had, and stops: without that, it names the next.
             missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", finished.stderr)
@@ -115,13 +116,9 @@ class Python27:
 
     def _environment(self) -> dict[str, str]:
         # Addresses may hold credentials: other users see a process's arguments, not its environment.
-        links = [
-            link if path is None else path.absolute().as_uri()
-            for link in self.sources.find_links
-            if not self.context.offline or network.local_path(link) is not None
-            for path in [network.local_path(link)]
-        ]
         extra = {"PIP_CONFIG_FILE": "/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        paths = [(link, network.local_path(link)) for link in self.sources.find_links]
+        links = [path.as_uri() if path else link for link, path in paths if path or not self.context.offline]
         extra["PIP_FIND_LINKS"] = " ".join(links)
         if self.sources.no_index or self.context.offline:
             extra["PIP_NO_INDEX"] = "1"
@@ -132,21 +129,16 @@ class Python27:
         return host.environment(network=True, extra=extra)
 
     def _candidates(self, report: str) -> Iterator[Candidate]:
-        try:
-            for entry in json.loads(report)["install"]:
-                yield self._candidate(entry)
-        except (ValueError, KeyError, TypeError) as error:
-            raise MachineError(f"pip wrote a report that is not understood: {error}", hint=_HINT) from error
-
-    def _candidate(self, entry: Mapping[str, Any]) -> Candidate:
-        download = entry["download_info"]
-        return Candidate(
-            name=canonicalize_name(entry["metadata"]["name"]),
-            version=entry["metadata"]["version"],
-            file=unquote(urlsplit(download["url"]).path.rpartition("/")[2]),
-            address=self.sources.with_credentials(download["url"]),
-            sha256=download["archive_info"]["hashes"]["sha256"],
-        )
+        for entry in json.loads(report)["install"]:
+            download = entry["download_info"]
+            if digest := download["archive_info"].get("hashes", {}).get("sha256"):
+                yield Candidate(
+                    name=canonicalize_name(entry["metadata"]["name"]),
+                    version=entry["metadata"]["version"],
+                    file=unquote(urlsplit(download["url"]).path.rpartition("/")[2]),
+                    address=self.sources.with_credentials(download["url"]),
+                    sha256=digest,
+                )
 
     @property
     def _at(self) -> Location:

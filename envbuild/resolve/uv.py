@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
 from envbuild.events import Warned
 from envbuild.resolve import state, uvtext, wheels
-from envbuild.resolve.origins import PythonSources, ResolveContext, without_credentials
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.origins import PythonSources, without_credentials
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
@@ -240,8 +241,8 @@ class Uv:
             return False
         for origin, addresses in self._indexes.items():
             if addresses and failed.startswith(without_credentials(addresses[0]).rstrip("/")):
-                # Without an address for `pypi`, uv would ask the public index.
-                if origin == "pypi" and len(addresses) == 1:
+                # Another index may have other packages of these names; without one, uv asks the public index.
+                if len(addresses) == 1 and (origin == "pypi" or not self.sources.find_links):
                     return False
                 self._indexes[origin] = addresses[1:]
                 name = f"the origin `{origin}` at {redact(addresses[0])}"
@@ -272,9 +273,9 @@ class Uv:
                 f"the certificate of a Python index is not trusted here; uv's output is in `{self.log}`",
                 hint="SSL_CERT_FILE names the certificates that your network needs",
             )
-        if uvtext.unreachable(stderr):
+        if failed := uvtext.unreachable(stderr):
             return MachineError(
-                f"the index of the Python packages cannot be reached; uv's output is in `{self.log}`",
+                f"{redact(failed)} cannot be reached; uv's output is in `{self.log}`",
                 hint="name another in a site file (`origins: {pypi: [ADDRESS]}`); if several addresses serve"
                 " the same files, `mirrors: [pypi]` lets the next stand in; https_proxy names a proxy",
             )

@@ -13,9 +13,10 @@ from envbuild.events import Note, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
+from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fit import hidden_packages, judge_lock, tell
 from envbuild.resolve.lock import make_lock
-from envbuild.resolve.origins import ResolveContext, read_machine
+from envbuild.resolve.origins import read_machine
 from envbuild.spec.asked import Asked
 from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically

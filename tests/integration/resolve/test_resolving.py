@@ -21,9 +21,10 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.satisfy import differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.aptsources import AptSource
+from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import FileCache, export, fetch
 from envbuild.resolve.lock import make_lock
-from envbuild.resolve.origins import Machine, PythonSources, ResolveContext, read_machine
+from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.resolve.state import HINT
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage, BasePython
@@ -654,6 +655,15 @@ def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
     )
     assert versions(desk.lock(desk.asked(python=["alpha"])))["gamma"] == "1.5"
     assert "`pypi` at http://127.0.0.1:1/simple cannot be reached" in desk.warnings()[0]
+
+
+@pytest.mark.redteam
+def test_the_plain_index_does_not_stand_in_for_a_frameworks_own(desk: Desk) -> None:
+    write_index(desk.server.root, [write_wheel(desk.wheels, "torch", "2.13.0+cpu", tag=PLATFORM)])
+    desk.site = Site(name="x", origins={"pytorch-cpu": ("http://127.0.0.1:1/cpu",)})
+    error = desk.refused(desk.asked(recipes=[pytorch()]))
+    assert isinstance(error, MachineError)
+    assert error.problem.startswith("http://127.0.0.1:1/cpu/torch/ cannot be reached")
 
 
 @pytest.mark.redteam

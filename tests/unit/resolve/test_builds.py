@@ -12,8 +12,9 @@ import pytest
 from envbuild.lock.model import PythonPin
 from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
+from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
-from envbuild.resolve.origins import Machine, PythonSources, ResolveContext
+from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BasePython
@@ -72,15 +73,15 @@ class TestPreferences:
     @pytest.mark.parametrize(
         ("upgrade", "expected"),
         [
-            (None, {"setuptools": "81.0", "sympy": "1.13.0", "mpmath": "1.3.0"}),
-            (("setuptools",), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
-            ((), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
+            (Upgrade(), {"setuptools": "81.0", "sympy": "1.13.0", "mpmath": "1.3.0"}),
+            (Upgrade(frozenset({"setuptools"})), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
+            (Upgrade(None), {"sympy": "1.13.0", "mpmath": "1.3.0"}),
         ],
     )
     def test_the_images_versions_are_preferred_whatever_is_upgraded(
         self,
         kept: list[tuple[Sequence[str], Mapping[str, str]]],
-        upgrade: Sequence[str] | None,
+        upgrade: Upgrade,
         expected: dict[str, str],
     ) -> None:
         previous = replace(lock_of(what(), python=IMAGE), build_python=TOOLS)

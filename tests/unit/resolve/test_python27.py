@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.resolve.origins import Machine, ResolveContext
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.origins import Machine
 from envbuild.resolve.python27 import Python27
 from envbuild.spec.base import BasePython
 from tests.support.asking import asked, base_image

@@ -1,0 +1,43 @@
+"""What resolvers are given beside the spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envbuild.events import Emit
+from envbuild.resolve.origins import Machine, PythonSources, python_sources
+from envbuild.spec.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Locked packages that may take newer versions."""
+
+    names: frozenset[str] | None = frozenset()
+    """Names as in the lock; None for all."""
+
+    def covers(self, name: str) -> bool:
+        """Return whether a package may take a newer version."""
+        return self.names is None or name in self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveContext:
+    """Where and how packages are resolved, apart from what is asked."""
+
+    machine: Machine
+    cache_dir: Path
+    """Package lists and uv's cache are kept below it."""
+    emit: Emit
+    offline: bool = False
+    """Use only what is on this machine."""
+    directories: tuple[Path, ...] = ()
+    """Directories that `fetch.export` filled; their wheels are found without a network, before all others."""
+
+    def python_sources(self, site: Site | None) -> PythonSources:
+        """Return where Python distributions come from."""
+        sources = python_sources(site, self.machine)
+        wheels = [path / "wheels" for path in self.directories]
+        kept = (str(path.absolute()) for path in wheels if path.is_dir())
+        return replace(sources, find_links=(*kept, *sources.find_links))
