@@ -80,6 +80,14 @@ class Desk:
         ]
         write_index(self.server.root, made)
 
+    def archive_only(self, name: str) -> None:
+        """Let the index have a distribution without wheels."""
+        archive = self.server.root / f"files/{name}-1.0.tar.gz"
+        archive.write_bytes(b"not even an archive")
+        page = self.server.root / f"simple/{name}/index.html"
+        page.parent.mkdir()
+        page.write_text(f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>')
+
     def machine(self, *, signed: bool = False) -> Machine:
         address = f"file://{SIGNED}" if signed else f"{self.server.address}/debian"
         keys = str(SIGNED / "key.gpg") if signed else ""
@@ -541,7 +549,8 @@ def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], p
 
 
 def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: Desk) -> None:
-    wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of"]
+    wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of", "win", "source-only"]
+    desk.archive_only("source-only")
     places: dict[tuple[str | int, ...], Location] = {
         ("packages", "python", number): Location(path=Path("spec.yaml"), line=5, column=9 * number)
         for number in range(len(wanted))
@@ -552,17 +561,15 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
         (0, "nosuch was not found in "),
         (9, "only gamma<=1.5 is avail"),
         (27, "never-heard-of was not f"),
+        (36, "no wheel fits Python 3.1"),
+        (45, "no wheel fits Python 3.1"),
     ]
     log = next((desk.place / "cache").rglob("uv-resolution.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
 
 
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
-    sdist = desk.server.root / "files/evil-1.0.tar.gz"
-    sdist.write_bytes(b"not even an archive")
-    page = desk.server.root / "simple/evil/index.html"
-    page.parent.mkdir()
-    page.write_text(f'<a href="/files/evil-1.0.tar.gz#sha256={digest(sdist)}">evil-1.0.tar.gz</a>')
+    desk.archive_only("evil")
     assert desk.refused(desk.asked(python=["evil"])).problem.startswith("`evil`: no wheel fits")
 
 
