@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from json import dumps
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
     ApptainerOption,
-    Compression,
     CompressionOption,
     FromOption,
     JsonOption,
@@ -20,7 +19,8 @@ from envbuild.cli.options import (
     StoreOption,
     UpstreamOption,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
 from envbuild.errors import counted
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(
     spec: SpecArgument,
     output: Annotated[
-        Optional[str],  # noqa: UP045  # typer reads it at run time; and a path would lose a slash at its end
+        str | None,  # a path would lose a slash at its end
         typer.Option(
             "-o",
             "--output",
@@ -46,7 +46,7 @@ def command(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build every layer anew and compare with the store.")
     ] = False,
-    compression: CompressionOption = Compression.ZSTD,
+    compression: CompressionOption = "zstd",
     sources: FromOption = None,
     store: StoreOption = None,
     upstream: UpstreamOption = None,
@@ -56,25 +56,20 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.build import build_image  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
-        built = build_image(
+    with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
+        built = workflows.build.build_image(
             spec,
             settings,
             output=output,
             locked=locked,
             offline=offline,
             rebuild=rebuild,
-            compression=compression.value,
+            compression=compression,
             sources=tuple(sources or ()),
             upstreams=tuple(upstream or ()),
         )
     if json:
-        put(dumps(built.to_data()))
+        print_json(built.to_data())
     _show(built)
     _end(built)
 
@@ -82,17 +77,16 @@ def command(
 def _show(built: Built) -> None:
     state = "is up to date" if built.unchanged else "built"
     size = f"{built.size_bytes / 1e6:.0f} MB, {counted(built.layers, 'layer')}"
-    say(f"{built.path}: {state} ({size}, {built.digest[:19]})")
+    print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
 
 
 def _end(built: Built) -> None:
-    from envbuild.workflows.words import typed  # noqa: PLC0415  # start-up time
 
     if built.preflight.passed:
-        say(f"next: envbuild test {typed(built.path)}")
+        print_message(f"next: envbuild test {workflows.words.typed(built.path)}")
         return
     for finding in built.preflight.findings():
         if finding.status == "FAIL":
-            say(finding.line())
-    say(f"{built.path}: written, but some programs would not start (see above)")
+            print_message(finding.line())
+    print_message(f"{built.path}: written, but some programs would not start (see above)")
     raise typer.Exit(4)

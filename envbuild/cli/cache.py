@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from envbuild.cli.options import JsonOption, StoreOption, amount, span
-from envbuild.cli.streams import put, say
+from envbuild import workflows
+from envbuild.cli.options import JsonOption, StoreOption, read_age, read_size
+from envbuild.cli.output import print_data, print_message
+from envbuild.cli.progress import session
 from envbuild.errors import counted
 
 app = typer.Typer(
@@ -27,25 +29,19 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List who needs something, and every layer with who needs it."""
-    from envbuild.workflows.cache import list_cache, to_json  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    listing = list_cache(Settings.of(store=store, apptainer=None, recipes=None, site=None))
-    text = to_json(listing.to_data()) if json else listing.to_text(files=files)
+    listing = workflows.cache.list_cache(workflows.settings.Settings.of(store=store))
+    text = workflows.cache.to_json(listing.to_data()) if json else listing.to_text(files=files)
     if text:
-        put(text)
+        print_data(text)
     else:
-        say("the store is empty")
+        print_message("the store is empty")
 
 
 @app.command("du")
 def du(store: StoreOption = None, json: JsonOption = False) -> None:
     """Show how large the store is, and what each image has alone and shares."""
-    from envbuild.workflows.cache import to_json, usage  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    found = usage(Settings.of(store=store, apptainer=None, recipes=None, site=None))
-    put(to_json(found.to_data()) if json else found.to_text())
+    found = workflows.cache.usage(workflows.settings.Settings.of(store=store))
+    print_data(workflows.cache.to_json(found.to_data()) if json else found.to_text())
 
 
 @app.command("verify")
@@ -61,15 +57,9 @@ def verify(
 
     Exit code 4 when something is, and was not removed.
     """
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.cache import to_json  # noqa: PLC0415
-    from envbuild.workflows.cache_verify import verify_cache  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
-        checked = verify_cache(settings, repair=repair)
-    put(to_json(checked.to_data()) if json else checked.to_text())
+    with session(json=json, store=store) as settings:
+        checked = workflows.cache_verify.verify_cache(settings, repair=repair)
+    print_data(workflows.cache.to_json(checked.to_data()) if json else checked.to_text())
     if not checked.sound:
         raise typer.Exit(4)
 
@@ -84,7 +74,7 @@ def prune(
         ),
     ] = "1d",
     keep: Annotated[
-        Optional[str],  # noqa: UP045  # typer reads it at run time
+        str | None,
         typer.Option(
             "--keep-bytes",
             metavar="SIZE",
@@ -96,14 +86,11 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove what no image and no pin needs, once no build runs."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415
-    from envbuild.workflows.cache import prune_cache, removed_lines, to_json  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    limit, unused_s = amount(keep) if keep is not None else None, span(older_than)
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
-        pruned, gone = prune_cache(settings, unused_s=unused_s, keep_bytes=limit, dry_run=dry_run)
+    limit, unused_s = read_size(keep) if keep is not None else None, read_age(older_than)
+    with session(json=json, store=store) as settings:
+        pruned, gone = workflows.cache.prune_cache(
+            settings, unused_s=unused_s, keep_bytes=limit, dry_run=dry_run
+        )
     if json:
         data = {
             "dry_run": dry_run,
@@ -116,20 +103,20 @@ def prune(
             "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
             "gone": [found.root.path for found in gone],
         }
-        put(to_json(data))
+        print_data(workflows.cache.to_json(data))
         return
-    for line in removed_lines(pruned, gone):
-        put(line)
+    for line in workflows.cache.removed_lines(pruned, gone):
+        print_data(line)
     for _, why in pruned.refused:
-        say(f"not removed: {why}")
+        print_message(f"not removed: {why}")
     if pruned.young:
-        say(
+        print_message(
             f"{len(pruned.young)} more are needed by nothing, and were used within {older_than}:"
             " --older-than 0s removes them, too"
         )
     verb = "would free" if dry_run else "freed"
     images = f", {counted(len(gone), 'image')} forgotten" if gone else ""
-    say(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
+    print_message(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
 
 
 @app.command("pin")
@@ -138,13 +125,10 @@ def pin(path: PinnedArgument, store: StoreOption = None) -> None:
 
     What `build` makes is kept without, as long as it is there.
     """
-    from envbuild.workflows import cache_pin  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    root = cache_pin.pin(path, Settings.of(store=store, apptainer=None, recipes=None, site=None))
-    say(f"{root.label}: {len(root.keys)} layers and {len(root.files)} files are kept")
+    root = workflows.cache_pin.pin(path, workflows.settings.Settings.of(store=store))
+    print_message(f"{root.label}: {len(root.keys)} layers and {len(root.files)} files are kept")
     if not root.keys:
-        say("no image was built from this lock with this store: its layers are not known yet")
+        print_message("no image was built from this lock with this store: its layers are not known yet")
 
 
 @app.command("unpin")
@@ -158,8 +142,5 @@ def unpin(
     store: StoreOption = None,
 ) -> None:
     """Take back a pin; forget an image that cannot be reached any more."""
-    from envbuild.workflows import cache_pin  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    for root in cache_pin.unpin(path, Settings.of(store=store, apptainer=None, recipes=None, site=None)):
-        say(f"{root.label}: no longer kept")
+    for root in workflows.cache_pin.unpin(path, workflows.settings.Settings.of(store=store)):
+        print_message(f"{root.label}: no longer kept")

@@ -1,32 +1,29 @@
-"""`envbuild completion`: what makes bash, zsh and fish complete envbuild's words.
+"""`envbuild completion`: completion for bash, zsh and fish; and candidates for values.
 
-typer asks the program itself at each press of the key, so nothing slow is imported on that way.
+The shell asks the program itself at each press of the key, so nothing slow is imported on that way.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from envbuild.cli.streams import put
+from envbuild import workflows
+from envbuild.cli.output import print_data
 
 VARIABLE = "_ENVBUILD_COMPLETE"
 
 
-class Shell(enum.Enum):
-    """A shell that completion is written for."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 def command(
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The shell.", show_default=False)],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="SHELL", help="The shell.", show_default=False),
+    ],
 ) -> None:
     """Print what makes a shell complete envbuild's words: for bash, zsh or fish.
 
@@ -36,15 +33,60 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    # In a mapping: the word is typer's for which shell, and starts none.
-    wanted = {"prog_name": "envbuild", "complete_var": VARIABLE, "shell": shell.value}
-    put(get_completion_script(**wanted))
+    # In a mapping: `shell=` is typer's for which shell, and starts none.
+    wanted = {"prog_name": "envbuild", "complete_var": VARIABLE, "shell": shell}
+    print_data(get_completion_script(**wanted))
 
 
-def prepare() -> None:
-    """Where a shell waits for words, let typer know the shells, and import nothing that only draws."""
+def prepare_completion() -> None:
+    """Set typer up if a shell asks for candidates, without the libraries that only draw."""
     if VARIABLE in os.environ:
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python's way to say: not there
         from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
 
         completion_init()
+
+
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a recipe."""
+    return _recipes(ctx, incomplete)
+
+
+def frameworks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a framework."""
+    return _recipes(ctx, incomplete, "framework")
+
+
+def mpis(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete an MPI, or `none`."""
+    return _recipes(ctx, incomplete, "mpi") + _starting(incomplete, ["none"])
+
+
+def fabrics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a fabric library."""
+    return _recipes(ctx, incomplete, "fabric")
+
+
+def bases(incomplete: str) -> list[str]:
+    """Complete a base image."""
+    return _starting(incomplete, workflows.names.base_names())
+
+
+def sites(incomplete: str) -> list[str]:
+    """Complete a site; without a match, the shell completes files."""
+    return _starting(incomplete, workflows.names.site_names())
+
+
+def modules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete an installed module, ``NAME/VERSION``, below the root on the line."""
+    root = ctx.params.get("root")
+    return _starting(incomplete, workflows.names.module_names(Path(root))) if root else []
+
+
+def _recipes(ctx: typer.Context, incomplete: str, kind: str = "") -> list[str]:
+    directories = [Path(given) for given in ctx.params.get("recipes") or ()]
+    return _starting(incomplete, workflows.names.recipe_names(kind, directories))
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

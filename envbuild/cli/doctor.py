@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import ApptainerOption, JsonOption, SiteOption, StoreOption
-from envbuild.cli.streams import put
+from envbuild.cli.output import print_data
 
 if TYPE_CHECKING:
     from envbuild.workflows.doctor import Diagnosis, Finding
@@ -33,12 +34,9 @@ def command(
 
     Exit code 5 when a verb cannot work here.
     """
-    from envbuild.workflows.doctor import diagnose  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site)
-    diagnosis = diagnose(verb, settings, online=online)
-    put(_json(diagnosis) if json else _text(verb, diagnosis))
+    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer, site=site)
+    diagnosis = workflows.doctor.diagnose(verb, settings, online=online)
+    print_data(_json(diagnosis) if json else _text(verb, diagnosis))
     if not all(diagnosis.works.values()):
         raise typer.Exit(5)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
     FromOption,
     JsonOption,
@@ -16,7 +16,8 @@ from envbuild.cli.options import (
     SpecArgument,
     StoreOption,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
 
 
 def command(
@@ -31,15 +32,11 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Keep every locked file in DIR; `--from DIR` builds from it without network."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.fetch import fetch_spec  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.words import typed  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        fetched = fetch_spec(spec, settings, to=to, sources=tuple(sources or ()))
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        fetched = workflows.fetch.fetch_spec(spec, settings, to=to, sources=tuple(sources or ()))
     if json:
-        put(json_text.dumps({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes}))
-    say(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    say(f"next: envbuild build {typed(spec)} --offline --from {typed(to)}")
+        print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
+    print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
+    print_message(
+        f"next: envbuild build {workflows.words.typed(spec)} --offline --from {workflows.words.typed(to)}"
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import JsonOption, RecipesOption
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_data, print_message
 
 
 def command(
@@ -21,24 +22,20 @@ def command(
         ),
     ],
     output: Annotated[
-        Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
+        str | None,  # a path would lose a slash at its end
         typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there.", show_default=False),
     ] = None,
     recipes: RecipesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
-    from envbuild.workflows.import_def import import_definition  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.places import file_named  # noqa: PLC0415
-    from envbuild.workflows.words import typed  # noqa: PLC0415
-
-    place = None if output is None else file_named(output)
-    imported = import_definition(source, tuple(recipes or ()), output=place)
+    place = None if output is None else workflows.places.file_named(output)
+    imported = workflows.import_def.import_definition(source, tuple(recipes or ()), output=place)
     for line in imported.to_lines():
-        say(line)
+        print_message(line)
     if json:
-        put(imported.to_json())
+        print_data(imported.to_json())
     elif output is None:
-        put(imported.text)
+        print_data(imported.text)
     if output is not None:
-        say(f"next: envbuild lock {typed(output)}")
+        print_message(f"next: envbuild lock {workflows.words.typed(output)}")

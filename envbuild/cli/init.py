@@ -6,21 +6,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envbuild.cli import values
+from envbuild import workflows
+from envbuild.cli import completion
 from envbuild.cli.options import RecipesOption
-from envbuild.cli.sinks import neutral
-from envbuild.cli.streams import say, say_lines
+from envbuild.cli.output import escape, print_message, print_messages
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, render
 
 if TYPE_CHECKING:
     from envbuild.workflows.init import Offers, Wanted
 
-_Words = Optional[list[str]]  # noqa: UP045  # typer reads it at run time
-_Word = Optional[str]  # noqa: UP045
+_Words = list[str] | None
+_Word = str | None
 
 
 FrameworkOption = Annotated[
@@ -30,7 +30,7 @@ FrameworkOption = Annotated[
         "-f",
         metavar="NAME[@VERSION]",
         help="A framework (repeatable).",
-        autocompletion=values.frameworks,
+        autocompletion=completion.frameworks,
     ),
 ]
 MpiOption = Annotated[
@@ -39,14 +39,14 @@ MpiOption = Annotated[
         "--mpi",
         metavar="NAME[@VERSION]",
         help="The MPI; `none` for an image without.",
-        autocompletion=values.mpis,
+        autocompletion=completion.mpis,
     ),
 ]
 AcceleratorOption = Annotated[
     _Word, typer.Option("--accelerator", metavar="NAME[@VERSION]", help="What it computes on.")
 ]
 BaseOption = Annotated[
-    _Word, typer.Option("--base", metavar="NAME", help="The base image.", autocompletion=values.bases)
+    _Word, typer.Option("--base", metavar="NAME", help="The base image.", autocompletion=completion.bases)
 ]
 FabricOption = Annotated[
     _Words,
@@ -54,7 +54,7 @@ FabricOption = Annotated[
         "--fabric",
         metavar="NAME",
         help="A library of the interconnect (repeatable).",
-        autocompletion=values.fabrics,
+        autocompletion=completion.fabrics,
     ),
 ]
 PythonOption = Annotated[
@@ -90,12 +90,9 @@ def command(
     accelerators and base images that are there, and checks the spec before
     it is written.
     """
-    from envbuild.workflows.init import Wanted, offers, place_of, write  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.words import typed  # noqa: PLC0415
-
-    path = place_of(place)
-    there = offers(recipes or ())
-    wanted = Wanted(
+    path = workflows.init.place_of(place)
+    there = workflows.init.offers(recipes or ())
+    wanted = workflows.init.Wanted(
         name=name,
         version=version,
         base=base,
@@ -108,34 +105,34 @@ def command(
     )
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         wanted = _ask_all(wanted, there, path)
-    for written in write(path, there.draft(wanted, path, schema=schema), schema=schema):
-        say(f"{written}: written")
-    say(f"next: envbuild build {typed(path)}")
+    for written in workflows.init.write(path, there.draft(wanted, path, schema=schema), schema=schema):
+        print_message(f"{written}: written")
+    print_message(f"next: envbuild build {workflows.words.typed(path)}")
 
 
 def _ask_all(wanted: Wanted, there: Offers, path: Path) -> Wanted:
     """Ask for what is not decided; each answer is held to what there is."""
-    from envbuild.workflows.init import NO_MPI  # noqa: PLC0415  # start-up time
-
     if wanted.frameworks is None:
-        say("Frameworks, one or several, or none:")
+        print_message("Frameworks, one or several, or none:")
         frameworks = there.of_kind("framework")
         _show([(one.name, ("frozen: " if one.frozen else "") + one.summary) for one in frameworks])
         first = there.first("framework") or "none"
         chosen = _ask("frameworks", first, lambda text: there.check("framework", _words(text)))
         wanted = replace(wanted, frameworks=chosen)
     if wanted.mpi is None:
-        say("An MPI, or none:")
+        print_message("An MPI, or none:")
         _show([(one.name, one.summary) for one in there.of_kind("mpi")])
-        default = there.completed(wanted).mpi or NO_MPI
-        (said,) = _ask("MPI", default, lambda text: there.check("mpi", _words(text)[:1]) or (NO_MPI,))
+        default = there.completed(wanted).mpi or workflows.init.NO_MPI
+        (said,) = _ask(
+            "MPI", default, lambda text: there.check("mpi", _words(text)[:1]) or (workflows.init.NO_MPI,)
+        )
         wanted = replace(wanted, mpi=said)
     offered = there.accelerators(there.completed(wanted))
     if wanted.accelerator is None and len(offered) > 1:
         wanted = replace(wanted, accelerator=_pick("accelerator", offered))
     bases = there.fitting_bases(wanted)
     if wanted.base is None and len(bases) > 1:
-        say("Base images that are right for these:")
+        print_message("Base images that are right for these:")
         _show([(one.name, one.summary) for one in bases])
         wanted = replace(wanted, base=_pick("base image", [one.name for one in bases]))
     if wanted.name is None:
@@ -177,12 +174,12 @@ def _ask(what: str, default: str, check: Callable[[str], tuple[str, ...]]) -> tu
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
-            say("")
+            print_message("")
             raise typer.Abort
         try:
             return check(line.strip() or default)
         except EnvbuildError as error:
-            say_lines("\n".join(neutral(line) for line in render(error).rstrip().split("\n")))
+            print_messages("\n".join(escape(line) for line in render(error).rstrip().split("\n")))
 
 
 def _words(text: str) -> list[str]:
@@ -193,4 +190,4 @@ def _words(text: str) -> list[str]:
 def _show(rows: Sequence[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
-        say(f"  {name:<{width}}  {neutral(text)}")
+        print_message(f"  {name:<{width}}  {escape(text)}")

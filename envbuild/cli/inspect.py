@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from envbuild import workflows
 from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption
-from envbuild.cli.streams import put
+from envbuild.cli.output import print_data
 
 
 def command(
@@ -13,9 +14,6 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Show an image's name, parts, recipes, environment, jobs and last verdict."""
-    from envbuild.workflows.inspect import inspect_image  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None)
-    shown = inspect_image(image, settings)
-    put(shown.to_json() if json else shown.to_text())
+    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
+    shown = workflows.inspect.inspect_image(image, settings)
+    print_data(shown.to_json() if json else shown.to_text())

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import json as json_text
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
     ApptainerOption,
     FabricOption,
     ImageArgument,
     JsonOption,
-    Mpi,
     MpiOption,
     SiteOption,
     StoreOption,
     lending,
 )
-from envbuild.cli.streams import put
+from envbuild.cli.output import print_data, print_json
+from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 
 def command(
     image: ImageArgument,
     words: Annotated[
-        Optional[list[str]],  # noqa: UP045  # typer reads it at run time
+        list[str] | None,
         typer.Argument(metavar="COMMAND", help="What each rank runs.", show_default=False),
     ] = None,
     ranks: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(
             "-n",
             "--ranks",
@@ -39,8 +39,8 @@ def command(
             help="Processes to start [what the allocation says, else 1].",
         ),
     ] = None,
-    mpi: MpiOption = Mpi.IMAGE,
-    fabric: FabricOption = Mpi.IMAGE,
+    mpi: MpiOption = "image",
+    fabric: FabricOption = "image",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")] = False,
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
@@ -48,18 +48,12 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.launch import launch, launch_line  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.words import quoted  # noqa: PLC0415
-
     if not words:
         raise RequestError(
             "there is no command to start", hint="envbuild launch IMAGE.sif -- python train.py"
         )
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
-        line = launch_line(
+    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        line = workflows.launch.launch_line(
             image,
             words,
             ranks=ranks,
@@ -67,6 +61,6 @@ def command(
             settings=settings,
         )
     if dry_run:
-        put(json_text.dumps(line) if json else " ".join(map(quoted, line)))
+        print_json(line) if json else print_data(" ".join(map(workflows.words.quoted, line)))
     else:
-        launch(line)
+        workflows.launch.launch(line)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
-    Compression,
     CompressionOption,
     JsonOption,
     RecipesOption,
@@ -18,7 +17,8 @@ from envbuild.cli.options import (
     StoreOption,
     UpstreamOption,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
 from envbuild.errors import RequestError, raise_all
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def export(
         str,  # a path that is empty would become the working directory
         typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False),
     ],
-    compression: CompressionOption = Compression.ZSTD,
+    compression: CompressionOption = "zstd",
     store: StoreOption = None,
     upstream: UpstreamOption = None,
     recipes: RecipesOption = None,
@@ -46,22 +46,18 @@ def export(
 
     The store has to hold them, as it does after `build`. Layers that are in DIR already stay.
     """
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.layer import export_layers  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.words import typed  # noqa: PLC0415
-
     if not to:
         raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        moved = export_layers(
-            spec, settings, to=Path(to), compression=compression.value, upstreams=tuple(upstream or ())
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        moved = workflows.layer.export_layers(
+            spec, settings, to=Path(to), compression=compression, upstreams=tuple(upstream or ())
         )
     if json:
-        put(json_text.dumps(moved.to_data()))
-    say(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    say(f"next: carry {typed(to)}, the spec and its lock; there, `envbuild layer import DIR`")
+        print_json(moved.to_data())
+    print_message(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
+    print_message(
+        f"next: carry {workflows.words.typed(to)}, the spec and its lock; there, `envbuild layer import DIR`"
+    )
 
 
 @app.command("import")
@@ -81,16 +77,11 @@ def import_(
     Each is compared with its digests first. Damaged and missing layers are listed together, and the others
     imported. Needs neither user namespaces nor subordinate ids.
     """
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.layer import import_layers  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=None, site=None, emit=emit)
-        moved = import_layers(directory, settings, trust=trust)
+    with session(json=json, store=store) as settings:
+        moved = workflows.layer.import_layers(directory, settings, trust=trust)
     if json:
-        put(json_text.dumps(moved.to_data()))
+        print_json(moved.to_data())
     raise_all(moved.wrong)
     new = sum(row.state == "imported" for row in moved.rows)
-    say(f"{new} of {len(moved.rows)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
-    say("next: envbuild build SPEC --locked")
+    print_message(f"{new} of {len(moved.rows)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
+    print_message("next: envbuild build SPEC --locked")

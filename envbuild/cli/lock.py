@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_text
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
     FromOption,
     JsonOption,
@@ -16,7 +16,8 @@ from envbuild.cli.options import (
     SpecArgument,
     StoreOption,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
 
 
 def command(
@@ -25,7 +26,7 @@ def command(
         bool, typer.Option("--check", help="Write nothing; exit 2 if the lock does not satisfy the spec.")
     ] = False,
     upgrade: Annotated[
-        Optional[list[str]],  # noqa: UP045  # typer reads it at run time
+        list[str] | None,
         typer.Option(
             "--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."
         ),
@@ -38,21 +39,16 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Write STEM.lock.yaml: every package with version, origin, size and sha256."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.lock import lock_changes, lock_path, lock_spec, refuse  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
         if check:
-            changes = lock_changes(spec, settings)
+            changes = workflows.lock.lock_changes(spec, settings)
             if json:
-                put(json_text.dumps({"lock": str(lock_path(spec)), "changed": list(changes)}))
-            refuse(spec, changes)
-            say(f"{lock_path(spec)}: satisfies the spec")
+                print_json({"lock": workflows.lock.lock_path(spec), "changed": changes})
+            workflows.lock.refuse(spec, changes)
+            print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
             return
-        locked = lock_spec(
+        locked = workflows.lock.lock_spec(
             spec,
             settings,
             upgrade=names,
@@ -62,7 +58,9 @@ def command(
     if json:
         judged = [verdict.to_data() for verdict in locked.verdicts]
         data = {"lock": str(locked.path), "changed": list(locked.changes), "compatibility": judged}
-        put(json_text.dumps(data))
+        print_json(data)
     for change in locked.changes:
-        say(f"  {change}")
-    say(f"{locked.path}: {len(locked.lock.pins)} packages, {'written' if locked.changes else 'unchanged'}")
+        print_message(f"  {change}")
+    print_message(
+        f"{locked.path}: {len(locked.lock.pins)} packages, {'written' if locked.changes else 'unchanged'}"
+    )

@@ -1,8 +1,4 @@
-"""The command: parse, call one workflow, render; and the one boundary where errors end.
-
-Verbs are imported when they are called, so that `--help` and a build with
-nothing to do start fast.
-"""
+"""The command: all verbs, and the one boundary where errors end."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ from typing import Any
 
 import typer
 
+from envbuild import __version__
 from envbuild.cli import (
     build,
     cache,
@@ -40,10 +37,9 @@ from envbuild.cli import (
     sbom,
     schema,
     site,
-    streams,
     test,
 )
-from envbuild.cli.sinks import neutral
+from envbuild.cli.output import escape, prepare_streams
 from envbuild.errors import EnvbuildError, MachineError, RequestError, of_system, render
 
 app = typer.Typer(
@@ -81,8 +77,6 @@ app.command("completion")(completion.command)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from envbuild import __version__  # noqa: PLC0415  # start-up time
-
         typer.echo(f"envbuild {__version__}")
         raise typer.Exit
 
@@ -97,39 +91,36 @@ def _options(
 
 
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
-    """Rewrite ``--upgrade [NAME…]`` into one ``--upgrade=NAME`` for each name, ``=*`` for none.
+    """Rewrite ``lock --upgrade [NAME…]`` into one ``--upgrade=NAME`` for each name, ``=*`` without names.
 
-    The words behind it are names up to the next option or the spec, which is
-    told by its ending or by being a file.
+    Names end at the next option or at the spec: a word with a YAML ending, or a file.
     """
     words = list(arguments)
-    if "lock" not in words or "--upgrade" not in words:
+    own = list(itertools.takewhile(lambda word: word != "--", words))
+    if words[:1] != ["lock"] or "--upgrade" not in own:
         return words
     at = words.index("--upgrade")
-    end = at + 1
-    while end < len(words) and not words[end].startswith("-") and not _is_spec(words[end]):
-        end += 1
-    names = words[at + 1 : end] or ["*"]
-    return [*words[:at], *(f"--upgrade={name}" for name in names), *words[end:]]
+    names = list(itertools.takewhile(_is_name, own[at + 1 :]))
+    return [*words[:at], *(f"--upgrade={name}" for name in names or ["*"]), *words[at + 1 + len(names) :]]
 
 
-def _is_spec(word: str) -> bool:
-    return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+def _is_name(word: str) -> bool:
+    return not word.startswith("-") and not word.endswith((".yaml", ".yml")) and not Path(word).is_file()
 
 
-# Objects (count) between two looks for garbage.
+# Objects (count) between two runs of the garbage collector.
 _YOUNG = 100_000
 # No more: programs from before Linux 5.9 close each possible number when they start others.
 _OPEN_FILES = 8192
-# What these finish is kept, and found by the next run.
+# The next run goes on with what these finished.
 _RESUMED = ("build", "lock", "fetch")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit with its code: 0, 2, 3, 4, 5 or 130; 141 when nobody reads its output."""
-    streams.prepare()
-    completion.prepare()
-    # A command reads a lot and soon ends: looking for garbage so often would be a tenth of what it computes.
+    """Run the command and exit with its code: 0, 2, 3, 4, 5, 130, or 141 if its output is no longer read."""
+    prepare_streams()
+    completion.prepare_completion()
+    # A command reads a lot and soon ends: collecting garbage so often would be a tenth of what it computes.
     gc.set_threshold(_YOUNG)
     _allow_open_files()
     try:
@@ -137,10 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (BrokenPipeError, SystemExit) as ended:
         if isinstance(ended, SystemExit) and not isinstance(ended.__context__, BrokenPipeError):
             raise
-        # Nobody is left to be told. Never 0: a test may have failed.
         for descriptor in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-        code = 141  # as a shell tells SIGPIPE
+        code = 141  # SIGPIPE, as shells report it; never 0: a test may have failed
     sys.exit(code)
 
 
@@ -152,8 +142,33 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _refuse_nowhere(words: Sequence[str]) -> None:
-    """Refuse to work in a directory that has been removed: a relative path means nothing there."""
+def _run(words: Sequence[str]) -> int:
+    try:
+        _check_working_directory(words)
+        code = app(args=words, standalone_mode=False, prog_name="envbuild")
+        if code == 130:
+            raise KeyboardInterrupt  # typer has made a code of it
+    except EnvbuildError as error:
+        return _report(error)
+    except (KeyboardInterrupt, typer.Abort):
+        resumed = next((word for word in words if not word.startswith("-")), "") in _RESUMED
+        kept = "what is finished is kept, the next run goes on from there"
+        sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
+        return 130
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        if isinstance(error, BrokenPipeError) or (error.filename is None and not full):
+            raise
+        return _report(of_system(error))
+    except Exception as error:
+        if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            return _report_usage(error)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _check_working_directory(words: Sequence[str]) -> None:
+    """Refuse to work in a directory that was removed: relative paths lead nowhere in it."""
     own = set(itertools.takewhile(lambda word: word != "--", words))
     if completion.VARIABLE in os.environ or {"-h", "--help"} & own or words[:1] in ([], ["--version"]):
         return
@@ -166,46 +181,21 @@ def _refuse_nowhere(words: Sequence[str]) -> None:
         ) from error
 
 
-def _run(words: Sequence[str]) -> int:
-    try:
-        _refuse_nowhere(words)
-        code = app(args=words, standalone_mode=False, prog_name="envbuild")
-        if code == 130:
-            raise KeyboardInterrupt  # what typer has made of it
-    except EnvbuildError as error:
-        return _tell(error)
-    except (KeyboardInterrupt, typer.Abort):
-        resumed = next((word for word in words if not word.startswith("-")), "") in _RESUMED
-        kept = "what is finished is kept, the next run goes on from there"
-        sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
-        return 130
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        if isinstance(error, BrokenPipeError) or (error.filename is None and not full):
-            raise
-        return _tell(of_system(error))
-    except Exception as error:
-        if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
-            return _tell_usage(error)
-        raise
-    return code if isinstance(code, int) else 0
-
-
-def _tell_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a private module
+def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a private module
     if error.__class__.__name__ == "NoArgsIsHelpError":
         error.show()
         return 2
-    # One form for all mistakes; typer's own shows what it is made of ("Value error, …").
-    said = error.format_message().replace(": Value error, ", ": ").rstrip(".")
-    asked = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
-    if said.endswith("is not readable"):
-        return _tell(RequestError(said, hint="see that it may be read by you: `ls -l` shows who may"))
-    return _tell(RequestError(said, hint=f"`{asked} --help` shows what there is"))
+    # One form for all errors; typer's own shows what it is made of ("Value error, …").
+    problem = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
+    hint = f"`{command} --help` shows what there is"
+    if problem.endswith("is not readable"):
+        hint = "see that it may be read by you: `ls -l` shows who may"
+    return _report(RequestError(problem, hint=hint))
 
 
-def _tell(error: EnvbuildError) -> int:
-    # What is wrong is quoted, and what is quoted may not steer a terminal.
-    sys.stderr.write("\n".join(neutral(line) for line in render(error).split("\n")))
+def _report(error: EnvbuildError) -> int:
+    sys.stderr.write(escape(render(error), keep="\n"))
     return error.exit_code
 
 

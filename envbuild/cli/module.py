@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envbuild.cli import values
+from envbuild import workflows
+from envbuild.cli import completion
 from envbuild.cli.options import (
     ApptainerOption,
     FabricOption,
     ImageArgument,
     JsonOption,
-    Mpi,
     MpiOption,
     SiteOption,
     StoreOption,
     lending,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
@@ -59,15 +59,9 @@ def install(
     json: JsonOption = False,
 ) -> None:
     """Install an image with wrappers and a modulefile."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.module import install_module  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-    from envbuild.workflows.words import quoted, typed  # noqa: PLC0415
-
     where = _root(root)
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=site, emit=emit)
-        installed = install_module(
+    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        installed = workflows.module.install_module(
             image,
             root=where,
             link=link,
@@ -76,11 +70,11 @@ def install(
             lend=lending(mpi, fabric),
         )
     if json:
-        put(json_text.dumps(_install_data(installed)))
+        print_json(_install_data(installed))
     layout = installed.layout
-    say(f"{layout.modulefile}: installed")
-    use, load = typed(layout.root / "modulefiles"), quoted(layout.label)
-    say(f"next: module use {use} && module load {load}")
+    print_message(f"{layout.modulefile}: installed")
+    use, load = workflows.words.typed(layout.root / "modulefiles"), workflows.words.quoted(layout.label)
+    print_message(f"next: module use {use} && module load {load}")
 
 
 @app.command("ls")
@@ -88,21 +82,18 @@ def ls(
     root: RootOption, store: StoreOption = None, apptainer: ApptainerOption = None, json: JsonOption = False
 ) -> None:
     """List what is installed, with images and verdicts."""
-    from envbuild.workflows.module import list_modules  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    settings = Settings.of(store=store, apptainer=apptainer, recipes=None, site=None)
-    listed = list_modules(_root(root), settings)
+    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
+    listed = workflows.module.list_modules(_root(root), settings)
     if json:
-        put(json_text.dumps([_list_data(item) for item in listed], indent=2))
+        print_json([_list_data(item) for item in listed])
         return
     rows = [_list_row(item) for item in listed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        put(line.rstrip().replace("\n", "\\n"))
+        print_data(line.rstrip().replace("\n", "\\n"))
     if not rows:
-        say(f"{root}: nothing is installed")
+        print_message(f"{root}: nothing is installed")
 
 
 @app.command("uninstall")
@@ -121,17 +112,14 @@ def uninstall(
     json: JsonOption = False,
 ) -> None:
     """Remove what was installed, and nothing else."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.module import uninstall_modules  # noqa: PLC0415
-
-    with listening(json=json):
-        results = uninstall_modules(module, root=_root(root), every=every)
+    with session(json=json):
+        results = workflows.module.uninstall_modules(module, root=_root(root), every=every)
     if json:
-        put(json_text.dumps([_uninstall_data(result) for result in results], indent=2))
+        print_json([_uninstall_data(result) for result in results])
     for result in results:
-        say(f"{result.module}: uninstalled")
+        print_message(f"{result.module}: uninstalled")
         if result.default_moved and result.default:
-            say(f"{result.module.partition('/')[0]}: the default is now {result.default}")
+            print_message(f"{result.module.partition('/')[0]}: the default is now {result.default}")
 
 
 @app.callback()

@@ -1,44 +1,35 @@
-"""Options that several verbs share, and what they stand for."""
+"""Options that several verbs share, and readers of their values."""
 
 from __future__ import annotations
 
-import enum
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from envbuild.cli import values
+from envbuild import workflows
+from envbuild.cli import completion
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
     from envbuild.workflows.hosting import Lend
 
 
-class Mpi(enum.Enum):
-    """Whose MPI or fabric an image runs on."""
-
-    IMAGE = "image"
-    HOST = "host"
-
-
-class Compression(enum.Enum):
-    """What the file system of an image is compressed by."""
-
-    ZSTD = "zstd"
-    GZIP = "gzip"
-
+# Whose MPI or fabric libraries an image uses.
+Side = Literal["image", "host"]
+Compression = Literal["zstd", "gzip"]
 
 CompressionOption = Annotated[
     Compression,
     typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd."),
 ]
 MpiOption = Annotated[
-    Mpi, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
+    Side, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
 ]
 FabricOption = Annotated[
-    Mpi,
+    Side,
     typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 SpecArgument = Annotated[
@@ -46,7 +37,7 @@ SpecArgument = Annotated[
 ]
 ImageArgument = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.", show_default=False)]
 StoreOption = Annotated[
-    Optional[Path],  # noqa: UP045  # typer reads it at run time
+    Path | None,
     typer.Option(
         "--store",
         metavar="DIR",
@@ -56,7 +47,7 @@ StoreOption = Annotated[
     ),
 ]
 UpstreamOption = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    list[Path] | None,
     typer.Option(
         "--upstream",
         metavar="DIR",
@@ -65,7 +56,7 @@ UpstreamOption = Annotated[
     ),
 ]
 ApptainerOption = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(
         "--apptainer",
         metavar="PATH",
@@ -75,24 +66,24 @@ ApptainerOption = Annotated[
     ),
 ]
 RecipesOption = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    list[Path] | None,
     typer.Option(
         "--recipes", metavar="DIR", help="Look here for recipes first (repeatable).", show_default=False
     ),
 ]
 SiteOption = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(
         "--site",
         metavar="SITE",
         help="The site: a name of `envbuild site ls`, or a file.",
         envvar="ENVBUILD_SITE",
         show_default=False,
-        autocompletion=values.sites,
+        autocompletion=completion.sites,
     ),
 ]
 FromOption = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    list[Path] | None,
     typer.Option(
         "--from",
         metavar="DIR",
@@ -103,62 +94,62 @@ FromOption = Annotated[
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
 
-_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY_S = 86_400.0
-
-
-def seconds(text: str) -> float:
-    """Read a duration: ``90``, ``90s``, ``5min``, ``1.5h``; in seconds.
-
-    Raises
-    ------
-    RequestError
-        It is none, not above zero, or longer than a day.
-    """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip())
-    if found is None or found[2] not in _UNITS:
-        raise RequestError(f"`{text}` is not a duration", hint="write 90s, 5min or 1h")
-    value = float(found[1]) * _UNITS[found[2]]
-    if not 0 < value <= _DAY_S:
-        raise RequestError(f"`{text}` is not between 0 and 24h", hint="write 90s, 5min or 1h")
-    return value
-
-
-def span(text: str) -> float:
-    """Read a time that may be long: ``0``, ``90s``, ``12h``, ``30d``; in seconds.
-
-    Raises
-    ------
-    RequestError
-        It is none.
-    """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip())
-    units = {**_UNITS, "d": _DAY_S, "w": 7 * _DAY_S}
-    if found is None or found[2] not in units:
-        raise RequestError(f"`{text}` is not a time", hint="write 10min, 12h or 30d")
-    return float(found[1]) * units[found[2]]
-
-
 _MAX_DIGITS = 30
 
 
-def amount(text: str) -> int:
+def read_timeout(text: str) -> float:
+    """Read a limit of at most a day: ``90``, ``90s``, ``5min``, ``1.5h``; in seconds.
+
+    Raises
+    ------
+    RequestError
+        It is not a duration, not above zero, or longer than a day.
+    """
+    hint = "write 90s, 5min or 1h"
+    value = _seconds(text, units=("", "s", "sec", "m", "min", "h"))
+    if value is None:
+        raise RequestError(f"`{text}` is not a duration", hint=hint)
+    if not 0 < value <= _DAY_S:
+        raise RequestError(f"`{text}` is not between 0 and 24h", hint=hint)
+    return value
+
+
+def read_age(text: str) -> float:
+    """Read an age: ``0``, ``90s``, ``12h``, ``30d``, ``2w``; in seconds.
+
+    Raises
+    ------
+    RequestError
+        It is not a time.
+    """
+    value = _seconds(text, units=tuple(_SECONDS))
+    if value is None:
+        raise RequestError(f"`{text}` is not a time", hint="write 10min, 12h or 30d")
+    return value
+
+
+def _seconds(text: str, *, units: Sequence[str]) -> float | None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip())
+    return float(match[1]) * _SECONDS[match[2]] if match and match[2] in units else None
+
+
+def read_size(text: str) -> int:
     """Read an amount of data: ``500MB``, ``20GB``, ``1.5GiB``; in bytes.
 
     Raises
     ------
     RequestError
-        It is none.
+        It is not an amount of data.
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip())
-    if found is None or (found[3] and not found[2]) or len(found[1]) > _MAX_DIGITS:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip())
+    if match is None or (match[3] and not match[2]) or len(match[1]) > _MAX_DIGITS:
         raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")
-    power = " KMGT".index(found[2] or " ")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+    power = " KMGT".index(match[2] or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
-def lending(mpi: Mpi, fabric: Mpi) -> Lend:
-    """Return what the site's host is asked to lend."""
-    from envbuild.workflows.hosting import Lend  # noqa: PLC0415  # start-up time
-
-    return Lend(mpi=mpi is Mpi.HOST, fabric=fabric is Mpi.HOST)
+def lending(mpi: Side, fabric: Side) -> Lend:
+    """Return the libraries of the host that replace the image's own."""
+    return workflows.hosting.Lend(mpi=mpi == "host", fabric=fabric == "host")

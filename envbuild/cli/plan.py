@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_text
-
+from envbuild import workflows
 from envbuild.cli.options import (
-    Compression,
     CompressionOption,
     JsonOption,
     OfflineOption,
@@ -15,12 +13,13 @@ from envbuild.cli.options import (
     StoreOption,
     UpstreamOption,
 )
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.progress import session
 
 
 def command(
     spec: SpecArgument,
-    compression: CompressionOption = Compression.ZSTD,
+    compression: CompressionOption = "zstd",
     offline: OfflineOption = False,
     store: StoreOption = None,
     upstream: UpstreamOption = None,
@@ -29,25 +28,20 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Show the layers, their keys, what is cached or to build, and why. Changes nothing."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.plan import show_plan  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=None, recipes=recipes, site=site, emit=emit)
-        shown = show_plan(
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        shown = workflows.plan.show_plan(
             spec,
             settings,
-            compression=compression.value,
+            compression=compression,
             offline=offline,
             upstreams=tuple(upstream or ()),
         )
     if json:
-        put(json_text.dumps(shown.to_data(), indent=2))
+        print_json(shown.to_data())
         return
     for change in shown.lock_changes:
-        say(f"lock: {change}")
+        print_message(f"lock: {change}")
     width = max(len(row.name) for row in shown.rows)
     for row in shown.rows:
-        put(f"{row.state:<8} {row.name:<{width}}  {row.key[7:19]}  {row.reason}".rstrip())
-    say(f"image: {len(shown.image)} layers, {shown.image[0]} at the bottom")
+        print_data(f"{row.state:<8} {row.name:<{width}}  {row.key[7:19]}  {row.reason}".rstrip())
+    print_message(f"image: {len(shown.image)} layers, {shown.image[0]} at the bottom")

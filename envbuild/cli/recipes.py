@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from envbuild.cli import values
+from envbuild import workflows
+from envbuild.cli import completion
 from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption
-from envbuild.cli.streams import put, say_lines
+from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
 app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, rich_markup_mode=None)
@@ -18,11 +20,9 @@ app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, ric
 @app.command("ls")
 def ls(recipes: RecipesOption = None, json: JsonOption = False) -> None:
     """List all recipes: name, kind, preferred version, summary."""
-    from envbuild.workflows.recipes import list_recipes  # noqa: PLC0415  # start-up time
-
-    listing = list_recipes(recipes or ())
+    listing = workflows.recipes.list_recipes(recipes or ())
     if json or listing.recipes:
-        put(listing.to_json() if json else listing.to_text())
+        print_data(listing.to_json() if json else listing.to_text())
     # What can be read is listed all the same.
     raise_all(listing.mistakes)
 
@@ -32,17 +32,15 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=values.recipes
+            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=completion.recipes
         ),
     ],
     recipes: RecipesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
-    from envbuild.workflows.recipes import show_recipe  # noqa: PLC0415  # start-up time
-
-    shown = show_recipe(name, recipes or ())
-    put(shown.to_json() if json else shown.to_text())
+    shown = workflows.recipes.show_recipe(name, recipes or ())
+    print_data(shown.to_json() if json else shown.to_text())
 
 
 @app.command("check")
@@ -50,11 +48,11 @@ def check(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=values.recipes
+            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=completion.recipes
         ),
     ],
     image: Annotated[
-        Optional[Path],  # noqa: UP045  # typer reads it at run time
+        Path | None,
         typer.Option(
             "--image",
             metavar="IMAGE.sif",
@@ -72,14 +70,9 @@ def check(
     it breaks one (all are told) or the image is not of this recipe, 4 where the
     judge missed a spoiled job, and 5 where nothing here can run the image.
     """
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.recipe_check import check_recipe  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=None, apptainer=apptainer, recipes=recipes, site=None, emit=emit)
-        checked = check_recipe(name, settings, image=image)
-    put(checked.to_json() if json else checked.to_text())
+    with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
+        checked = workflows.recipe_check.check_recipe(name, settings, image=image)
+    print_data(checked.to_json() if json else checked.to_text())
     raise typer.Exit(0 if checked.passed else 4)
 
 
@@ -90,7 +83,7 @@ def new(
         str, typer.Argument(metavar="VERSION", help="The version to begin with.", show_default=False)
     ],
     distribution: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--distribution",
             metavar="NAME",
@@ -99,7 +92,7 @@ def new(
         ),
     ] = None,
     module: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--import",
             metavar="MODULE",
@@ -112,11 +105,6 @@ def new(
     ] = Path("recipes"),
 ) -> None:
     """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it."""
-    from envbuild.workflows.recipe_new import new_recipe  # noqa: PLC0415  # start-up time
-
-    say_lines(new_recipe(name, version, directory, distribution=distribution, module=module))
-
-
-@app.callback()
-def _group() -> None:
-    """Show what a spec can choose from."""
+    print_messages(
+        workflows.recipe_new.new_recipe(name, version, directory, distribution=distribution, module=module)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import (
     ApptainerOption,
     FromOption,
@@ -14,7 +15,8 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
 )
-from envbuild.cli.streams import put, say_lines
+from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.progress import session
 
 
 def command(
@@ -28,15 +30,12 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Build an image again from the lock inside it, in an empty store, and say in what the bytes differ."""
-    from envbuild.cli.listen import listening  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.reproduce import reproduce_image  # noqa: PLC0415
-    from envbuild.workflows.settings import Settings  # noqa: PLC0415
-
-    with listening(json=json) as emit:
-        settings = Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
-        found = reproduce_image(image, settings, sources=tuple(sources or ()), offline=offline)
+    with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
+        found = workflows.reproduce.reproduce_image(
+            image, settings, sources=tuple(sources or ()), offline=offline
+        )
     if json:
-        put(found.to_json())
-    say_lines(found.to_text())
+        print_data(found.to_json())
+    print_messages(found.to_text())
     if not found.same:
         raise typer.Exit(4)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from envbuild import workflows
 from envbuild.cli.options import ImageArgument
-from envbuild.cli.streams import put, say
+from envbuild.cli.output import print_data, print_message
 
 
 def command(
     image: ImageArgument,
     output: Annotated[
-        Optional[str],  # noqa: UP045  # typer reads it at run time; a path would lose a slash at its end
+        str | None,  # a path would lose a slash at its end
         typer.Option(
             "-o",
             "--output",
@@ -24,11 +25,8 @@ def command(
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
-    from envbuild.workflows.places import file_named  # noqa: PLC0415  # start-up time
-    from envbuild.workflows.sbom import write_sbom  # noqa: PLC0415
-
-    text = write_sbom(image, None if output is None else file_named(output))
+    text = workflows.sbom.write_sbom(image, None if output is None else workflows.places.file_named(output))
     if output is None:
-        put(text)
+        print_data(text)
     else:
-        say(f"{output}: written")
+        print_message(f"{output}: written")

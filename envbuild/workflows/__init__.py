@@ -1,1 +1,47 @@
-"""Wiring: one file a verb, no logic of its own."""
+"""One module a verb, and what verbs share.
+
+Each is imported when it is first used (PEP 562): so the command line imports this package at the top of its
+files, and help and completion still load none of it.
+"""
+
+import importlib.util
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from envbuild.workflows import build as build
+    from envbuild.workflows import cache as cache
+    from envbuild.workflows import cache_pin as cache_pin
+    from envbuild.workflows import cache_verify as cache_verify
+    from envbuild.workflows import check as check
+    from envbuild.workflows import doctor as doctor
+    from envbuild.workflows import export as export
+    from envbuild.workflows import fetch as fetch
+    from envbuild.workflows import hosting as hosting
+    from envbuild.workflows import import_def as import_def
+    from envbuild.workflows import init as init
+    from envbuild.workflows import inspect as inspect
+    from envbuild.workflows import launch as launch
+    from envbuild.workflows import layer as layer
+    from envbuild.workflows import lock as lock
+    from envbuild.workflows import module as module
+    from envbuild.workflows import names as names
+    from envbuild.workflows import places as places
+    from envbuild.workflows import plan as plan
+    from envbuild.workflows import recipe_check as recipe_check
+    from envbuild.workflows import recipe_new as recipe_new
+    from envbuild.workflows import recipes as recipes
+    from envbuild.workflows import reproduce as reproduce
+    from envbuild.workflows import sbom as sbom
+    from envbuild.workflows import schema as schema
+    from envbuild.workflows import settings as settings
+    from envbuild.workflows import sites as sites
+    from envbuild.workflows import test as test
+    from envbuild.workflows import words as words
+
+
+def __getattr__(name: str) -> ModuleType:
+    full_name = f"{__name__}.{name}"
+    if importlib.util.find_spec(full_name) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(full_name)

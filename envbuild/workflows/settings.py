@@ -42,10 +42,10 @@ class Settings:
     @staticmethod
     def of(
         *,
-        store: Path | None,
-        apptainer: Path | None,
-        recipes: Sequence[Path] | None,
-        site: Path | None,
+        store: Path | None = None,
+        apptainer: Path | None = None,
+        recipes: Sequence[Path] | None = None,
+        site: Path | None = None,
         emit: Emit = events.ignore,
     ) -> Settings:
         """Return settings from a command line's options; absent ones get their defaults."""

@@ -15,7 +15,7 @@ import pytest
 
 from envbuild import __version__
 from envbuild.cli.main import expand_upgrade, main
-from envbuild.cli.options import seconds
+from envbuild.cli.options import read_timeout
 from envbuild.errors import (
     BuildError,
     CheckError,
@@ -354,6 +354,10 @@ class TestUpgrade:
             ("lock a.yaml --upgrade=torch", "lock a.yaml --upgrade=torch"),
             ("lock a.yaml", "lock a.yaml"),
             ("build a.yaml --upgrade", "build a.yaml --upgrade"),
+            ("launch a.sif -- poetry lock --upgrade", "launch a.sif -- poetry lock --upgrade"),
+            ("launch lock --upgrade", "launch lock --upgrade"),
+            ("lock a.yaml -- --upgrade", "lock a.yaml -- --upgrade"),
+            ("lock --upgrade torch -- a.yaml", "lock --upgrade=torch -- a.yaml"),
             ("", ""),
         ],
     )
@@ -374,7 +378,7 @@ class TestUpgrade:
         assert given == ["lock", "--upgrade"]
 
 
-class TestSeconds:
+class TestTimeout:
     @pytest.mark.parametrize(
         ("text", "value"),
         [
@@ -390,16 +394,16 @@ class TestSeconds:
         ],
     )
     def test_durations(self, text: str, value: float) -> None:
-        assert seconds(text) == value
+        assert read_timeout(text) == value
 
     @pytest.mark.parametrize(
         "text", ["", "s", "5 days", "-1", "1e3", "nan", "inf", "1,5h", "5MIN", "\u0665s", "1h5"]
     )
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(RequestError, match="is not a duration"):
-            seconds(text)
+            read_timeout(text)
 
     @pytest.mark.parametrize("text", ["0", "0.0s", "86401", "25h", "9" * 400])
     def test_what_nobody_waits_for(self, text: str) -> None:
         with pytest.raises(RequestError, match="is not between 0 and 24h"):
-            seconds(text)
+            read_timeout(text)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.cli.options import amount, span
+from envbuild.cli.options import read_age, read_size
 from envbuild.errors import RequestError
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import dump, load
@@ -346,27 +346,27 @@ def test_a_store_that_may_not_be_written_is_read(
     ("text", "value"), [("0s", 0), ("0", 0), ("90", 90), ("10min", 600), ("1.5h", 5400), ("30d", 2_592_000)]
 )
 def test_times(text: str, value: float) -> None:
-    assert span(text) == value
+    assert read_age(text) == value
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("0", 0), ("500MB", 500_000_000), ("1.5GiB", 1_610_612_736), ("20 G", 2 * 10**10)]
 )
 def test_amounts(text: str, value: int) -> None:
-    assert amount(text) == value
+    assert read_size(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1y", "10iB", "1 XB", "1e9"])
 def test_what_is_neither(text: str) -> None:
     with pytest.raises(RequestError):
-        amount(text)
+        read_size(text)
     with pytest.raises(RequestError):
-        span(text)
+        read_age(text)
 
 
 def test_more_than_there_can_be_is_no_amount() -> None:
     with pytest.raises(RequestError, match="is not an amount of data"):
-        amount("9" * 400)
+        read_size("9" * 400)
 
 
 def test_limits_of_the_command(run: Run, image: Path, store: Store) -> None:

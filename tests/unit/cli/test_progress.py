@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
-from rich.console import Console
 
-from envbuild.cli import sinks
+from envbuild.cli.bars import bars
+from envbuild.cli.progress import choose_sink, json_lines, plain_lines
 from envbuild.events import LayerReused, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 
 EVENTS = [
@@ -43,9 +43,17 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def terminal_type(monkeypatch):
+    """A wide terminal without colours."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "400")
+
+
 def test_plain_lines():
     stream = io.StringIO()
-    emit = sinks.plain(stream)
+    emit = plain_lines(stream)
     for event in EVENTS:
         emit(event)
     assert stream.getvalue() == PLAIN
@@ -53,7 +61,7 @@ def test_plain_lines():
 
 def test_json_lines_carry_every_field():
     stream = io.StringIO()
-    emit = sinks.json_lines(stream)
+    emit = json_lines(stream)
     for event in EVENTS:
         emit(event)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -70,7 +78,7 @@ def test_json_lines_carry_every_field():
 @pytest.mark.parametrize(("total", "size", "most"), [(10_000, 1, 20), (None, 1 << 20, 156)])
 def test_json_tells_advances_now_and_then_and_loses_no_byte(total, size, most):
     stream = io.StringIO()
-    emit = sinks.json_lines(stream)
+    emit = json_lines(stream)
     emit(TaskStarted(task="t", title="t", total_bytes=total))
     emit(TaskStarted(task="other", title="other", total_bytes=7))
     for _ in range(10_007):
@@ -85,7 +93,7 @@ def test_json_tells_advances_now_and_then_and_loses_no_byte(total, size, most):
 
 def test_bars_show_what_runs_and_lines_what_ended():
     terminal = Terminal()
-    with sinks.bars(Console(file=terminal, force_terminal=True, width=100)) as emit:
+    with bars(terminal) as emit:
         for event in EVENTS[:5]:
             emit(event)
     shown = terminal.getvalue()
@@ -98,7 +106,7 @@ def test_bars_show_what_runs_and_lines_what_ended():
 
 def test_without_a_total_there_is_neither_bar_nor_size():
     terminal = Terminal()
-    with sinks.bars(Console(file=terminal, force_terminal=True, width=100)) as emit:
+    with bars(terminal) as emit:
         emit(TaskStarted(task="t", title="a title"))
         emit(Note(text="redraw"))
     assert "a title" in terminal.getvalue()
@@ -119,8 +127,8 @@ def test_without_a_total_there_is_neither_bar_nor_size():
 )
 def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
     stream, terminal = io.StringIO(), Terminal()
-    sinks.plain(stream)(event)
-    with sinks.bars(Console(file=terminal, color_system=None, force_terminal=True, width=400)) as emit:
+    plain_lines(stream)(event)
+    with bars(terminal) as emit:
         emit(event)
         emit(Note(text="last"))
     assert NEUTRAL in stream.getvalue()
@@ -132,7 +140,7 @@ def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
 
 def test_json_is_escaped_too():
     stream = io.StringIO()
-    sinks.json_lines(stream)(Note(text=HOSTILE))
+    json_lines(stream)(Note(text=HOSTILE))
     assert json.loads(stream.getvalue())["text"] == HOSTILE
     assert stream.getvalue().rstrip("\n").isprintable()
     assert stream.getvalue().isascii()
@@ -147,7 +155,7 @@ def test_threads_do_not_mix_lines():
             return len(text)
 
     stream = Slow()
-    emit = sinks.plain(stream)
+    emit = plain_lines(stream)
     threads = [
         threading.Thread(target=lambda word=word: [emit(Note(text=word * 50)) for _ in range(40)])
         for word in "abcd"
@@ -164,7 +172,7 @@ def test_threads_do_not_mix_lines():
     [(io.StringIO(), False, "x\n"), (io.StringIO(), True, '{"event": "note", "text": "x"}\n')],
 )
 def test_the_sink_fits_where_it_writes(stream, wants_json, expected):
-    with sinks.choose(stderr=stream, json=wants_json) as emit:
+    with choose_sink(stream, json=wants_json) as emit:
         emit(Note(text="x"))
     assert stream.getvalue() == expected
 
@@ -172,7 +180,7 @@ def test_the_sink_fits_where_it_writes(stream, wants_json, expected):
 def test_a_terminal_gets_bars(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    with sinks.choose(stderr=terminal, json=False) as emit:
+    with choose_sink(terminal, json=False) as emit:
         emit(TaskStarted(task="t", title="a title"))
         emit(Note(text="x"))
     assert "\x1b[" in terminal.getvalue()

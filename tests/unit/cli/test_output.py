@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.cli import streams
+from envbuild.cli import output
 from envbuild.store.roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.workflows.words import typed
@@ -70,7 +70,8 @@ def test_data_is_written_whatever_becomes_of_progress(tmp_path: Path) -> None:
 
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    text = "from envbuild.cli import streams as s; s.prepare(); f = open('x', 'w'); f.write(str(f.fileno()))"
+    prepare = "from envbuild.cli.output import prepare_streams; prepare_streams()"
+    text = f"{prepare}; f = open('x', 'w'); f.write(str(f.fileno()))"
     line = 'exec "$0" -c "$1" <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", line, sys.executable, text], cwd=tmp_path).returncode == 0
     assert (tmp_path / "x").read_text() == "3"
@@ -88,11 +89,11 @@ def test_json_is_utf_8_and_keeps_every_name(locale: str, tmp_path: Path) -> None
 
 
 def test_names_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    streams.say(f"a\x1b[31m\r\u202e{BAD}\nerror: none\tof\nours")
+    output.print_message(f"a\x1b[31m\r\u202e{BAD}\nerror: none\tof\nours")
     assert capsys.readouterr().err == "a\\u001b[31m\\u000d\\u202ebad\\udcff\\nerror: none\tof\\nours\n"
-    streams.say_lines("one\ntwo\x07")
+    output.print_messages("one\ntwo\x07")
     assert capsys.readouterr().err == "one\ntwo\\u0007\n"
-    streams.put("one\ntwo\x07")
+    output.print_data("one\ntwo\x07")
     assert capsys.readouterr().out == "one\ntwo\\u0007\n"
 
 

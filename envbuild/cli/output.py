@@ -1,0 +1,126 @@
+"""Standard output and error: data and messages, in whatever state the streams were given."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuild.errors import MachineError
+from envbuild.system.descriptors import named
+
+
+def prepare_streams() -> None:
+    """Make the standard streams usable, before any file is opened.
+
+    The next file would get the number of a closed one, and receive messages: /dev/null takes its place,
+    opened the wrong way round, so that reading or writing fails as before.
+    """
+    for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # it gets the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # a descriptor, open to the end
+    # Streams that were replaced stay: those of a test.
+    if sys.stdout is sys.__stdout__:
+        # In every locale: JSON is UTF-8.
+        sys.stdout = io.TextIOWrapper(_Data(1, "wb", closefd=False), encoding="utf-8", write_through=True)
+    if sys.stderr is sys.__stderr__:
+        encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+        stream = _Messages(2, "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(stream, encoding, errors="backslashreplace", write_through=True)
+
+
+def escape(text: str, *, keep: str = "") -> str:
+    """Escape unprintable characters, so that no text steers a terminal; name directories behind descriptors.
+
+    Parameters
+    ----------
+    keep : str
+        Unprintable characters that stay.
+    """
+    return "".join(
+        char if char.isprintable() or char in keep else f"\\u{ord(char):04x}" for char in named(text)
+    )
+
+
+def print_message(text: str) -> None:
+    """Write one line for people to standard error; a line break in it is escaped."""
+    print_messages(text.replace("\n", "\\n"))
+
+
+def print_messages(text: str) -> None:
+    """Write lines for people to standard error."""
+    sys.stderr.write(escape(text, keep="\n\t") + "\n")
+
+
+def print_data(text: str) -> None:
+    """Write text to standard output.
+
+    Raises
+    ------
+    MachineError
+        It cannot be written: it is closed, or the disk is full.
+    """
+    _write_data(escape(text, keep="\n\t"))
+
+
+def print_json(data: object) -> None:
+    """Write JSON to standard output: dataclasses as objects, paths as strings. Raises as `print_data`."""
+    # ASCII, so that nothing steers a terminal.
+    _write_data(named(json.dumps(data, indent=2, default=_plain)))
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401  # what JSON does not know
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _write_data(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+class _Stream(io.FileIO):
+    """A standard stream without a buffer: text that failed once does not fail again when Python ends."""
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401  # whatever holds bytes
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self.fileno(), rest) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.fail(error)
+        return len(data)
+
+    def fail(self, error: OSError) -> None:
+        raise NotImplementedError
+
+
+class _Data(_Stream):
+    """Standard output: a failure ends the command."""
+
+    def fail(self, error: OSError) -> None:
+        problem, hint = error.strerror, "free some space behind it, or write elsewhere"
+        if error.errno == errno.EBADF:
+            problem, hint = "it is closed", "write elsewhere: `> FILE`"
+        raise MachineError(f"standard output cannot be written: {problem}", hint=hint) from error
+
+
+class _Messages(_Stream):
+    """Standard error: failures are ignored, and the work goes on."""
+
+    def fail(self, error: OSError) -> None:
+        pass
