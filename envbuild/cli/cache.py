@@ -1,17 +1,24 @@
-"""`envbuild cache`: what the store holds, for whom, and what can go."""
+"""`envbuild cache`: the contents of the store, their users, and what can be removed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli.options import JsonOption, StoreOption, read_age, read_size
-from envbuild.cli.output import print_data, print_message
+from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import counted
+
+if TYPE_CHECKING:
+    from envbuild.store.prune import Pruned
+    from envbuild.store.roots import StoredRoot
+    from envbuild.store.verify import Damage
+    from envbuild.workflows.cache import StoreListing, StoreReport, StoreUsage
 
 app = typer.Typer(
     help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
@@ -20,6 +27,12 @@ app = typer.Typer(
 PinnedArgument = Annotated[
     Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.", show_default=False)
 ]
+# Kinds of items without names for people: one, and several of them.
+_SUMMED = {
+    "scan": ("scan of a layer", "scans of layers"),
+    "log": ("log of a build", "logs of builds"),
+    "leftover": ("unfinished download", "unfinished downloads"),
+}
 
 
 @app.command("ls")
@@ -30,18 +43,83 @@ def ls(
 ) -> None:
     """List who needs something, and every layer with who needs it."""
     listing = workflows.cache.list_cache(workflows.settings.Settings.of(store=store))
-    text = workflows.cache.to_json(listing.to_data()) if json else listing.to_text(files=files)
-    if text:
-        print_data(text)
+    if json:
+        print_json(_listing_data(listing))
+    elif lines := list(_listing_lines(listing, files=files)):
+        print_data("\n".join(lines))
     else:
         print_message("the store is empty")
+
+
+def _listing_data(listing: StoreListing) -> dict[str, object]:
+    items = [
+        {
+            "kind": item.kind,
+            "id": item.id,
+            "name": item.name,
+            "blob": item.blob or None,
+            "size_bytes": item.size_bytes,
+            "needed_by": listing.needed_by(item),
+        }
+        for item in listing.items
+    ]
+    roots = [
+        {
+            "path": stored.root.path,
+            "pinned": stored.root.pinned,
+            "state": stored.state,
+            "digest": stored.root.digest or None,
+            "spec": stored.root.spec or None,
+            "layers": stored.root.keys,
+            "files": stored.root.files,
+        }
+        for stored in listing.roots
+    ]
+    return {"items": items, "roots": roots}
+
+
+def _listing_lines(listing: StoreListing, *, files: bool) -> Iterator[str]:
+    for stored in listing.roots:
+        yield f"{stored.state:<12}{stored.root.label}"
+    kinds = ("layer", "blob", "file") if files else ("layer", "blob")
+    for item in listing.items:
+        if item.kind in kinds:
+            users = listing.needed_by(item)
+            needed = f"{len(users)}: {users[0]}" + (", …" if len(users) > 1 else "") if users else "nothing"
+            size = f"{item.size_bytes / 1e6:.1f}"
+            yield f"{item.kind:<6}{_short(item.id)}  {size:>8} MB  {item.name}  needed by {needed}"
+    locked = [item for item in listing.items if item.kind == "file"]
+    if locked and not files:
+        total = sum(item.size_bytes for item in locked)
+        free = sum(not listing.needed_by(item) for item in locked)
+        yield f"{len(locked)} locked files, {total / 1e6:.1f} MB, {free} needed by nothing (--files)"
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
 
 
 @app.command("du")
 def du(store: StoreOption = None, json: JsonOption = False) -> None:
     """Show how large the store is, and what each image has alone and shares."""
-    found = workflows.cache.usage(workflows.settings.Settings.of(store=store))
-    print_data(workflows.cache.to_json(found.to_data()) if json else found.to_text())
+    usage = workflows.cache.usage(workflows.settings.Settings.of(store=store))
+    if json:
+        print_json(usage)
+    else:
+        print_data(_format_usage(usage))
+
+
+def _format_usage(usage: StoreUsage) -> str:
+    lines = [f"{size / 1e6:>12.1f} MB  {name}/" for name, size in usage.areas.items() if size]
+    lines += [
+        f"{user.total_bytes / 1e6:>12.1f} MB  {user.label} ({user.own_bytes / 1e6:.1f} MB for it alone)"
+        for user in usage.users
+    ]
+    lines.append(
+        f"{usage.needed_bytes / 1e6:>12.1f} MB  are needed, {usage.shared_bytes / 1e6:.1f} MB of them by"
+        f" more than one; {usage.free_bytes / 1e6:.1f} MB by nothing"
+    )
+    return "\n".join(lines)
 
 
 @app.command("verify")
@@ -58,10 +136,65 @@ def verify(
     Exit code 4 when something is, and was not removed.
     """
     with session(json=json, store=store) as settings:
-        checked = workflows.cache_verify.verify_cache(settings, repair=repair)
-    print_data(workflows.cache.to_json(checked.to_data()) if json else checked.to_text())
-    if not checked.sound:
+        report = workflows.cache.verify_cache(settings, repair=repair)
+    if json:
+        print_json(_report_data(report))
+    else:
+        print_data(_format_report(report))
+    if not report.sound:
         raise typer.Exit(4)
+
+
+def _report_data(report: StoreReport) -> dict[str, object]:
+    verified = report.verified
+    damages = [
+        {
+            "what": damage.what,
+            "id": damage.id,
+            "path": damage.path,
+            "problem": damage.problem,
+            "needed_by": report.needed_by(damage),
+            "remedy": _remedy(report, damage),
+            "removed": report.is_removed(damage),
+        }
+        for damage in verified.damages
+    ]
+    return {
+        "passed": report.sound,
+        "layers": verified.layers,
+        "blobs": verified.blobs,
+        "files": verified.files,
+        "size_bytes": verified.size_bytes,
+        "damages": damages,
+    }
+
+
+def _format_report(report: StoreReport) -> str:
+    verified, lines = report.verified, []
+    for damage in verified.damages:
+        removed = " (removed)" if report.is_removed(damage) else ""
+        users = ", ".join(report.needed_by(damage)) or "nothing"
+        lines.append(f"{damage.what} {damage.path}: {damage.problem}{removed}")
+        lines.append(f"  needed by {users}; {_remedy(report, damage)}")
+    outcome = f"{len(verified.damages)} damaged" if verified.damages else "all whole"
+    lines.append(
+        f"{verified.layers} layers, {verified.blobs} blobs, {verified.files} locked files,"
+        f" {verified.size_bytes / 1e6:.1f} MB read: {outcome}"
+    )
+    return "\n".join(lines)
+
+
+def _remedy(report: StoreReport, damage: Damage) -> str:
+    """Return how a damaged item is replaced."""
+    if damage.what == "root":
+        return "remove it, and build or pin again what it was for: until then nothing is pruned"
+    if damage.what == "unknown":
+        return "remove it"
+    labels = report.needed_by(damage)
+    specs = sorted({report.specs[label] for label in labels if label in report.specs})
+    build = f"`envbuild build {workflows.words.typed(specs[0])}`" if specs else "the next build that needs it"
+    again = f"{build} {'fetches' if damage.what == 'file' else 'makes'} it again"
+    return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
 
 
 @app.command("prune")
@@ -86,26 +219,15 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove what no image and no pin needs, once no build runs."""
-    limit, unused_s = read_size(keep) if keep is not None else None, read_age(older_than)
+    keep_bytes, unused_s = None if keep is None else read_size(keep), read_age(older_than)
     with session(json=json, store=store) as settings:
         pruned, gone = workflows.cache.prune_cache(
-            settings, unused_s=unused_s, keep_bytes=limit, dry_run=dry_run
+            settings, unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run
         )
     if json:
-        data = {
-            "dry_run": dry_run,
-            "freed_bytes": pruned.freed_bytes,
-            "removed": [
-                {"kind": item.kind, "id": item.id, "name": item.name, "size_bytes": item.size_bytes}
-                for item in pruned.removed
-            ],
-            "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
-            "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
-            "gone": [found.root.path for found in gone],
-        }
-        print_data(workflows.cache.to_json(data))
+        print_json(_pruned_data(pruned, gone, dry_run=dry_run))
         return
-    for line in workflows.cache.removed_lines(pruned, gone):
+    for line in _pruned_lines(pruned, gone):
         print_data(line)
     for _, why in pruned.refused:
         print_message(f"not removed: {why}")
@@ -119,13 +241,39 @@ def prune(
     print_message(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
 
 
+def _pruned_data(pruned: Pruned, gone: tuple[StoredRoot, ...], *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "freed_bytes": pruned.freed_bytes,
+        "removed": [
+            {"kind": item.kind, "id": item.id, "name": item.name, "size_bytes": item.size_bytes}
+            for item in pruned.removed
+        ],
+        "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
+        "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
+        "gone": [stored.root.path for stored in gone],
+    }
+
+
+def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]:
+    for item in pruned.removed:
+        if item.kind not in _SUMMED:
+            yield f"{item.kind} {_short(item.id)}  {item.size_bytes / 1e6:.1f} MB  {item.name}"
+    for kind, (one, several) in _SUMMED.items():
+        sizes = [item.size_bytes for item in pruned.removed if item.kind == kind]
+        if sizes:
+            yield f"{len(sizes)} {one if len(sizes) == 1 else several}  {sum(sizes) / 1e6:.1f} MB"
+    for stored in gone:
+        yield f"is gone: {stored.root.label}"
+
+
 @app.command("pin")
 def pin(path: PinnedArgument, store: StoreOption = None) -> None:
     """Keep all that an image or a lock needs, until `unpin`.
 
     What `build` makes is kept without, as long as it is there.
     """
-    root = workflows.cache_pin.pin(path, workflows.settings.Settings.of(store=store))
+    root = workflows.cache.pin(path, workflows.settings.Settings.of(store=store))
     print_message(f"{root.label}: {len(root.keys)} layers and {len(root.files)} files are kept")
     if not root.keys:
         print_message("no image was built from this lock with this store: its layers are not known yet")
@@ -142,5 +290,5 @@ def unpin(
     store: StoreOption = None,
 ) -> None:
     """Take back a pin; forget an image that cannot be reached any more."""
-    for root in workflows.cache_pin.unpin(path, workflows.settings.Settings.of(store=store)):
+    for root in workflows.cache.unpin(path, workflows.settings.Settings.of(store=store)):
         print_message(f"{root.label}: no longer kept")

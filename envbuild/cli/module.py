@@ -51,8 +51,8 @@ def install(
     default: Annotated[
         bool, typer.Option("--default", help="Make it the version that `module load NAME` takes.")
     ] = False,
-    mpi: MpiOption = Mpi.IMAGE,
-    fabric: FabricOption = Mpi.IMAGE,
+    mpi: MpiOption = "image",
+    fabric: FabricOption = "image",
     store: StoreOption = None,
     apptainer: ApptainerOption = None,
     site: SiteOption = None,

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from envbuild.workflows import build as build
     from envbuild.workflows import cache as cache
-    from envbuild.workflows import cache_pin as cache_pin
-    from envbuild.workflows import cache_verify as cache_verify
     from envbuild.workflows import check as check
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import export as export

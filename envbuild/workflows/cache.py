@@ -1,44 +1,40 @@
-"""Cache: what the store holds, for whom, and what can go."""
+"""Cache: the contents of the store, their users, and what can be removed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from envbuild.errors import MachineError
-from envbuild.events import Note
+from envbuild.errors import MachineError, RequestError, did_you_mean
+from envbuild.events import Note, task
+from envbuild.lock.text import load
 from envbuild.store.inventory import Item, areas, items
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.roots import Needs, StoredRoot, find_roots, needs_of, remove_roots
+from envbuild.store.roots import Needs, Root, StoredRoot, add_root, find_roots, needs_of, remove_roots
 from envbuild.store.store import GRACE_S
-from envbuild.workflows.keeping import identify
+from envbuild.store.verify import REPLACEABLE, Damage, Verified, remove_damaged, verify
+from envbuild.system.files import read_input
+from envbuild.workflows.keeping import identify, pinned_image, pinned_lock
 from envbuild.workflows.settings import Settings
 
-# Kinds of things that have no names for people: one, and several of them.
-_SUMMED = {
-    "scan": ("scan of a layer", "scans of layers"),
-    "log": ("log of a build", "logs of builds"),
-    "leftover": ("unfinished download", "unfinished downloads"),
-}
-# Where the file system has no locks, builds of other processes are told by what they used of late.
+_LOCK_LIMIT_BYTES = 16 << 20
+# Without locks on the file system, builds of other processes show by what they used of late.
 _WITHOUT_LOCKS_S = 7 * GRACE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """What a store holds, and who needs what.
+class StoreListing:
+    """The contents of a store, and their users.
 
     Attributes
     ----------
     items : tuple of Item
         Layers, blobs, files and leftovers.
     roots : tuple of StoredRoot
-        Who needs them.
+        Their users.
     needs : Needs
-        What those that are not gone need.
+        What the roots need that are not gone.
     """
 
     items: tuple[Item, ...]
@@ -46,112 +42,79 @@ class Listing:
     needs: Needs
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
-        """Return the labels of what needs an item, sorted."""
+        """Return the labels of the roots that need an item, sorted."""
         if item.kind == "file":
             return self.needs.files.get(item.id, ())
         return self.needs.keys.get(item.id, ())
 
-    def to_data(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
-        return {
-            "items": [
-                {
-                    "kind": item.kind,
-                    "id": item.id,
-                    "name": item.name,
-                    "blob": item.blob or None,
-                    "size_bytes": item.size_bytes,
-                    "needed_by": list(self.needed_by(item)),
-                }
-                for item in self.items
-            ],
-            "roots": [root_data(stored) for stored in self.roots],
-        }
 
-    def to_text(self, *, files: bool) -> str:
-        """Return lines for people: who needs something, then layers, then locked files if asked for."""
-        lines = [f"{stored.state:<12}{stored.root.label}" for stored in self.roots]
-        shown = [
-            item for item in self.items if item.kind in ("layer", "blob") or (files and item.kind == "file")
-        ]
-        for item in shown:
-            users = self.needed_by(item)
-            needed = f"{len(users)}: {users[0]}" + (", …" if len(users) > 1 else "") if users else "nothing"
-            short = item.id.removeprefix("sha256:")[:12]
-            size = f"{item.size_bytes / 1e6:.1f}"
-            lines.append(f"{item.kind:<6}{short}  {size:>8} MB  {item.name}  needed by {needed}")
-        kept = [item for item in self.items if item.kind == "file"]
-        if kept and not files:
-            total = sum(item.size_bytes for item in kept)
-            free = sum(not self.needed_by(item) for item in kept)
-            lines.append(
-                f"{len(kept)} locked files, {total / 1e6:.1f} MB, {free} needed by nothing (--files)"
-            )
-        return "\n".join(lines)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootUsage:
+    """The bytes that one root needs, and those that no other root needs."""
+
+    label: str
+    total_bytes: int
+    own_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """How large a store is, and for whom.
+class StoreUsage:
+    """The size of a store, and of the parts that its roots need.
 
     Attributes
     ----------
     areas : dict of str to int
         Top directory → bytes.
-    users : tuple of dict
-        ``label``, ``total_bytes`` of what it needs, and ``own_bytes`` that nothing else needs.
+    users : tuple of RootUsage
+        By label.
     needed_bytes, shared_bytes, free_bytes : int
-        Of layers with their scans, blobs and files, each blob once: what is needed, the part of it that
-        several need, and what nothing needs, unfinished downloads among it.
+        Of layers with their scans, blobs and files, each blob once: needed, needed by several, and needed
+        by nothing, unfinished downloads included.
     """
 
     areas: dict[str, int]
-    users: tuple[dict[str, Any], ...]
+    users: tuple[RootUsage, ...]
     needed_bytes: int
     shared_bytes: int
     free_bytes: int
 
-    def to_data(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
-        return {
-            "areas": self.areas,
-            "users": list(self.users),
-            "needed_bytes": self.needed_bytes,
-            "shared_bytes": self.shared_bytes,
-            "free_bytes": self.free_bytes,
-        }
 
-    def to_text(self) -> str:
-        """Return lines for people."""
-        lines = [f"{size / 1e6:>12.1f} MB  {name}/" for name, size in self.areas.items() if size]
-        lines += [
-            f"{user['total_bytes'] / 1e6:>12.1f} MB  {user['label']}"
-            f" ({user['own_bytes'] / 1e6:.1f} MB for it alone)"
-            for user in self.users
-        ]
-        lines.append(
-            f"{self.needed_bytes / 1e6:>12.1f} MB  are needed, {self.shared_bytes / 1e6:.1f} MB of them by"
-            f" more than one; {self.free_bytes / 1e6:.1f} MB by nothing"
-        )
-        return "\n".join(lines)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReport:
+    """The damage in a store.
 
+    Attributes
+    ----------
+    specs : dict of str to str
+        Label of a root → the spec that builds it.
+    repaired : bool
+        Whether damaged items were removed.
+    """
 
-def root_data(stored: StoredRoot) -> dict[str, Any]:
-    """Return a root as plain data, for JSON."""
-    root = stored.root
-    return {
-        "path": root.path,
-        "pinned": root.pinned,
-        "state": stored.state,
-        "digest": root.digest or None,
-        "spec": root.spec or None,
-        "layers": list(root.keys),
-        "files": list(root.files),
-    }
+    verified: Verified
+    needs: Needs
+    specs: dict[str, str]
+    repaired: bool
+
+    @property
+    def sound(self) -> bool:
+        """Whether no damage is left."""
+        return all(map(self.is_removed, self.verified.damages))
+
+    def is_removed(self, damage: Damage) -> bool:
+        """Return whether a damaged item was removed: only what can be made or fetched again is."""
+        return self.repaired and damage.what in REPLACEABLE
+
+    def needed_by(self, damage: Damage) -> tuple[str, ...]:
+        """Return the labels of the roots that need a damaged item, sorted."""
+        labels = {*self.needs.files.get(damage.id, ())}
+        for key in (damage.id, *damage.keys):
+            labels.update(self.needs.keys.get(key, ()))
+        return tuple(sorted(labels))
 
 
-def list_cache(settings: Settings) -> Listing:
-    """Return what a store holds; writes nothing.
+def list_cache(settings: Settings) -> StoreListing:
+    """Return the contents of a store; writes nothing.
 
     Raises
     ------
@@ -159,50 +122,94 @@ def list_cache(settings: Settings) -> Listing:
         It is no store of the user's, or a root in it cannot be read.
     """
     roots = find_roots(settings.store, identify)
-    return Listing(items=tuple(items(settings.store)), roots=roots, needs=needs_of(roots))
+    return StoreListing(items=tuple(items(settings.store)), roots=roots, needs=needs_of(roots))
 
 
-def usage(settings: Settings) -> Usage:
-    """Return how large a store is; writes nothing. Raises as `list_cache`."""
+def usage(settings: Settings) -> StoreUsage:
+    """Return the size of a store; writes noname. Raises as `list_cache`."""
     listing = list_cache(settings)
     sizes: dict[str, int] = {}
     users: dict[str, set[str]] = {}
     for item in listing.items:
         if item.kind in ("layer", "blob", "file"):
-            thing = item.blob or item.id
-            sizes[thing] = item.size_bytes
-            users.setdefault(thing, set()).update(listing.needed_by(item))
+            name = item.blob or item.id
+            sizes[name] = item.size_bytes
+            users.setdefault(name, set()).update(listing.needed_by(item))
         elif item.kind in ("scan", "leftover"):
-            # Behind layers and blobs; what was read of one goes with it.
+            # After layers and blobs: a scan goes with its blob.
             sizes[str(item.path)] = item.size_bytes
             users[str(item.path)] = users.get(f"sha256:{item.id}", set()) if item.kind == "scan" else set()
     labels = sorted({label for needing in users.values() for label in needing})
     rows = tuple(
-        {
-            "label": label,
-            "total_bytes": sum(sizes[thing] for thing, needing in users.items() if label in needing),
-            "own_bytes": sum(sizes[thing] for thing, needing in users.items() if needing == {label}),
-        }
+        RootUsage(
+            label=label,
+            total_bytes=sum(sizes[name] for name, needing in users.items() if label in needing),
+            own_bytes=sum(sizes[name] for name, needing in users.items() if needing == {label}),
+        )
         for label in labels
     )
-    return Usage(
+    return StoreUsage(
         areas=areas(settings.store),
         users=rows,
-        needed_bytes=sum(sizes[thing] for thing, needing in users.items() if needing),
-        shared_bytes=sum(sizes[thing] for thing, needing in users.items() if len(needing) > 1),
-        free_bytes=sum(sizes[thing] for thing, needing in users.items() if not needing),
+        needed_bytes=sum(sizes[name] for name, needing in users.items() if needing),
+        shared_bytes=sum(sizes[name] for name, needing in users.items() if len(needing) > 1),
+        free_bytes=sum(sizes[name] for name, needing in users.items() if not needing),
+    )
+
+
+def verify_cache(settings: Settings, *, repair: bool = False) -> StoreReport:
+    """Read the whole store; with `repair` remove damaged items, once no build runs.
+
+    Raises
+    ------
+    RequestError
+        It is no store of the user's, or there is none.
+    MachineError
+        Something cannot be read or removed.
+    """
+    store, emit = settings.store, settings.emit
+    if not store.exists:
+        # "All whole" of a misspelled name would be believed.
+        raise RequestError(
+            f"there is no store at `{store.path}`",
+            hint="the first build makes it; --store DIR or ENVBUILD_STORE names another",
+        )
+    if not repair:
+        return _verify(settings, repair=False)
+    with store.alone(lambda: emit(Note(text="waiting for builds that use the store"))):
+        return _verify(settings, repair=True)
+
+
+def _verify(settings: Settings, *, repair: bool) -> StoreReport:
+    store = settings.store
+    with task(settings.emit, "verify", f"what {store.path} holds") as running:
+        try:
+            verified = verify(store, advanced=running.advance)
+            is_known = not any(damage.what == "root" for damage in verified.damages)
+            roots = find_roots(store, identify) if is_known else ()
+            if repair:
+                remove_damaged(store, verified.damages)
+        except OSError as error:
+            raise MachineError(
+                f"`{error.filename}` cannot be read or removed: {error.strerror}", hint="see who may use it"
+            ) from error
+    return StoreReport(
+        verified=verified,
+        needs=needs_of(roots),
+        specs={stored.root.label: stored.root.spec for stored in roots if stored.root.spec},
+        repaired=repair,
     )
 
 
 def prune_cache(
     settings: Settings, *, unused_s: float = GRACE_S, keep_bytes: int | None = None, dry_run: bool = False
 ) -> tuple[Pruned, tuple[StoredRoot, ...]]:
-    """Remove what no root reaches, once no build runs; the second value are the roots of what is gone.
+    """Remove what no root needs, once no build runs; the second value holds roots of images that are gone.
 
     Raises
     ------
     RequestError
-        It is no store of the user's, or a root cannot be read, so that what it needs is not known.
+        It is no store of the user's, or a root cannot be read, so that its needs are unknown.
     MachineError
         Nothing could be removed.
     """
@@ -231,21 +238,48 @@ def prune_cache(
     return result, gone
 
 
-def removed_lines(pruned: Pruned, gone: Sequence[StoredRoot]) -> Iterator[str]:
-    """Yield what was or would be removed, for people: what is of no layer or file is summed up."""
-    for item in pruned.removed:
-        if item.kind not in _SUMMED:
-            short = item.id.removeprefix("sha256:")[:12]
-            yield f"{item.kind} {short}  {item.size_bytes / 1e6:.1f} MB  {item.name}"
-    for kind, (one, several) in _SUMMED.items():
-        sizes = [item.size_bytes for item in pruned.removed if item.kind == kind]
-        if sizes:
-            what = one if len(sizes) == 1 else several
-            yield f"{len(sizes)} {what}  {sum(sizes) / 1e6:.1f} MB"
-    for stored in gone:
-        yield f"is gone: {stored.root.label}"
+def pin(path: Path, settings: Settings) -> Root:
+    """Keep what an image or a lock needs until `unpin`.
+
+    Raises
+    ------
+    RequestError
+        It is neither, or the store is not the user's own.
+    MachineError
+        The store cannot be written.
+    """
+    if path.name.endswith((".yaml", ".yml")):
+        lock = load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path)
+        root = pinned_lock(path, lock, settings.store)
+    elif path.is_file():
+        root = pinned_image(path)
+    else:
+        raise RequestError(
+            f"`{path}` is neither an image nor a lock", hint="name the file of one: `IMAGE.sif`, `LOCK.yaml`"
+        )
+    with settings.store.in_use():
+        add_root(settings.store, root)
+    return root
 
 
-def to_json(data: Any) -> str:  # noqa: ANN401  # plain data
-    """Return plain data as JSON for people and programs."""
-    return json.dumps(data, indent=2, ensure_ascii=False)
+def unpin(path: Path, settings: Settings) -> tuple[Root, ...]:
+    """Take back what `pin` did, and forget an image that cannot be reached any more.
+
+    Raises
+    ------
+    RequestError
+        Nothing of that name is pinned, or the store is not the user's own.
+    OSError
+        The store cannot be written.
+    """
+    roots = find_roots(settings.store, identify)
+    pinned = [stored for stored in roots if stored.root.pinned or stored.state != "live"]
+    wanted = [stored for stored in pinned if stored.root.path == str(path.absolute())]
+    if not wanted:
+        known = [stored.root.path for stored in pinned]
+        raise RequestError(
+            f"nothing named `{path}` is pinned",
+            hint=did_you_mean(str(path), known) or "`envbuild cache ls` lists what is",
+        )
+    remove_roots(wanted)
+    return tuple(stored.root for stored in wanted)

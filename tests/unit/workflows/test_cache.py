@@ -306,7 +306,7 @@ def test_usage_tells_apart_what_is_shared(image: Path, store: Store, settings: S
     add_root(store, Root(path="/k.yaml", pinned=True, files=(content.parent.name,)))
     layer(store, "c")
     found = usage(settings)
-    sizes = {row["label"]: (row["total_bytes"], row["own_bytes"]) for row in found.users}
+    sizes = {row.label: (row.total_bytes, row.own_bytes) for row in found.users}
     assert sizes == {
         f"image {image}": (10, 0),
         "lock /l.yaml (pinned)": (20, 10),
