@@ -69,19 +69,10 @@ def command(
             upstreams=tuple(upstream or ()),
         )
     if json:
-        print_json(built.to_data())
-    _show(built)
-    _end(built)
-
-
-def _show(built: Built) -> None:
+        print_json(_data(built))
     state = "is up to date" if built.unchanged else "built"
     size = f"{built.size_bytes / 1e6:.0f} MB, {counted(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
-
-
-def _end(built: Built) -> None:
-
     if built.preflight.passed:
         print_message(f"next: envbuild test {workflows.words.typed(built.path)}")
         return
@@ -90,3 +81,14 @@ def _end(built: Built) -> None:
             print_message(finding.line())
     print_message(f"{built.path}: written, but some programs would not start (see above)")
     raise typer.Exit(4)
+
+
+def _data(built: Built) -> dict[str, object]:
+    return {
+        "image": built.path,
+        "digest": built.digest,
+        "size_bytes": built.size_bytes,
+        "layers": built.layers,
+        "unchanged": built.unchanged,
+        "preflight": {"passed": built.preflight.passed, "problems": built.preflight.problems},
+    }

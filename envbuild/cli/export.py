@@ -32,7 +32,7 @@ def command(
     with session(json=json) as settings:
         written = workflows.export.export_image(image, form, place, settings.emit)
     if json:
-        print_json(written.to_data())
+        print_json(written)
     files = ", ".join(str(path) for path in written.files)
     print_message(
         f"{files}: written ({written.format}, {written.size_bytes / 1e6:.1f} MB, {written.identity[:19]})"

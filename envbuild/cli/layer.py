@@ -53,8 +53,8 @@ def export(
             spec, settings, to=Path(to), compression=compression, upstreams=tuple(upstream or ())
         )
     if json:
-        print_json(moved.to_data())
-    print_message(f"{to}: {len(moved.rows)} layers, {moved.size_bytes / 1e6:.0f} MB written")
+        print_json({"directory": moved.directory, "layers": moved.layers})
+    print_message(f"{to}: {len(moved.layers)} layers, {moved.size_bytes / 1e6:.0f} MB written")
     print_message(
         f"next: carry {workflows.words.typed(to)}, the spec and its lock; there, `envbuild layer import DIR`"
     )
@@ -80,8 +80,8 @@ def import_(
     with session(json=json, store=store) as settings:
         moved = workflows.layer.import_layers(directory, settings, trust=trust)
     if json:
-        print_json(moved.to_data())
+        print_json({"directory": moved.directory, "layers": moved.layers})
     raise_all(moved.wrong)
-    new = sum(row.state == "imported" for row in moved.rows)
-    print_message(f"{new} of {len(moved.rows)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
+    new = sum(row.state == "imported" for row in moved.layers)
+    print_message(f"{new} of {len(moved.layers)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
     print_message("next: envbuild build SPEC --locked")

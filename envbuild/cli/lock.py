@@ -57,7 +57,7 @@ def command(
         )
     if json:
         judged = [verdict.to_data() for verdict in locked.verdicts]
-        data = {"lock": str(locked.path), "changed": list(locked.changes), "compatibility": judged}
+        data = {"lock": locked.path, "changed": locked.changes, "compatibility": judged}
         print_json(data)
     for change in locked.changes:
         print_message(f"  {change}")

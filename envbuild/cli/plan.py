@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Show the layers, their keys, what is cached or to build, and why. Changes nothing."""
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
-        shown = workflows.plan.show_plan(
+        plan = workflows.plan.show_plan(
             spec,
             settings,
             compression=compression,
@@ -37,11 +37,18 @@ def command(
             upstreams=tuple(upstream or ()),
         )
     if json:
-        print_json(shown.to_data())
+        print_json(
+            {
+                "lock_changes": plan.lock_changes,
+                "layers": plan.layers,
+                "image": plan.image,
+                "compatibility": [verdict.to_data() for verdict in plan.verdicts],
+            }
+        )
         return
-    for change in shown.lock_changes:
+    for change in plan.lock_changes:
         print_message(f"lock: {change}")
-    width = max(len(row.name) for row in shown.rows)
-    for row in shown.rows:
-        print_data(f"{row.state:<8} {row.name:<{width}}  {row.key[7:19]}  {row.reason}".rstrip())
-    print_message(f"image: {len(shown.image)} layers, {shown.image[0]} at the bottom")
+    width = max(len(layer.name) for layer in plan.layers)
+    for layer in plan.layers:
+        print_data(f"{layer.state:<8} {layer.name:<{width}}  {layer.key[7:19]}  {layer.reason}".rstrip())
+    print_message(f"image: {len(plan.image)} layers, {plan.image[0]} at the bottom")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from envbuild import workflows
@@ -15,8 +17,15 @@ from envbuild.cli.options import (
     SiteOption,
     StoreOption,
 )
-from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.output import print_json, print_messages
 from envbuild.cli.progress import session
+from envbuild.errors import counted
+
+if TYPE_CHECKING:
+    from envbuild.workflows.reproduce import Reproduced
+
+# Differences of a layer that are shown.
+_SHOWN = 10
 
 
 def command(
@@ -31,11 +40,42 @@ def command(
 ) -> None:
     """Build an image again from the lock inside it, in an empty store, and say in what the bytes differ."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
-        found = workflows.reproduce.reproduce_image(
+        reproduced = workflows.reproduce.reproduce_image(
             image, settings, sources=tuple(sources or ()), offline=offline
         )
     if json:
-        print_data(found.to_json())
-    print_messages(found.to_text())
-    if not found.same:
+        print_json(reproduced)
+    print_messages(format_reproduced(reproduced))
+    if not reproduced.same:
         raise typer.Exit(4)
+
+
+def format_reproduced(reproduced: Reproduced) -> str:
+    """Return lines for people: the first differences of each layer, and a summary."""
+    lines = []
+    if reproduced.damaged:
+        lines.append(f"its own manifest names other bytes: {', '.join(reproduced.damaged)}")
+    for layer in dict.fromkeys(difference.layer for difference in reproduced.differences):
+        differences = [difference for difference in reproduced.differences if difference.layer == layer]
+        count = counted(len(differences), "difference")
+        lines.append(f"layer {layer}: {count}" if layer != "SIF" else f"SIF: {count}")
+        for difference in differences[:_SHOWN]:
+            detail = f" ({difference.detail})" if difference.detail else ""
+            lines.append(f"  {difference.path}: {difference.kind}{detail}")
+        if len(differences) > _SHOWN:
+            lines.append(f"  … and {len(differences) - _SHOWN} more (--json tells all)")
+    if not reproduced.same:
+        lines += [
+            f"layer {name} was made by an older step of envbuild: other bytes are expected"
+            for name in reproduced.older
+        ]
+        lines += [f"{sentence}: other bytes are expected where it is used" for sentence in reproduced.tools]
+    if reproduced.identical:
+        outcome = f"the same bytes (file {reproduced.expected[:19]})"
+    elif reproduced.same:
+        outcome = f"the same but for what was added since: {', '.join(reproduced.added)}"
+    else:
+        outcome = (
+            f"is not reproduced: {reproduced.expected[:19]} there, {reproduced.observed[:19]} built again"
+        )
+    return "\n".join([*lines, f"{reproduced.image}: {outcome}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import uv
@@ -58,20 +58,6 @@ class Built:
     layers: int
     unchanged: bool
     preflight: Preflight
-
-    def to_data(self) -> dict[str, object]:
-        """Return it as JSON data."""
-        return {
-            "image": str(self.path),
-            "digest": self.digest,
-            "size_bytes": self.size_bytes,
-            "layers": self.layers,
-            "unchanged": self.unchanged,
-            "preflight": {
-                "passed": self.preflight.passed,
-                "problems": [asdict(problem) for problem in self.preflight.problems],
-            },
-        }
 
 
 def build_image(

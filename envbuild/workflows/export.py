@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -49,10 +49,6 @@ class Written:
     files: tuple[Path, ...]
     size_bytes: int
     identity: str
-
-    def to_data(self) -> dict[str, object]:
-        """Return it as JSON data."""
-        return {**asdict(self), "files": [str(path) for path in self.files]}
 
 
 def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
@@ -33,7 +33,7 @@ _COPY_AGAIN = "copy it again from where the layers were exported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MovedLayer:
     """A layer that was exported or imported.
 
     Attributes
@@ -49,33 +49,29 @@ class Row:
     state: str
 
     @staticmethod
-    def of(record: LayerRecord, state: str) -> Row:
+    def of(record: LayerRecord, state: str) -> MovedLayer:
         """Return the row of a layer."""
-        return Row(name=record.name, key=record.key, size_bytes=record.size_bytes, state=state)
+        return MovedLayer(name=record.name, key=record.key, size_bytes=record.size_bytes, state=state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What came of an export or import.
+    """The layers of an export or import.
 
     Attributes
     ----------
     wrong : tuple of EnvbuildError
-        Why others were not imported.
+        Why other layers were not imported.
     """
 
     directory: Path
-    rows: tuple[Row, ...]
+    layers: tuple[MovedLayer, ...]
     wrong: tuple[EnvbuildError, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """How much the layers hold that were not there already."""
-        return sum(row.size_bytes for row in self.rows if row.state in ("exported", "imported"))
-
-    def to_data(self) -> dict[str, object]:
-        """Return it as JSON data."""
-        return {"directory": str(self.directory), "layers": [asdict(row) for row in self.rows]}
+        return sum(row.size_bytes for row in self.layers if row.state in ("exported", "imported"))
 
 
 def lacking(settings: Settings, compression: Compression) -> Callable[[Locked], tuple[str, ...]]:
@@ -137,12 +133,12 @@ def export_layers(
             rows = tuple(pool.map(lambda record: _export(record, store, target), records))
             keys = tuple(sorted({record.key for record in records}))
             add_root(target, Root(path=str(lock_path(spec).absolute()), pinned=True, keys=keys))
-    return Moved(directory=to, rows=rows)
+    return Moved(directory=to, layers=rows)
 
 
-def _export(record: LayerRecord, store: Store, target: Store) -> Row:
+def _export(record: LayerRecord, store: Store, target: Store) -> MovedLayer:
     if _has(target, record):
-        return Row.of(record, "present")
+        return MovedLayer.of(record, "present")
     blob = store.blob_of(record)
     with target.stage() as stage:
         part = stage / "layer.squashfs"
@@ -152,7 +148,7 @@ def _export(record: LayerRecord, store: Store, target: Store) -> Row:
             problem = f"layer {record.name} in the store is damaged"
             raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
         _publish(record, part, target, imported=record.imported)
-    return Row.of(record, "exported")
+    return MovedLayer.of(record, "exported")
 
 
 @contextlib.contextmanager
@@ -189,7 +185,7 @@ def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -
     paths = sorted(source.glob("layers/??/*.json"))
     if not ((source / MARKER).is_file() and paths):
         raise _no_layers(directory)
-    rows: list[Row] = []
+    rows: list[MovedLayer] = []
     wrong: list[EnvbuildError] = []
     with settings.store.in_use():
         for path in paths:
@@ -208,7 +204,7 @@ def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -
             add_root(settings.store, Root(path=str(directory.absolute()), pinned=True, keys=keys))
     known = {f"sha256:{path.stem}" for path in paths}
     wrong += [error for error in _lost(source, known) if not wrong]
-    return Moved(directory=directory, rows=tuple(rows), wrong=tuple(wrong))
+    return Moved(directory=directory, layers=tuple(rows), wrong=tuple(wrong))
 
 
 def _trusted(directory: Path) -> Upstream:
@@ -267,12 +263,12 @@ def _check_private(path: Path, trusted: Upstream | None) -> None:
         )
 
 
-def _import(record: LayerRecord, directory: Path, settings: Settings, *, imported: bool) -> Row:
+def _import(record: LayerRecord, directory: Path, settings: Settings, *, imported: bool) -> MovedLayer:
     store, emit = settings.store, settings.emit
     blob = directory / blob_name(record.blob)
     if _has(store, record):
         store.freshen([record.key])
-        return Row.of(record, "present")
+        return MovedLayer.of(record, "present")
     own = store.own(record.key)
     if own is not None and own.blob != record.blob and store.is_intact(own):
         if not _is(blob, record):
@@ -284,14 +280,14 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
                 hint="the same key must give the same bytes: please report what differs",
             )
         )
-        return Row.of(record, "differs")
+        return MovedLayer.of(record, "differs")
     with task(emit, f"import:{record.key}", f"import layer {record.name}") as running:
         with store.stage() as stage:
             part = stage / "layer.squashfs"
             _take(record, blob, part, store)
             _publish(record, part, store, imported=imported)
         running.detail = f"{record.size_bytes / 1e6:.0f} MB"
-    return Row.of(record, "imported")
+    return MovedLayer.of(record, "imported")
 
 
 def _take(record: LayerRecord, blob: Path, part: Path, store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envbuild.build.run import missing_layers
 from envbuild.compat.engine import Verdict
@@ -19,7 +18,7 @@ from envbuild.workflows.upstreams import with_upstreams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
+class PlannedLayer:
     """One layer of a plan.
 
     Attributes
@@ -37,35 +36,23 @@ class PlanRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPlan:
-    """A plan for people.
+class Plan:
+    """What a build would do.
 
     Attributes
     ----------
     lock_changes : tuple of str
-        What a new lock would change.
+        Changes of a new lock.
     image : tuple of str
         The layers of the image, from bottom to top.
     verdicts : tuple of Verdict
-        What the rules say of the lock and of its site.
+        Of the rules on the lock and its site.
     """
 
-    rows: tuple[PlanRow, ...]
+    layers: tuple[PlannedLayer, ...]
     lock_changes: tuple[str, ...]
     image: tuple[str, ...]
     verdicts: tuple[Verdict, ...] = ()
-
-    def to_data(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        return {
-            "lock_changes": list(self.lock_changes),
-            "layers": [
-                {"name": row.name, "key": row.key, "state": row.state, "reason": row.reason}
-                for row in self.rows
-            ],
-            "image": list(self.image),
-            "compatibility": [verdict.to_data() for verdict in self.verdicts],
-        }
 
 
 def show_plan(
@@ -75,32 +62,24 @@ def show_plan(
     compression: Compression = "zstd",
     offline: bool = False,
     upstreams: Sequence[Path] = (),
-) -> ShownPlan:
+) -> Plan:
     """Return what a build would do; no file beside the spec or in the store's layers changes."""
     settings = with_upstreams(settings, upstreams)
-    state = lock_spec(spec, settings, offline=offline, write=False)
-    plan = design(state, compression=compression)
+    locked = lock_spec(spec, settings, offline=offline, write=False)
+    plan = design(locked, compression=compression)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}
-    why = reasons(plan, last_plan(settings.store, state.asked.spec.name))
-    rows = []
+    why = reasons(plan, last_plan(settings.store, locked.asked.spec.name))
+    layers = []
     for layer in plan.layers:
+        state, reason = "cached", ""
         if layer.name in to_build:
-            rows.append(
-                PlanRow(
-                    name=layer.name,
-                    key=layer.key,
-                    state="build",
-                    reason=why[layer.name] or "not in the store",
-                )
-            )
-        else:
-            cached = settings.store.get(layer.key) is not None
-            rows.append(
-                PlanRow(name=layer.name, key=layer.key, state="cached" if cached else "skip", reason="")
-            )
-    return ShownPlan(
-        rows=tuple(rows),
-        lock_changes=state.changes,
+            state, reason = "build", why[layer.name] or "not in the store"
+        elif settings.store.get(layer.key) is None:
+            state = "skip"
+        layers.append(PlannedLayer(name=layer.name, key=layer.key, state=state, reason=reason))
+    return Plan(
+        layers=tuple(layers),
+        lock_changes=locked.changes,
         image=plan.image,
-        verdicts=state.verdicts,
+        verdicts=locked.verdicts,
     )

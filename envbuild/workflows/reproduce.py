@@ -34,8 +34,59 @@ from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import finished_layers
 from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
-from envbuild.workflows.reproduced import LayerDifference, Reproduced
 from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDifference:
+    """A difference, and the layer that it is in.
+
+    Attributes
+    ----------
+    layer : str
+        Name of the layer; ``SIF`` for what lies around the file system.
+    path, kind, detail : str
+        As `envbuild.image.compare.Difference` has them.
+    """
+
+    layer: str
+    path: str
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduced:
+    """What building an image again found.
+
+    Attributes
+    ----------
+    expected, observed : str
+        ``sha256:…`` of the image's file, and of the one that was built again.
+    identical : bool
+        Whether the files are the same.
+    same : bool
+        Whether all that a build makes is the same: signatures may have been added since.
+    damaged : tuple of str
+        Layers of the image whose bytes are not those that its own manifest names.
+    tools : tuple of str
+        Sentences: which tools here are not those of the lock.
+    older : tuple of str
+        Layers whose steps this version of envbuild carries out otherwise.
+    added : tuple of str
+        What was added to the image after it was built.
+    """
+
+    image: Path
+    expected: str
+    observed: str
+    identical: bool
+    same: bool
+    damaged: tuple[str, ...]
+    tools: tuple[str, ...]
+    older: tuple[str, ...]
+    added: tuple[str, ...]
+    differences: tuple[LayerDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

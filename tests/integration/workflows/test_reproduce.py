@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.build.run import Workshop, build_layers, finished
+from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned, ignore
 from envbuild.image.compose import compose
@@ -88,7 +88,7 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     found = reproduce_image(image, settings, offline=True)
     assert (found.identical, found.same, found.differences, found.damaged) == (True, True, (), ())
     assert found.expected == found.observed
-    assert "the same bytes" in found.to_text()
+    assert "the same bytes" in format_reproduced(found)
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
 
 
@@ -100,10 +100,9 @@ def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: 
         ("venv", "/opt/env/a", "content")
     ]
     assert (found.same, found.damaged) == (False, ())
-    assert "layer venv: 1 difference\n  /opt/env/a: content (1, 1 bytes)" in found.to_text()
-    data = json.loads(found.to_json())
-    assert data["differences"][0]["layer"] == "venv"
-    assert data["expected"] != data["observed"]
+    assert "layer venv: 1 difference\n  /opt/env/a: content (1, 1 bytes)" in format_reproduced(found)
+    assert found.differences[0].layer == "venv"
+    assert found.expected != found.observed
 
 
 def test_another_lock_than_the_manifest_names_is_refused(tmp_path: Path, settings: Settings) -> None:
@@ -164,7 +163,7 @@ def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: 
     (sentence,) = found.tools
     assert "mksquashfs version 9.9" in sentence
     assert sentence in [event.text for event in events if isinstance(event, Warned)]
-    assert f"{sentence}: other bytes are expected" in found.to_text()
+    assert f"{sentence}: other bytes are expected" in format_reproduced(found)
 
 
 def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -333,12 +332,13 @@ class TestBoundary:
         assert err == "error: unknown key `\\u001b[2J\\u000d\\u0007`\n\nhint: two\nlines\n"
 
     def test_data_goes_to_standard_output_and_nothing_else_does(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, work: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        shown = SimpleNamespace(to_json=lambda: json.dumps({"name": "x"}), to_text=lambda: "name: x")
-        monkeypatch.setattr(inspect, "inspect_image", lambda image, settings: shown)
-        assert run(["inspect", "x.sif", "--json"], capsys) == (0, '{"name": "x"}\n', "")
-        assert run(["inspect", "x.sif"], capsys) == (0, "name: x\n", "")
+        code, text, err = run(["inspect", "t.sif", "--json"], capsys)
+        name = json.loads(text)["name"]
+        assert (code, bool(name), err) == (0, True, "")
+        code, text, err = run(["inspect", "t.sif"], capsys)
+        assert (code, f"name:        {name}/" in text, err) == (0, True, "")
 
 
 class TestUpgrade:
