@@ -334,10 +334,10 @@ class TestBoundary:
     def test_data_goes_to_standard_output_and_nothing_else_does(
         self, work: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        code, text, err = run(["inspect", "t.sif", "--json"], capsys)
+        code, text, err = run(["inspect", "t.sif", "--store", "new", "--json"], capsys)
         name = json.loads(text)["name"]
         assert (code, bool(name), err) == (0, True, "")
-        code, text, err = run(["inspect", "t.sif"], capsys)
+        code, text, err = run(["inspect", "t.sif", "--store", "new"], capsys)
         assert (code, f"name:        {name}/" in text, err) == (0, True, "")
 
 
