@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,8 +16,12 @@ from envbuild.cli.options import (
     StoreOption,
     lending,
 )
-from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.output import print_json, print_message, print_messages
 from envbuild.cli.progress import session
+from envbuild.errors import counted
+
+if TYPE_CHECKING:
+    from envbuild.workflows.check import CheckedImage
 
 
 def command(
@@ -42,6 +46,24 @@ def command(
         lend, shifter = lending(mpi, fabric), runtime is not None
         checked = workflows.check.check_image(image, settings, lend=lend, shifter=shifter, srun=srun)
     if json:
-        print_data(checked.to_json())
-    print_messages(checked.to_text())
+        print_json(checked.document())
+    for finding in checked.findings():
+        print_messages(finding.line())
+    print_message(_summary(checked))
     raise typer.Exit(0 if checked.passed else 4)
+
+
+def _summary(checked: CheckedImage) -> str:
+    preflight, manifest = checked.preflight, checked.manifest
+    judged = (*checked.changed, *checked.gpu_code, *checked.runtime, *checked.scheduler)
+    problems = len(preflight.problems) + len(checked.refused)
+    problems += sum(verdict.outcome == "incompatible" for verdict in checked.verdicts)
+    problems += sum(finding.status == "FAIL" for finding in judged)
+    unknown = sum(verdict.outcome == "unknown" for verdict in checked.verdicts)
+    outcome = "passed" if checked.passed else f"failed: {counted(problems, 'problem')}"
+    lacking = f"; {unknown} rules lack facts to tell (--json names them)" if unknown else ""
+    digest = manifest.digest.removeprefix("sha256:")[:12]
+    return (
+        f"{manifest.name}/{manifest.version} ({digest}): {outcome}; {preflight.objects} ELF files,"
+        f" {preflight.processes} processes in {checked.seconds:.1f} s{lacking}"
+    )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import completion
 from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption
-from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.output import print_data, print_json, print_messages
 from envbuild.cli.progress import session
-from envbuild.errors import raise_all
+from envbuild.errors import counted, raise_all
+
+if TYPE_CHECKING:
+    from envbuild.spec.load import Loaded
+    from envbuild.spec.recipe import BaseRequirement, Recipe, VerifyJob
+    from envbuild.workflows.recipe_check import CheckedRecipe
 
 app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -21,10 +27,32 @@ app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, ric
 def ls(recipes: RecipesOption = None, json: JsonOption = False) -> None:
     """List all recipes: name, kind, preferred version, summary."""
     listing = workflows.recipes.list_recipes(recipes or ())
-    if json or listing.recipes:
-        print_data(listing.to_json() if json else listing.to_text())
-    # What can be read is listed all the same.
-    raise_all(listing.mistakes)
+    if json:
+        print_json([_summary(recipe) for recipe in listing.recipes])
+    elif listing.recipes:
+        print_data(format_recipes(listing.recipes))
+    # Readable ones are listed all the same.
+    raise_all(listing.errors)
+
+
+def _summary(recipe: Recipe) -> dict[str, object]:
+    return {
+        "name": recipe.name,
+        "kind": recipe.kind,
+        "version": recipe.versions[0],
+        "summary": recipe.summary,
+        "frozen": bool(recipe.frozen),
+    }
+
+
+def format_recipes(recipes: Sequence[Recipe]) -> str:
+    """Return a line for each recipe, in columns."""
+    rows = [
+        (recipe.name, recipe.kind, recipe.versions[0], recipe.summary + " (frozen)" * bool(recipe.frozen))
+        for recipe in recipes
+    ]
+    name, kind, version = (max(len(row[column]) for row in rows) for column in range(3))
+    return "\n".join(f"{a:<{name}}  {b:<{kind}}  {c:<{version}}  {summary}" for a, b, c, summary in rows)
 
 
 @app.command("show")
@@ -39,8 +67,95 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
-    shown = workflows.recipes.show_recipe(name, recipes or ())
-    print_data(shown.to_json() if json else shown.to_text())
+    loaded = workflows.recipes.show_recipe(name, recipes or ())
+    if json:
+        print_json(_recipe_data(loaded))
+    else:
+        print_data(format_recipe(loaded))
+
+
+def _recipe_data(loaded: Loaded[Recipe]) -> dict[str, object]:
+    recipe = loaded.value
+    return {
+        **recipe.model_dump(mode="json", exclude={"schema_", "requires", "verify"}),
+        "requires": [str(choice) for choice in recipe.requires],
+        "jobs": [job.model_dump(mode="json") for job in recipe.verify],
+        "path": loaded.path,
+    }
+
+
+def format_recipe(loaded: Loaded[Recipe]) -> str:
+    """Return lines of ``name: value``."""
+    rows = ((f"{name}:" if name else "", value) for name, value in _rows(loaded.value, loaded.path) if value)
+    return "\n".join(f"{name:<13}{value}" for name, value in rows)
+
+
+def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
+    yield "recipe", recipe.name
+    yield "kind", recipe.kind
+    yield "summary", recipe.summary
+    yield "homepage", recipe.homepage
+    yield "frozen", recipe.frozen
+    yield "file", str(path)
+    yield "versions", ", ".join(recipe.versions)
+    for name, variant in recipe.variants.items():
+        origins = f" (from {', '.join((*variant.origins, 'pypi'))})" if variant.origins else ""
+        over = f", over {', '.join(variant.backends)}" if variant.backends else ""
+        installed = ", ".join(variant.requirements) or "nothing to install"
+        only = f" ({', '.join(variant.versions)} only)" if variant.versions else ""
+        untried = f"; untried: {variant.untried}" if variant.untried else ""
+        yield "variant", f"{name}: {installed}{origins}{over}{only}{untried}"
+    yield "owns", ", ".join(recipe.owns)
+    yield "requires", ", ".join(map(str, recipe.requires))
+    yield "one of", ", ".join(recipe.requires_one_of)
+    yield "needs", "an MPI in the spec" if recipe.needs_mpi else ""
+    yield "base", _base(recipe.base)
+    if recipe.source is not None:
+        against = f", against {', '.join(recipe.source.against)}" if recipe.source.against else ""
+        yield "built", f"{recipe.source.distribution} from its source{against}"
+    yield "system", ", ".join(recipe.system) + (", seen by Python" if recipe.debian_python else "")
+    yield "python", ", ".join(recipe.python)
+    for job in recipe.verify:
+        carried = f" ({', '.join(job.variants)})" if job.variants else ""
+        by = f", started by {job.launcher}" if job.launcher != "mpiexec" else ""
+        yield "job", f"{job.id}: {job.title}{by}{carried}"
+        for kind, values in _oracles(job):
+            yield "", f"  {kind}: {values}"
+    yield "commands", ", ".join(recipe.commands)
+    for link, target in recipe.links.items():
+        yield "link", f"{link} -> {target}"
+    yield "lacks", ", ".join(recipe.lacks)
+    for variable, value in recipe.environment.items():
+        sign, text = ("=", value) if isinstance(value, str) else ("+=", value.prepend)
+        yield "environment", f"{variable} {sign} {text}"
+
+
+def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:
+    """Yield the kinds of a job's oracles, each with its values."""
+    if job.expect:
+        yield "exact", ", ".join(f"{name} = {value}" for name, value in job.expect.items())
+    if job.same_on_all_ranks:
+        yield "equal on all ranks", ", ".join(job.same_on_all_ranks)
+    if job.compare_with_single:
+        limits = (f"{name} (<= {limit:.0e})" for name, limit in job.compare_with_single.items())
+        yield "as on one rank", ", ".join(limits)
+    if job.compare_with_reported:
+        pairs = job.compare_with_reported.items()
+        limits = (
+            f"{name} as {other} (<= {limit:.0e})" for name, others in pairs for other, limit in others.items()
+        )
+        yield "on each rank", ", ".join(limits)
+    if job.says:
+        yield "each rank says", ", ".join(job.says)
+
+
+def _base(needs: BaseRequirement) -> str:
+    parts = (
+        f"Python {needs.python}" if needs.python else "",
+        f"suite {' or '.join(needs.suites)}" if needs.suites else "",
+        f"glibc >={needs.glibc}" if needs.glibc else "",
+    )
+    return ", ".join(part for part in parts if part)
 
 
 @app.command("check")
@@ -72,8 +187,30 @@ def check(
     """
     with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
         checked = workflows.recipe_check.check_recipe(name, settings, image=image)
-    print_data(checked.to_json() if json else checked.to_text())
+    if json:
+        print_json(
+            {
+                "recipe": checked.recipe.name,
+                "controls": checked.controls,
+                "ran": checked.ran,
+                "left_out": checked.left_out,
+                "passed": checked.passed,
+            }
+        )
+    else:
+        print_data(format_checked(checked))
     raise typer.Exit(0 if checked.passed else 4)
+
+
+def format_checked(checked: CheckedRecipe) -> str:
+    """Return a summary, and a line for each control."""
+    recipe = checked.recipe
+    kept = f"{counted(len(recipe.verify), 'job')}, {counted(checked.controls, 'control')}"
+    lines = [f"{recipe.name}: keeps the rules; {kept}"]
+    for name, missed in checked.ran.items():
+        lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
+    lines += [f"SKIP  {name}  (the image lacks what it needs)" for name in checked.left_out]
+    return "\n".join(lines)
 
 
 @app.command("new")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
+if TYPE_CHECKING:
+    from envbuild.site.compare import Difference
+
 _HELP = "Machines, described so that images fit them."
 
 app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -24,10 +27,14 @@ app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 def ls(json: JsonOption = False) -> None:
     """List the sites that can be named."""
     listing = workflows.sites.list_sites()
-    if json or listing.sites:
-        print_data(listing.to_json() if json else listing.to_text())
-    # What can be read is listed all the same.
-    raise_all(listing.mistakes)
+    sites = [(loaded.value.name, loaded.value.summary, loaded.path) for loaded in listing.sites]
+    if json:
+        print_json([{"name": name, "summary": summary, "file": path} for name, summary, path in sites])
+    elif sites:
+        width = max(len(name) for name, _, _ in sites)
+        print_data("\n".join(f"{name:<{width}}  {summary}".rstrip() for name, summary, _ in sites))
+    # Readable ones are listed all the same.
+    raise_all(listing.errors)
 
 
 @app.command("show")
@@ -99,9 +106,17 @@ def check(
     with session(json=json):
         checked = workflows.sites.check_site(site)
     if json:
-        print_json(checked.to_data())
+        print_json({"file": checked.path, "holds": checked.holds, "differences": checked.differences})
     else:
-        for line in checked.to_lines():
-            print_data(line)
+        for difference in checked.differences:
+            print_data(format_difference(difference))
     print_message(f"{checked.path}: {'holds' if checked.holds else 'the machine differs'}")
     raise typer.Exit(0 if checked.holds else 4)
+
+
+def format_difference(difference: Difference) -> str:
+    """Return one line."""
+    if difference.kind == "unseen":
+        return f"unseen      {difference.key}: {difference.said}: {difference.found}"
+    verb = "the machine has" if difference.kind == "changed" else "but"
+    return f"{difference.kind:<10}  {difference.key}: {difference.said}: {verb} {difference.found}"

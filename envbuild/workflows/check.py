@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.compat.engine import Verdict, judge
 from envbuild.compat.facts import Facts
 from envbuild.compat.from_site import on_site
-from envbuild.errors import RequestError, counted
+from envbuild.errors import RequestError
 from envbuild.events import task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
@@ -40,7 +39,7 @@ _RULE = re.compile(r"([A-Z]+\.[A-Za-z0-9.-]+): (.*)", flags=re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedImage:
     """An image that was looked at.
 
     Attributes
@@ -84,39 +83,19 @@ class Checked:
         own = (*self.changed, *self.preflight.findings())
         return [*own, *self.gpu_code, *fit, *self.refused, *self.runtime, *self.scheduler]
 
-    def to_json(self) -> str:
-        """Return it as JSON that ends in a newline: `Preflight.document`, with ``verdicts`` beside it."""
+    def document(self) -> dict[str, object]:
+        """Return it as JSON data: `Preflight.document`, with all findings, and ``verdicts`` beside them."""
         manifest = self.manifest
-        image = {"name": manifest.name, "version": manifest.version, "digest": manifest.digest}
-        document = self.preflight.document(image)
-        every = self.findings(all_unknown=True)
-        data = {
-            **document,
+        findings = self.findings(all_unknown=True)
+        return {
+            **self.preflight.document(
+                {"name": manifest.name, "version": manifest.version, "digest": manifest.digest}
+            ),
             "passed": self.passed,
-            "counts": counts(every),
-            "findings": [asdict(finding) for finding in every],
+            "counts": counts(findings),
+            "findings": [asdict(finding) for finding in findings],
             "verdicts": [verdict.to_data() for verdict in self.verdicts],
         }
-        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-    def to_text(self) -> str:
-        """Return it for people: a line for each finding, and a summary."""
-        found, manifest = self.preflight, self.manifest
-        digest = manifest.digest.removeprefix("sha256:")[:12]
-        told = self.findings()
-        unknown = sum(verdict.outcome == "unknown" for verdict in self.verdicts)
-        clashes = sum(verdict.outcome == "incompatible" for verdict in self.verdicts)
-        wrong = len(found.problems) + clashes + len(self.refused)
-        judged = (*self.changed, *self.gpu_code, *self.runtime, *self.scheduler)
-        wrong += sum(finding.status == "FAIL" for finding in judged)
-        outcome = "passed" if self.passed else f"failed: {counted(wrong, 'problem')}"
-        summary = (
-            f"{manifest.name}/{manifest.version} ({digest}): {outcome};"
-            f" {found.objects} ELF files, {found.processes} processes in {self.seconds:.1f} s"
-        )
-        if unknown:
-            summary += f"; {unknown} rules lack facts to tell (--json names them)"
-        return "\n".join([*(finding.line() for finding in told), summary])
 
 
 def check_image(
@@ -126,7 +105,7 @@ def check_image(
     lend: Lend = NOTHING,
     shifter: bool = False,
     srun: bool = False,
-) -> Checked:
+) -> CheckedImage:
     """Look at an image without running it.
 
     Parameters
@@ -165,7 +144,7 @@ def check_image(
             with _refusals(refused):
                 plan = planned(site, image_side(manifest, found), lend, tree)
                 found = looked.preflight(injected=plan.by_name)
-        checked = Checked(
+        checked = CheckedImage(
             manifest=manifest,
             preflight=found,
             verdicts=verdicts,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.check import run
 from envbuild.check.controls import Spoiled, jobs_of, overlooked
-from envbuild.errors import EnvbuildError, Location, RequestError, counted, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load as load_lock
@@ -34,7 +33,7 @@ from envbuild.workflows.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedRecipe:
     """A recipe that keeps the rules, and what came of its controls in an image.
 
     Attributes
@@ -55,36 +54,13 @@ class Checked:
         """Whether the judge saw every spoiled job."""
         return not any(self.ran.values())
 
-    def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(
-            {
-                "recipe": self.recipe.name,
-                "controls": self.controls,
-                "ran": self.ran,
-                "left_out": list(self.left_out),
-                "passed": self.passed,
-            },
-            indent=2,
-            sort_keys=True,
-        )
-
-    def to_text(self) -> str:
-        """Return it as lines, one for each control that ran."""
-        kept = f"{counted(len(self.recipe.verify), 'job')}, {counted(self.controls, 'control')}"
-        lines = [f"{self.recipe.name}: keeps the rules; {kept}"]
-        for name, missed in self.ran.items():
-            lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
-        lines += [f"SKIP  {name}  (the image lacks what it needs)" for name in self.left_out]
-        return "\n".join(lines)
-
 
 def check_recipe(
     name: str,
     settings: Settings,
     *,
     image: Path | None = None,
-) -> Checked:
+) -> CheckedRecipe:
     """Hold a recipe to the rules, and run its controls in an image that has it.
 
     Parameters
@@ -108,13 +84,13 @@ def check_recipe(
     recipe = source.loaded.value
     own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
     if image is None:
-        return Checked(recipe=recipe, controls=len(own), ran={})
+        return CheckedRecipe(recipe=recipe, controls=len(own), ran={})
     subject = run.Subject(
         image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
     )
     _same_state(image, source)
     here = [each for each in own if jobs_of(subject, each)]
-    return Checked(
+    return CheckedRecipe(
         recipe=recipe,
         controls=len(own),
         ran={each.name: _tried(subject, each, settings.emit) for each in here},

@@ -1,8 +1,7 @@
-"""Sites: which are known, what one says, a draft for this machine, and a file against the machine."""
+"""Sites: all that can be named, one of them, a draft for this machine, and a file compared with it."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,76 +24,41 @@ from envbuild.workflows.places import refuse_in_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteListing:
-    """All sites that can be named.
-
-    Attributes
-    ----------
-    sites : tuple of Loaded
-        Those that can be read, by name.
-    mistakes : tuple of EnvbuildError
-        What is wrong with the others.
-    """
+    """All sites that can be named."""
 
     sites: tuple[Loaded[Site], ...]
-    mistakes: tuple[EnvbuildError, ...] = ()
-
-    def to_json(self) -> str:
-        """Return name, summary and file, as a JSON list."""
-        rows = [
-            {"name": one.value.name, "summary": one.value.summary, "file": str(one.path)}
-            for one in self.sites
-        ]
-        return json.dumps(rows, indent=2)
-
-    def to_text(self) -> str:
-        """Return a line for each; empty where there are none."""
-        width = max((len(one.value.name) for one in self.sites), default=0)
-        return "\n".join(f"{one.value.name:<{width}}  {one.value.summary}".rstrip() for one in self.sites)
+    """Readable ones, by name."""
+    errors: tuple[EnvbuildError, ...] = ()
+    """Of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSite:
-    """A site file against this machine.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    differences : tuple of Difference
-        In the order of the file's keys.
-    """
+    """A site file compared with this machine."""
 
     path: Path
     differences: tuple[Difference, ...]
+    """In the order of the file's keys."""
 
     @property
     def holds(self) -> bool:
         """Whether nothing that can be seen here differs."""
-        return all(one.kind == "unseen" for one in self.differences)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        rows = [one.to_data() for one in self.differences]
-        return {"file": str(self.path), "holds": self.holds, "differences": rows}
-
-    def to_lines(self) -> tuple[str, ...]:
-        """Return a line for each difference."""
-        return tuple(_line(one) for one in self.differences)
+        return all(difference.kind == "unseen" for difference in self.differences)
 
 
 def list_sites() -> SiteListing:
     """Return all sites that `--site` and a spec can name."""
     sites: list[Loaded[Site]] = []
-    mistakes: list[EnvbuildError] = []
+    errors: list[EnvbuildError] = []
     for name in find_catalog().site_names():
         try:
             loaded = read_site(Path(name))
         except EnvbuildError as error:
-            mistakes += error.each()
+            errors += error.each()
             continue
         if loaded is not None:
             sites.append(loaded)
-    return SiteListing(sites=tuple(sites), mistakes=tuple(mistakes))
+    return SiteListing(sites=tuple(sites), errors=tuple(errors))
 
 
 def show_site(given: Path) -> tuple[str, dict[str, Any]]:
@@ -174,10 +138,3 @@ def _loaded(given: Path | None) -> Loaded[Site]:
         hint = "name one, or draft it: `envbuild site probe -o ~/.config/envbuild/site.yaml`"
         raise RequestError("no site file of yours or of this machine is here", hint=hint)
     return loaded
-
-
-def _line(one: Difference) -> str:
-    if one.kind == "unseen":
-        return f"unseen      {one.key}: {one.said}: {one.found}"
-    verb = "the machine has" if one.kind == "changed" else "but"
-    return f"{one.kind:<10}  {one.key}: {one.said}: {verb} {one.found}"

@@ -12,10 +12,11 @@ from envbuild.check.controls import missed_by
 from envbuild.check.findings import Finding
 from envbuild.check.judge import Job
 from envbuild.check.trial import Trial
+from envbuild.cli.recipes import format_checked
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.spec.control import Control
 from envbuild.spec.load import load_recipe
-from envbuild.workflows.recipe_check import Checked, check_recipe
+from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
 
@@ -29,7 +30,7 @@ def recipes(tmp_path: Path) -> Path:
     return tmp_path / "recipes"
 
 
-def check(recipes: Path, name: str = "thing") -> Checked:
+def check(recipes: Path, name: str = "thing") -> CheckedRecipe:
     return check_recipe(name, Settings.of(store=recipes.parent, apptainer=None, recipes=[recipes], site=None))
 
 
@@ -49,7 +50,7 @@ def replaced(path: Path, old: str, new: str) -> None:
 def test_a_new_one_keeps_the_rules_once_its_readme_is_written(recipes: Path) -> None:
     checked = check(recipes)
     assert (checked.controls, checked.ran, checked.passed) == (2, {}, True)
-    assert checked.to_text() == "thing: keeps the rules; 1 job, 2 controls"
+    assert format_checked(checked) == "thing: keeps the rules; 1 job, 2 controls"
 
 
 def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
