@@ -242,6 +242,17 @@ def new(
     ] = Path("recipes"),
 ) -> None:
     """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it."""
+    written = workflows.recipe_new.new_recipe(
+        name, version, directory, distribution=distribution, module=module
+    )
+    typed = workflows.words.typed
+    spec, image, recipes = typed(written / "example.yaml"), typed(written / "example.sif"), typed(directory)
     print_messages(
-        workflows.recipe_new.new_recipe(name, version, directory, distribution=distribution, module=module)
+        f"""\
+written: {written}/recipe.yaml, verify/sums.py, controls.yaml, README.md, example.yaml
+next:
+  envbuild build {spec} --recipes {recipes}
+  envbuild test {image} --ranks 2
+  write in verify/sums.py what it does across ranks, and README.md
+  envbuild recipes check {name} --recipes {recipes} --image {image}"""
     )

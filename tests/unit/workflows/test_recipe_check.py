@@ -93,11 +93,11 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["README.md does not begin with a heading [thing/README.md]"],
         ),
         (
-            _in("recipe.yaml", "owns: [thing]", "owns: []"),
+            _in("recipe.yaml", 'owns: ["thing"]', "owns: []"),
             ["`thing` is installed, and nobody owns it [thing/recipe.yaml:9:20]"],
         ),
         (
-            _in("recipe.yaml", "imports: [thing]", "imports: []"),
+            _in("recipe.yaml", 'imports: ["thing"]', "imports: []"),
             ["the recipe names no module that must import [thing/recipe.yaml:1:1]"],
         ),
         (
@@ -226,7 +226,7 @@ def test_a_required_recipe_with_mistakes_is_no_mistake_of_this_one(recipes: Path
 def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     _no_readme(recipes / "thing")
     _no_controls(recipes / "thing")
-    replaced(recipes / "thing/recipe.yaml", "owns: [thing]", "owns: []")
+    replaced(recipes / "thing/recipe.yaml", 'owns: ["thing"]', "owns: []")
     assert len(told(recipes)) == 4
 
 
@@ -235,7 +235,7 @@ def copied(recipes: Path, name: str, **changes: str) -> Path:
     new_recipe(name, "1", recipes)
     for file in ("README.md", "recipe.yaml"):
         text = (recipes / "thing" / file).read_text()
-        (recipes / name / file).write_text(text.replace("name: thing", f"name: {name}"))
+        (recipes / name / file).write_text(text.replace('name: "thing"', f"name: {name}"))
     (recipes / name / "controls.yaml").unlink()
     job = recipes / name / "verify/sums.py"
     job.unlink()
@@ -330,10 +330,10 @@ def test_a_name_that_differs_from_the_distribution_and_the_module(tmp_path: Path
     new_recipe("scikit-learn.x", "1.7", tmp_path, distribution="scikit-learn", module="sklearn")
     text = (tmp_path / "scikit-learn.x/recipe.yaml").read_text()
     assert 'requirements: ["scikit-learn=={version}"]' in text
-    assert "imports: [sklearn]" in text
+    assert 'imports: ["sklearn"]' in text
     assert "id: X1.scikit-learn-x" in text
     new_recipe("scikit-learn", "1.7", tmp_path)
-    assert "imports: [scikit_learn]" in (tmp_path / "scikit-learn/recipe.yaml").read_text()
+    assert 'imports: ["scikit_learn"]' in (tmp_path / "scikit-learn/recipe.yaml").read_text()
 
 
 class TestWhatTheJudgeMissed:
