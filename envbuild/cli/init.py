@@ -13,11 +13,12 @@ import typer
 from envbuild import workflows
 from envbuild.cli import completion
 from envbuild.cli.options import RecipesOption
-from envbuild.cli.output import escape, print_message, print_messages
+from envbuild.cli.output import print_message, print_messages
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, render
 
 if TYPE_CHECKING:
-    from envbuild.workflows.init import Offers, Wanted
+    from envbuild.spec.recipe import Recipe
+    from envbuild.workflows.init import Choices, SpecDraft
 
 _Words = list[str] | None
 _Word = str | None
@@ -86,13 +87,12 @@ def command(
 ) -> None:
     """Begin a spec with comments, spec.yaml if no file is named; nothing is overwritten.
 
-    On a terminal it asks for what no option says. It offers recipes,
-    accelerators and base images that are there, and checks the spec before
-    it is written.
+    On a terminal it asks for what no option says. It offers the recipes and
+    accelerators that are there, and checks the spec before it is written.
     """
-    path = workflows.init.place_of(place)
-    there = workflows.init.offers(recipes or ())
-    wanted = workflows.init.Wanted(
+    path = workflows.init.spec_path(place)
+    choices = workflows.init.Choices.read(recipes or ())
+    draft = workflows.init.SpecDraft(
         name=name,
         version=version,
         base=base,
@@ -104,90 +104,73 @@ def command(
         system=tuple(system or ()),
     )
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
-        wanted = _ask_all(wanted, there, path)
-    for written in workflows.init.write(path, there.draft(wanted, path, schema=schema), schema=schema):
+        draft = _ask_all(draft, choices, path)
+    text = choices.spec_text(draft, path, schema=schema)
+    for written in workflows.init.write_spec(path, text, schema=schema):
         print_message(f"{written}: written")
     print_message(f"next: envbuild build {workflows.words.typed(path)}")
 
 
-def _ask_all(wanted: Wanted, there: Offers, path: Path) -> Wanted:
-    """Ask for what is not decided; each answer is held to what there is."""
-    if wanted.frameworks is None:
+def _ask_all(draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:
+    """Ask for what is undecided, each until the answer is right."""
+
+    def frameworks(text: str) -> SpecDraft:
+        words = text.replace(",", " ").split()
+        words = [] if words == ["none"] else words
+        choices.check("framework", words)
+        return replace(draft, frameworks=tuple(words))
+
+    def mpi(text: str) -> SpecDraft:
+        if text != workflows.init.NO_MPI:
+            choices.check("mpi", [text])
+        return replace(draft, mpi=text)
+
+    def accelerator(text: str) -> SpecDraft:
+        if text not in accelerators:
+            hint = did_you_mean(text, accelerators) or "type one of them"
+            raise RequestError(f"`{text}` is not one of {', '.join(accelerators)}", hint=hint)
+        return replace(draft, accelerator=text)
+
+    def checked(changed: SpecDraft) -> SpecDraft:
+        choices.spec_text(changed, path)
+        return changed
+
+    if draft.frameworks is None:
         print_message("Frameworks, one or several, or none:")
-        frameworks = there.of_kind("framework")
-        _show([(one.name, ("frozen: " if one.frozen else "") + one.summary) for one in frameworks])
-        first = there.first("framework") or "none"
-        chosen = _ask("frameworks", first, lambda text: there.check("framework", _words(text)))
-        wanted = replace(wanted, frameworks=chosen)
-    if wanted.mpi is None:
+        _show(choices.of_kind("framework"))
+        draft = _ask("frameworks", choices.default("framework"), frameworks)
+    if draft.mpi is None:
         print_message("An MPI, or none:")
-        _show([(one.name, one.summary) for one in there.of_kind("mpi")])
-        default = there.completed(wanted).mpi or workflows.init.NO_MPI
-        (said,) = _ask(
-            "MPI", default, lambda text: there.check("mpi", _words(text)[:1]) or (workflows.init.NO_MPI,)
-        )
-        wanted = replace(wanted, mpi=said)
-    offered = there.accelerators(there.completed(wanted))
-    if wanted.accelerator is None and len(offered) > 1:
-        wanted = replace(wanted, accelerator=_pick("accelerator", offered))
-    bases = there.fitting_bases(wanted)
-    if wanted.base is None and len(bases) > 1:
-        print_message("Base images that are right for these:")
-        _show([(one.name, one.summary) for one in bases])
-        wanted = replace(wanted, base=_pick("base image", [one.name for one in bases]))
-    if wanted.name is None:
-        default = there.completed(wanted).name or ""
-        (said,) = _ask("name", default, lambda text: _held(text, replace(wanted, name=text), there, path))
-        wanted = replace(wanted, name=said)
-    if wanted.version is None:
-        default = there.completed(wanted).version or ""
-        (said,) = _ask(
-            "version", default, lambda text: _held(text, replace(wanted, version=text), there, path)
-        )
-        wanted = replace(wanted, version=said)
-    return wanted
+        _show(choices.of_kind("mpi"))
+        draft = _ask("MPI", choices.completed(draft).mpi, mpi)
+    accelerators = choices.accelerators(choices.completed(draft))
+    if draft.accelerator is None and len(accelerators) > 1:
+        draft = _ask(f"accelerator ({', '.join(accelerators)})", accelerators[0], accelerator)
+    if draft.name is None:
+        default = choices.completed(draft).name
+        draft = _ask("name", default, lambda text: checked(replace(draft, name=text)))
+    if draft.version is None:
+        default = choices.completed(draft).version
+        draft = _ask("version", default, lambda text: checked(replace(draft, version=text)))
+    return draft
 
 
-def _held(text: str, wanted: Wanted, there: Offers, path: Path) -> tuple[str, ...]:
-    """Return an answer with which a spec is right."""
-    there.draft(wanted, path)
-    return (text,)
-
-
-def _pick(what: str, offered: Sequence[str]) -> str:
-    def check(text: str) -> tuple[str, ...]:
-        if text in offered:
-            return (text,)
-        raise RequestError(
-            f"`{text}` is not one of {', '.join(offered)}",
-            hint=did_you_mean(text, offered) or "type one of them",
-        )
-
-    (said,) = _ask(f"{what} ({', '.join(offered)})", offered[0], check)
-    return said
-
-
-def _ask(what: str, default: str, check: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+def _ask(question: str, default: str | None, answered: Callable[[str], SpecDraft]) -> SpecDraft:
     """Ask until an answer is right; the end of the input ends the command."""
     while True:
-        sys.stderr.write(f"{what} [{default}]: ")
-        sys.stderr.flush()
+        sys.stderr.write(f"{question} [{default}]: ")
         line = sys.stdin.readline()
         if not line:
             print_message("")
             raise typer.Abort
         try:
-            return check(line.strip() or default)
+            return answered(line.strip() or default or "")
         except EnvbuildError as error:
-            print_messages("\n".join(escape(line) for line in render(error).rstrip().split("\n")))
+            print_messages(render(error).rstrip())
 
 
-def _words(text: str) -> list[str]:
-    words = text.replace(",", " ").split()
-    return [] if words == ["none"] else words
-
-
-def _show(rows: Sequence[tuple[str, str]]) -> None:
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, text in rows:
-        print_message(f"  {name:<{width}}  {escape(text)}")
+def _show(recipes: Sequence[Recipe]) -> None:
+    width = max((len(recipe.name) for recipe in recipes), default=0)
+    for recipe in recipes:
+        frozen = "frozen: " if recipe.frozen else ""
+        print_message(f"  {recipe.name:<{width}}  {frozen}{recipe.summary}")

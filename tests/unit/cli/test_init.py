@@ -16,7 +16,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.spec.nodes import read_yaml
-from envbuild.workflows.init import Wanted, offers, place_of
+from envbuild.workflows.init import Choices, SpecDraft, spec_path
 from envbuild.workflows.inputs import read_asked
 from tests.support.schemas import complaints, plain
 
@@ -80,7 +80,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
 def test_a_spec_for_each_recipe_is_right(name: str) -> None:
-    kind = offers().recipes[name].kind
+    kind = Choices.read().recipes[name].kind
     flag = {"mpi": "--mpi", "framework": "--framework", "fabric": "--fabric"}[kind]
     init(flag, name, *BESIDE.get(name, []), "-y", "--schema")
     assert name in [chosen.recipe.name for chosen in read_asked(Path("spec.yaml")).recipes]
@@ -101,12 +101,14 @@ def test_what_its_comments_offer_is_right_too() -> None:
     assert spec.environment
     assert spec.test.ranks == 2
     versions = re.findall(r"`(\S+@\S+)` for a version", text)
-    there = offers()
-    assert [there.check("mpi" if "mpi" in one else "framework", [one]) for one in versions]
+    there = Choices.read()
+    assert versions
+    for version in versions:
+        there.check("mpi" if "mpi" in version else "framework", [version])
     accelerators = re.search(r"accelerator: cpu +# or (.*)", text)
     assert accelerators
     for word in accelerators[1].split(", "):
-        there.draft(Wanted(accelerator=word), Path("other.yaml"))
+        there.spec_text(SpecDraft(accelerator=word), Path("other.yaml"))
 
 
 def test_flags_say_everything() -> None:
@@ -196,17 +198,17 @@ def test_a_schema_that_is_there_stays(tmp_path: Path) -> None:
 
 def test_a_file_is_told_from_a_directory(tmp_path: Path) -> None:
     (tmp_path / "odd.yaml").mkdir()
-    assert place_of(Path("a.yml")) == Path("a.yml")
-    assert place_of(Path("new")) == Path("new/spec.yaml")
-    assert place_of(Path("odd.yaml")) == Path("odd.yaml/spec.yaml")
-    assert place_of(Path("pytorch-2.13")) == Path("pytorch-2.13/spec.yaml")
+    assert spec_path(Path("a.yml")) == Path("a.yml")
+    assert spec_path(Path("new")) == Path("new/spec.yaml")
+    assert spec_path(Path("odd.yaml")) == Path("odd.yaml/spec.yaml")
+    assert spec_path(Path("pytorch-2.13")) == Path("pytorch-2.13/spec.yaml")
 
 
 @pytest.mark.parametrize("name", ["x.txt", "spec.yam", "file"])
 def test_a_name_that_is_no_specs_is_refused(name: str) -> None:
     Path("file").touch()
     with pytest.raises(RequestError, match=f"`{name}` is no name of a spec") as caught:
-        place_of(Path(name))
+        spec_path(Path(name))
     assert str(caught.value.hint).startswith(f"name a file such as {Path(name).stem}.yaml")
     assert not Path(name).is_dir()
     with pytest.raises(SystemExit) as ended:
@@ -222,7 +224,6 @@ def test_a_terminal_is_asked_and_typos_get_a_suggestion() -> None:
         "openmpi\n",
         "cude\n",
         "cuda@13.0\n",
-        "\n",
         "Big\n",
         "mine\n",
     ]
@@ -246,13 +247,9 @@ def test_a_terminal_is_asked_only_for_what_is_not_said() -> None:
 
 
 def test_only_what_is_right_for_the_rest_is_offered() -> None:
-    there = offers()
-    wanted = Wanted(frameworks=("caffe",))
-    assert there.accelerators(there.completed(wanted)) == ("cpu",)
-    assert [base.name for base in there.fitting_bases(wanted)] == ["debian-11"]
-    bases = [base.name for base in there.fitting_bases(Wanted(frameworks=("jax",)))]
-    assert bases[0] == "debian-12"
-    assert "debian-11" not in bases
+    there = Choices.read()
+    draft = SpecDraft(frameworks=("caffe",))
+    assert there.accelerators(there.completed(draft)) == ("cpu",)
     with pytest.raises(RequestError, match="no proven version of `jax`"):
         there.check("framework", ["jax@99"])
 
