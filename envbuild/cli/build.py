@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    ApptainerOption,
-    CompressionOption,
-    FromOption,
-    JsonOption,
-    OfflineOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-    UpstreamOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import counted
@@ -28,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    spec: SpecArgument,
+    spec: options.Spec,
     output: Annotated[
         str | None,  # a path would lose a slash at its end
         typer.Option(
@@ -42,18 +31,18 @@ def command(
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse a lock that does not satisfy the spec.")
     ] = False,
-    offline: OfflineOption = False,
+    offline: options.Offline = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build every layer anew and compare with the store.")
     ] = False,
-    compression: CompressionOption = "zstd",
-    sources: FromOption = None,
-    store: StoreOption = None,
-    upstream: UpstreamOption = None,
-    apptainer: ApptainerOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    compression: options.CompressedBy = "zstd",
+    sources: options.From = None,
+    store: options.Store = None,
+    upstream: options.Upstream = None,
+    apptainer: options.Apptainer = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
@@ -65,8 +54,8 @@ def command(
             offline=offline,
             rebuild=rebuild,
             compression=compression,
-            sources=tuple(sources or ()),
-            upstreams=tuple(upstream or ()),
+            sources=sources or (),
+            upstreams=upstream or (),
         )
     if json:
         print_json(_data(built))

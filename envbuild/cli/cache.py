@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import JsonOption, StoreOption, read_age, read_size
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import counted
@@ -38,8 +38,8 @@ _SUMMED = {
 @app.command("ls")
 def ls(
     files: Annotated[bool, typer.Option("--files", help="List each locked file, too.")] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    json: options.Json = False,
 ) -> None:
     """List who needs something, and every layer with who needs it."""
     listing = workflows.cache.list_cache(workflows.settings.Settings.of(store=store))
@@ -100,7 +100,7 @@ def _short(digest: str) -> str:
 
 
 @app.command("du")
-def du(store: StoreOption = None, json: JsonOption = False) -> None:
+def du(store: options.Store = None, json: options.Json = False) -> None:
     """Show how large the store is, and what each image has alone and shares."""
     usage = workflows.cache.usage(workflows.settings.Settings.of(store=store))
     if json:
@@ -128,8 +128,8 @@ def verify(
         bool,
         typer.Option("--repair", help="Remove what is damaged, so that the next build makes it again."),
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    json: options.Json = False,
 ) -> None:
     """Read every byte of the store and tell what is damaged.
 
@@ -215,11 +215,11 @@ def prune(
             show_default=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    json: options.Json = False,
 ) -> None:
     """Remove what no image and no pin needs, once no build runs."""
-    keep_bytes, unused_s = None if keep is None else read_size(keep), read_age(older_than)
+    keep_bytes, unused_s = None if keep is None else options.read_size(keep), options.read_age(older_than)
     with session(json=json, store=store) as settings:
         pruned, gone = workflows.cache.prune_cache(
             settings, unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run
@@ -268,7 +268,7 @@ def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]
 
 
 @app.command("pin")
-def pin(path: PinnedArgument, store: StoreOption = None) -> None:
+def pin(path: PinnedArgument, store: options.Store = None) -> None:
     """Keep all that an image or a lock needs, until `unpin`.
 
     What `build` makes is kept without, as long as it is there.
@@ -287,7 +287,7 @@ def unpin(
             metavar="PATH", help="What `cache ls` shows: an image, a lock, a directory.", show_default=False
         ),
     ],
-    store: StoreOption = None,
+    store: options.Store = None,
 ) -> None:
     """Take back a pin; forget an image that cannot be reached any more."""
     for root in workflows.cache.unpin(path, workflows.settings.Settings.of(store=store)):

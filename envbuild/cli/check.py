@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    FabricOption,
-    ImageArgument,
-    JsonOption,
-    MpiOption,
-    SiteOption,
-    StoreOption,
-    lending,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import counted
@@ -25,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    image: ImageArgument,
-    site: SiteOption = None,
-    mpi: MpiOption = "image",
-    fabric: FabricOption = "image",
+    image: options.Image,
+    site: options.Site = None,
+    mpi: options.Mpi = "image",
+    fabric: options.Fabric = "image",
     runtime: Annotated[
         Literal["shifter"] | None,
         typer.Option(
@@ -38,12 +30,12 @@ def command(
     srun: Annotated[
         bool, typer.Option("--srun", help="Ask this machine's srun which PMI it offers, too.")
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    json: options.Json = False,
 ) -> None:
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
     with session(json=json, store=store, site=site) as settings:
-        lend, shifter = lending(mpi, fabric), runtime is not None
+        lend, shifter = options.lending(mpi, fabric), runtime is not None
         checked = workflows.check.check_image(image, settings, lend=lend, shifter=shifter, srun=srun)
     if json:
         print_json(checked.document())

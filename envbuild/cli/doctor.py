@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import ApptainerOption, JsonOption, SiteOption, StoreOption
+from envbuild.cli import options
 from envbuild.cli.output import print_data
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def command(
     online: Annotated[
         bool, typer.Option("--online", help="Ask each address that packages come from, too.")
     ] = False,
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Show the problems of this machine: which verbs they concern, why, and the command that fixes each.
 

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import ImageArgument, JsonOption
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 
 
 def command(
-    image: ImageArgument,
+    image: options.Image,
     form: Annotated[
         Literal["squashfs", "shifter", "oci"],
         typer.Option("--format", help="What to write.", show_default=False),
@@ -25,7 +25,7 @@ def command(
             "-o", "--output", metavar="PATH", help="The file; for shifter a directory.", show_default=False
         ),
     ],
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> None:
     """Write an image in another form: for Charliecloud and enroot, for Shifter, or for registries."""
     place = Path(output) if form == "shifter" else workflows.places.file_named(output)

@@ -8,32 +8,25 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    FromOption,
-    JsonOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 
 
 def command(
-    spec: SpecArgument,
+    spec: options.Spec,
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="Where to keep the files.", show_default=False)
     ],
-    sources: FromOption = None,
-    store: StoreOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    sources: options.From = None,
+    store: options.Store = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Keep every locked file in DIR; `--from DIR` builds from it without network."""
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
-        fetched = workflows.fetch.fetch_spec(spec, settings, to=to, sources=tuple(sources or ()))
+        fetched = workflows.fetch.fetch_spec(spec, settings, to=to, sources=sources or ())
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
     print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")

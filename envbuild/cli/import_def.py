@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import JsonOption, RecipesOption
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_message
 
 
@@ -25,8 +25,8 @@ def command(
         str | None,  # a path would lose a slash at its end
         typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there.", show_default=False),
     ] = None,
-    recipes: RecipesOption = None,
-    json: JsonOption = False,
+    recipes: options.Recipes = None,
+    json: options.Json = False,
 ) -> None:
     """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
     place = None if output is None else workflows.places.file_named(output)

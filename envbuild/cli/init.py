@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import completion
-from envbuild.cli.options import RecipesOption
+from envbuild.cli import completion, options
 from envbuild.cli.output import print_message, print_messages
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, render
 
@@ -83,7 +82,7 @@ def command(
         bool, typer.Option("--schema", help="Write a JSON Schema beside it, for editors.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    recipes: RecipesOption = None,
+    recipes: options.Recipes = None,
 ) -> None:
     """Begin a spec with comments, spec.yaml if no file is named; nothing is overwritten.
 

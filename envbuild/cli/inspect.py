@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuild import workflows
-from envbuild.cli.options import ApptainerOption, ImageArgument, JsonOption, StoreOption
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    image: ImageArgument,
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    json: JsonOption = False,
+    image: options.Image,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
 ) -> None:
     """Show an image's name, parts, recipes, environment, jobs and last verdict."""
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)

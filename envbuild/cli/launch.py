@@ -7,23 +7,14 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    ApptainerOption,
-    FabricOption,
-    ImageArgument,
-    JsonOption,
-    MpiOption,
-    SiteOption,
-    StoreOption,
-    lending,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 
 def command(
-    image: ImageArgument,
+    image: options.Image,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="COMMAND", help="What each rank runs.", show_default=False),
@@ -39,13 +30,13 @@ def command(
             help="Processes to start [what the allocation says, else 1].",
         ),
     ] = None,
-    mpi: MpiOption = "image",
-    fabric: FabricOption = "image",
+    mpi: options.Mpi = "image",
+    fabric: options.Fabric = "image",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")] = False,
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
     if not words:
@@ -57,7 +48,7 @@ def command(
             image,
             words,
             ranks=ranks,
-            lend=lending(mpi, fabric),
+            lend=options.lending(mpi, fabric),
             settings=settings,
         )
     if dry_run:

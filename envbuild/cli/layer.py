@@ -8,15 +8,7 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    CompressionOption,
-    JsonOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-    UpstreamOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, raise_all
@@ -30,17 +22,17 @@ app = typer.Typer(
 
 @app.command("export")
 def export(
-    spec: SpecArgument,
+    spec: options.Spec,
     to: Annotated[
         str,  # a path that is empty would become the working directory
         typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False),
     ],
-    compression: CompressionOption = "zstd",
-    store: StoreOption = None,
-    upstream: UpstreamOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    compression: options.CompressedBy = "zstd",
+    store: options.Store = None,
+    upstream: options.Upstream = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Copy the finished layers of a spec's image to a directory, for `layer import`.
 
@@ -50,7 +42,7 @@ def export(
         raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         moved = workflows.layer.export_layers(
-            spec, settings, to=Path(to), compression=compression, upstreams=tuple(upstream or ())
+            spec, settings, to=Path(to), compression=compression, upstreams=upstream or ()
         )
     if json:
         print_json({"directory": moved.directory, "layers": moved.layers})
@@ -69,8 +61,8 @@ def import_(
         bool,
         typer.Option("--trust", help="Take layers from other accounts; images of them say so."),
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.Store = None,
+    json: options.Json = False,
 ) -> None:
     """Put finished layers into the store, so that `build --locked` composes images of them.
 

@@ -7,21 +7,13 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    FromOption,
-    JsonOption,
-    OfflineOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 
 
 def command(
-    spec: SpecArgument,
+    spec: options.Spec,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 2 if the lock does not satisfy the spec.")
     ] = False,
@@ -31,12 +23,12 @@ def command(
             "--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."
         ),
     ] = None,
-    sources: FromOption = None,
-    offline: OfflineOption = False,
-    store: StoreOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    sources: options.From = None,
+    offline: options.Offline = False,
+    store: options.Store = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Write STEM.lock.yaml: every package with version, origin, size and sha256."""
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
@@ -53,7 +45,7 @@ def command(
             settings,
             upgrade=names,
             offline=offline,
-            sources=tuple(sources or ()),
+            sources=sources or (),
         )
     if json:
         judged = [verdict.to_data() for verdict in locked.verdicts]

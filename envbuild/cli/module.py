@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envbuild import workflows
-from envbuild.cli import completion
-from envbuild.cli.options import (
-    ApptainerOption,
-    FabricOption,
-    ImageArgument,
-    JsonOption,
-    MpiOption,
-    SiteOption,
-    StoreOption,
-    lending,
-)
+from envbuild.cli import completion, options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
@@ -43,7 +33,7 @@ def _root(text: str) -> Path:
 
 @app.command("install")
 def install(
-    image: ImageArgument,
+    image: options.Image,
     root: RootOption,
     link: Annotated[
         bool, typer.Option("--link", help="Refer to the image where it lies instead of copying it.")
@@ -51,12 +41,12 @@ def install(
     default: Annotated[
         bool, typer.Option("--default", help="Make it the version that `module load NAME` takes.")
     ] = False,
-    mpi: MpiOption = "image",
-    fabric: FabricOption = "image",
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    mpi: options.Mpi = "image",
+    fabric: options.Fabric = "image",
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Install an image with wrappers and a modulefile."""
     where = _root(root)
@@ -67,7 +57,7 @@ def install(
             link=link,
             default=default,
             settings=settings,
-            lend=lending(mpi, fabric),
+            lend=options.lending(mpi, fabric),
         )
     if json:
         print_json(_install_data(installed))
@@ -79,7 +69,10 @@ def install(
 
 @app.command("ls")
 def ls(
-    root: RootOption, store: StoreOption = None, apptainer: ApptainerOption = None, json: JsonOption = False
+    root: RootOption,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
 ) -> None:
     """List what is installed, with images and verdicts."""
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
@@ -109,7 +102,7 @@ def uninstall(
     ],
     root: RootOption,
     every: Annotated[bool, typer.Option("--all", help="Remove all versions of NAME.")] = False,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> None:
     """Remove what was installed, and nothing else."""
     with session(json=json):

@@ -21,22 +21,20 @@ if TYPE_CHECKING:
 Side = Literal["image", "host"]
 Compression = Literal["zstd", "gzip"]
 
-CompressionOption = Annotated[
+CompressedBy = Annotated[
     Compression,
     typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd."),
 ]
-MpiOption = Annotated[
+Mpi = Annotated[
     Side, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
 ]
-FabricOption = Annotated[
+Fabric = Annotated[
     Side,
     typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
-SpecArgument = Annotated[
-    Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)
-]
-ImageArgument = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.", show_default=False)]
-StoreOption = Annotated[
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)]
+Image = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.", show_default=False)]
+Store = Annotated[
     Path | None,
     typer.Option(
         "--store",
@@ -46,7 +44,7 @@ StoreOption = Annotated[
         show_default=False,
     ),
 ]
-UpstreamOption = Annotated[
+Upstream = Annotated[
     list[Path] | None,
     typer.Option(
         "--upstream",
@@ -55,7 +53,7 @@ UpstreamOption = Annotated[
         show_default=False,
     ),
 ]
-ApptainerOption = Annotated[
+Apptainer = Annotated[
     Path | None,
     typer.Option(
         "--apptainer",
@@ -65,13 +63,13 @@ ApptainerOption = Annotated[
         show_default=False,
     ),
 ]
-RecipesOption = Annotated[
+Recipes = Annotated[
     list[Path] | None,
     typer.Option(
         "--recipes", metavar="DIR", help="Look here for recipes first (repeatable).", show_default=False
     ),
 ]
-SiteOption = Annotated[
+Site = Annotated[
     Path | None,
     typer.Option(
         "--site",
@@ -82,7 +80,7 @@ SiteOption = Annotated[
         autocompletion=completion.sites,
     ),
 ]
-FromOption = Annotated[
+From = Annotated[
     list[Path] | None,
     typer.Option(
         "--from",
@@ -91,8 +89,8 @@ FromOption = Annotated[
         show_default=False,
     ),
 ]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
+Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
 
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY_S = 86_400.0

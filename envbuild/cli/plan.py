@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    CompressionOption,
-    JsonOption,
-    OfflineOption,
-    RecipesOption,
-    SiteOption,
-    SpecArgument,
-    StoreOption,
-    UpstreamOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 
 
 def command(
-    spec: SpecArgument,
-    compression: CompressionOption = "zstd",
-    offline: OfflineOption = False,
-    store: StoreOption = None,
-    upstream: UpstreamOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    spec: options.Spec,
+    compression: options.CompressedBy = "zstd",
+    offline: options.Offline = False,
+    store: options.Store = None,
+    upstream: options.Upstream = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Show the layers, their keys, what is cached or to build, and why. Changes nothing."""
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
@@ -34,7 +25,7 @@ def command(
             settings,
             compression=compression,
             offline=offline,
-            upstreams=tuple(upstream or ()),
+            upstreams=upstream or (),
         )
     if json:
         print_json(

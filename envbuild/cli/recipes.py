@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import completion
-from envbuild.cli.options import ApptainerOption, JsonOption, RecipesOption
+from envbuild.cli import completion, options
 from envbuild.cli.output import print_data, print_json, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import counted, raise_all
@@ -24,7 +23,7 @@ app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, ric
 
 
 @app.command("ls")
-def ls(recipes: RecipesOption = None, json: JsonOption = False) -> None:
+def ls(recipes: options.Recipes = None, json: options.Json = False) -> None:
     """List all recipes: name, kind, preferred version, summary."""
     listing = workflows.recipes.list_recipes(recipes or ())
     if json:
@@ -63,8 +62,8 @@ def show(
             metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=completion.recipes
         ),
     ],
-    recipes: RecipesOption = None,
-    json: JsonOption = False,
+    recipes: options.Recipes = None,
+    json: options.Json = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
     loaded = workflows.recipes.show_recipe(name, recipes or ())
@@ -175,9 +174,9 @@ def check(
             show_default=False,
         ),
     ] = None,
-    recipes: RecipesOption = None,
-    apptainer: ApptainerOption = None,
-    json: JsonOption = False,
+    recipes: options.Recipes = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
 ) -> None:
     """Hold a recipe to the rules: owners, oracles, controls, README, and what it requires.
 

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import (
-    ApptainerOption,
-    FromOption,
-    ImageArgument,
-    JsonOption,
-    OfflineOption,
-    RecipesOption,
-    SiteOption,
-    StoreOption,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_json, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import counted
@@ -29,19 +20,19 @@ _SHOWN = 10
 
 
 def command(
-    image: ImageArgument,
-    sources: FromOption = None,
-    offline: OfflineOption = False,
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    recipes: RecipesOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    image: options.Image,
+    sources: options.From = None,
+    offline: options.Offline = False,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Build an image again from the lock inside it, in an empty store, and say in what the bytes differ."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         reproduced = workflows.reproduce.reproduce_image(
-            image, settings, sources=tuple(sources or ()), offline=offline
+            image, settings, sources=sources or (), offline=offline
         )
     if json:
         print_json(reproduced)

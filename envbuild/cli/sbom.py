@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli.options import ImageArgument
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_message
 
 
 def command(
-    image: ImageArgument,
+    image: options.Image,
     output: Annotated[
         str | None,  # a path would lose a slash at its end
         typer.Option(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import completion
-from envbuild.cli.options import JsonOption
+from envbuild.cli import completion, options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
@@ -24,7 +23,7 @@ app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
-def ls(json: JsonOption = False) -> None:
+def ls(json: options.Json = False) -> None:
     """List the sites that can be named."""
     listing = workflows.sites.list_sites()
     sites = [(loaded.value.name, loaded.value.summary, loaded.path) for loaded in listing.sites]
@@ -48,7 +47,7 @@ def show(
             autocompletion=completion.sites,
         ),
     ],
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> None:
     """Show a site file; --json adds the facts of it."""
     text, data = workflows.sites.show_site(site)
@@ -97,7 +96,7 @@ def check(
             autocompletion=completion.sites,
         ),
     ] = None,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> None:
     """Compare a site file with this machine.
 

@@ -8,23 +8,13 @@ import typer
 
 from envbuild import workflows
 from envbuild.check.report import render_lines, to_json
-from envbuild.cli.options import (
-    ApptainerOption,
-    FabricOption,
-    ImageArgument,
-    JsonOption,
-    MpiOption,
-    SiteOption,
-    StoreOption,
-    lending,
-    read_timeout,
-)
+from envbuild.cli import options
 from envbuild.cli.output import print_data, print_messages
 from envbuild.cli.progress import session
 
 
 def command(
-    image: ImageArgument,
+    image: options.Image,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -49,16 +39,16 @@ def command(
         Literal["image", "srun"],
         typer.Option("--launcher", help="Start the ranks by the image's own mpiexec, or by Slurm's srun."),
     ] = "image",
-    mpi: MpiOption = "image",
-    fabric: FabricOption = "image",
-    store: StoreOption = None,
-    apptainer: ApptainerOption = None,
-    site: SiteOption = None,
-    json: JsonOption = False,
+    mpi: options.Mpi = "image",
+    fabric: options.Fabric = "image",
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
     place = None if report is None else workflows.places.file_named(report)
-    timeout_s = None if timeout is None else read_timeout(timeout)
+    timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         result = workflows.test.test_image(
             image,
@@ -66,7 +56,7 @@ def command(
             timeout_s=timeout_s,
             settings=settings,
             report=place,
-            lend=lending(mpi, fabric),
+            lend=options.lending(mpi, fabric),
             srun=launcher == "srun",
         )
     if json:
