@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envbuild.workflows.cache import StoreListing, StoreReport, StoreUsage
 
 app = typer.Typer(
-    help="What the store holds, for whom, and what can go.", no_args_is_help=True, rich_markup_mode=None
+    help="List, check and prune what the store holds.", no_args_is_help=True, rich_markup_mode=None
 )
 
 PinnedArgument = Annotated[
@@ -41,7 +41,7 @@ def ls(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """List who needs something, and every layer with who needs it."""
+    """List images and pins, and every layer with those that need it."""
     listing = workflows.cache.list_cache(workflows.settings.Settings.of(store=store))
     if json:
         print_json(_listing_data(listing))
@@ -126,14 +126,14 @@ def _format_usage(usage: StoreUsage) -> str:
 def verify(
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Remove what is damaged, so that the next build makes it again."),
+        typer.Option("--repair", help="Remove damaged parts, so that the next build makes them again."),
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Read every byte of the store and tell what is damaged.
+    """Read every byte of the store and report damage.
 
-    Exit code 4 when something is, and was not removed.
+    Exit code 4 if damage remains.
     """
     with session(json=json, store=store) as settings:
         report = workflows.cache.verify_cache(settings, repair=repair)
@@ -271,7 +271,7 @@ def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]
 def pin(path: PinnedArgument, store: options.Store = None) -> None:
     """Keep all that an image or a lock needs, until `unpin`.
 
-    What `build` makes is kept without, as long as it is there.
+    Images that `build` wrote need no pin as long as they exist.
     """
     root = workflows.cache.pin(path, workflows.settings.Settings.of(store=store))
     print_message(f"{root.label}: {len(root.keys)} layers and {len(root.files)} files are kept")
@@ -289,6 +289,6 @@ def unpin(
     ],
     store: options.Store = None,
 ) -> None:
-    """Take back a pin; forget an image that cannot be reached any more."""
+    """Remove a pin; forget an image that is out of reach."""
     for root in workflows.cache.unpin(path, workflows.settings.Settings.of(store=store)):
         print_message(f"{root.label}: no longer kept")

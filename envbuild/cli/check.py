@@ -24,11 +24,11 @@ def command(
     runtime: Annotated[
         Literal["shifter"] | None,
         typer.Option(
-            "--runtime", help="Tell also what this runtime hides, replaces or drops.", show_default=False
+            "--runtime", help="Also report what this runtime hides, replaces or drops.", show_default=False
         ),
     ] = None,
     srun: Annotated[
-        bool, typer.Option("--srun", help="Ask this machine's srun which PMI it offers, too.")
+        bool, typer.Option("--srun", help="Also ask this machine's srun which PMI it offers.")
     ] = False,
     store: options.Store = None,
     json: options.Json = False,

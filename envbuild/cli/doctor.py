@@ -23,7 +23,7 @@ def command(
         ),
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", help="Ask each address that packages come from, too.")
+        bool, typer.Option("--online", help="Also try each address that packages come from.")
     ] = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Show the problems of this machine: which verbs they concern, why, and the command that fixes each.
 
-    Exit code 5 when a verb cannot work here.
+    Exit code 5 if a verb cannot work here.
     """
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer, site=site)
     diagnosis = workflows.doctor.diagnose(verb, settings, online=online)

@@ -67,7 +67,8 @@ SystemOption = Annotated[
 
 def command(
     place: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="Where the spec comes to be.", show_default=False)
+        Path,
+        typer.Argument(metavar="DIR|FILE", help="The spec to write, or its directory.", show_default=False),
     ] = Path(),
     framework: FrameworkOption = None,
     mpi: MpiOption = None,

@@ -178,11 +178,11 @@ def check(
     apptainer: options.Apptainer = None,
     json: options.Json = False,
 ) -> None:
-    """Hold a recipe to the rules: owners, oracles, controls, README, and what it requires.
+    """Check a recipe against the rules: owners, oracles, controls, README, and what it requires.
 
-    Exit code 0 where it keeps them and the judge saw every spoiled job, 2 where
-    it breaks one (all are told) or the image is not of this recipe, 4 where the
-    judge missed a spoiled job, and 5 where nothing here can run the image.
+    Exit code 0 if it keeps them and the judge caught every spoiled job, 2 if it
+    breaks one (all are reported) or the image is not of this recipe, 4 if the
+    judge missed a spoiled job, and 5 if nothing here can run the image.
     """
     with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
         checked = workflows.recipe_check.check_recipe(name, settings, image=image)

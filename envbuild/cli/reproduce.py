@@ -29,7 +29,7 @@ def command(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Build an image again from the lock inside it, in an empty store, and say in what the bytes differ."""
+    """Rebuild an image from the lock inside it, in an empty store, and report how the bytes differ."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         reproduced = workflows.reproduce.reproduce_image(
             image, settings, sources=sources or (), offline=offline
