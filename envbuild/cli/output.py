@@ -46,9 +46,13 @@ def escape(text: str, *, keep: str = "") -> str:
     keep : str
         Unprintable characters that stay.
     """
-    return "".join(
-        char if char.isprintable() or char in keep else f"\\u{ord(char):04x}" for char in named(text)
-    )
+    return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in named(text))
+
+
+def _escaped(char: str) -> str:
+    # As in JSON, two for a character beyond U+FFFF: JSON stays JSON.
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def print_message(text: str) -> None:

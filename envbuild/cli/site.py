@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +16,9 @@ from envbuild.errors import raise_all
 if TYPE_CHECKING:
     from envbuild.site.compare import Difference
 
-_HELP = "Machines, described so that images fit them."
-
-app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Machines, described so that images fit them.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("ls")
@@ -51,7 +50,10 @@ def show(
 ) -> None:
     """Show a site file; --json adds the facts of it."""
     text, data = workflows.sites.show_site(site)
-    print_data(json_text.dumps(data, indent=2) if json else text)
+    if json:
+        print_json(data)
+    else:
+        print_data(text)
 
 
 @app.command("probe")
@@ -100,7 +102,7 @@ def check(
 ) -> None:
     """Compare a site file with this machine.
 
-    Exit code 4 when something differs.
+    Exit code 4 if something differs.
     """
     with session(json=json):
         checked = workflows.sites.check_site(site)

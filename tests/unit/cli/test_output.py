@@ -93,8 +93,8 @@ def test_names_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "a\\u001b[31m\\u000d\\u202ebad\\udcff\\nerror: none\tof\\nours\n"
     output.print_messages("one\ntwo\x07")
     assert capsys.readouterr().err == "one\ntwo\\u0007\n"
-    output.print_data("one\ntwo\x07")
-    assert capsys.readouterr().out == "one\ntwo\\u0007\n"
+    output.print_data("one\ntwo\x07\U000e0001")
+    assert capsys.readouterr().out == "one\ntwo\\u0007\\udb40\\udc01\n"
 
 
 @pytest.mark.parametrize(
