@@ -1,4 +1,4 @@
-"""Places that are named for what a command writes."""
+"""Checks of output paths."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["file_named", "refuse_in_store"]
 
 
 def refuse_in_store(path: Path, root: Path | None = None, *, hint: str = "name a place outside it") -> None:
-    """Refuse a place in the store: what is strange there stops `cache prune`, or is taken away by it.
+    """Refuse an output path inside the store, where it would stop `cache prune` or be removed by it.
 
     Parameters
     ----------
     root : Path, optional
-        The store; the one that is used unless another is named if absent.
+        The store; the default store if absent.
 
     Raises
     ------
     RequestError
-        It lies there, symbolic links followed.
+        It is inside, symbolic links followed.
     """
     try:
         root = root or default_root()
-    except RuntimeError:
-        return  # who has no home has no store in it
+    except RequestError:
+        return  # a user without a home has no default store
     if is_below(path, root):
-        raise RequestError(f"`{path}` lies in the store, which holds nothing but its own", hint=hint)
+        raise RequestError(f"`{path}` is inside the store", hint=hint)

@@ -363,8 +363,8 @@ class TestExport:
         for place, problem in (
             (tmp_path / "file", "is no directory"),
             (tmp_path / "project", "is no store"),
-            (store.path, "lies in the store"),
-            (store.path / "blobs/x", "lies in the store"),
+            (store.path, "is inside the store"),
+            (store.path / "blobs/x", "is inside the store"),
             ("", "the directory for the layers is empty"),
         ):
             code, _, err = run("export", "x.yaml", "--to", place)
