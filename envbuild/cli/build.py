@@ -21,11 +21,7 @@ def command(
     output: Annotated[
         str | None,  # a path would lose a slash at its end
         typer.Option(
-            "-o",
-            "--output",
-            metavar="IMAGE.sif",
-            help="The image to write [STEM.sif beside the spec].",
-            show_default=False,
+            "-o", "--output", metavar="IMAGE.sif", help="The image to write [STEM.sif beside the spec]."
         ),
     ] = None,
     locked: Annotated[

@@ -24,9 +24,7 @@ app = typer.Typer(
     help="List, check and prune what the store holds.", no_args_is_help=True, rich_markup_mode=None
 )
 
-PinnedArgument = Annotated[
-    Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.", show_default=False)
-]
+PinnedArgument = Annotated[Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.")]
 # Kinds of items without names for people: one, and several of them.
 _SUMMED = {
     "scan": ("scan of a layer", "scans of layers"),
@@ -125,8 +123,7 @@ def _format_usage(usage: StoreUsage) -> str:
 @app.command("verify")
 def verify(
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Remove damaged parts, so that the next build makes them again."),
+        bool, typer.Option("--repair", help="Remove damaged parts, so that the next build makes them again.")
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
@@ -212,7 +209,6 @@ def prune(
             "--keep-bytes",
             metavar="SIZE",
             help="Stop when no more than this remains, the longest unused gone first: 500MB, 20GB.",
-            show_default=False,
         ),
     ] = None,
     store: options.Store = None,
@@ -282,10 +278,7 @@ def pin(path: PinnedArgument, store: options.Store = None) -> None:
 @app.command("unpin")
 def unpin(
     path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="What `cache ls` shows: an image, a lock, a directory.", show_default=False
-        ),
+        Path, typer.Argument(metavar="PATH", help="What `cache ls` shows: an image, a lock, a directory.")
     ],
     store: options.Store = None,
 ) -> None:

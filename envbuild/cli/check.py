@@ -23,9 +23,7 @@ def command(
     fabric: options.Fabric = "image",
     runtime: Annotated[
         Literal["shifter"] | None,
-        typer.Option(
-            "--runtime", help="Also report what this runtime hides, replaces or drops.", show_default=False
-        ),
+        typer.Option("--runtime", help="Also report what this runtime hides, replaces or drops."),
     ] = None,
     srun: Annotated[
         bool, typer.Option("--srun", help="Also ask this machine's srun which PMI it offers.")

@@ -20,10 +20,7 @@ VARIABLE = "_ENVBUILD_COMPLETE"
 
 
 def command(
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"],
-        typer.Argument(metavar="SHELL", help="The shell.", show_default=False),
-    ],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="The shell.")],
 ) -> None:
     """Print what makes a shell complete envbuild's words: for bash, zsh or fish.
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 def command(
     verb: Annotated[
-        Optional[str],  # noqa: UP045  # typer reads it at run time
-        typer.Argument(
-            metavar="[VERB]", help="Only what concerns one verb: build, test, …", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[VERB]", help="Only what concerns one verb: build, test, …")
     ] = None,
     online: Annotated[
         bool, typer.Option("--online", help="Also try each address that packages come from.")

@@ -15,15 +15,10 @@ from envbuild.cli.progress import session
 
 def command(
     image: options.Image,
-    form: Annotated[
-        Literal["squashfs", "shifter", "oci"],
-        typer.Option("--format", help="What to write.", show_default=False),
-    ],
+    form: Annotated[Literal["squashfs", "shifter", "oci"], typer.Option("--format", help="What to write.")],
     output: Annotated[
         str,  # a path would lose a slash at its end
-        typer.Option(
-            "-o", "--output", metavar="PATH", help="The file; for shifter a directory.", show_default=False
-        ),
+        typer.Option("-o", "--output", metavar="PATH", help="The file; for shifter a directory."),
     ],
     json: options.Json = False,
 ) -> None:

@@ -15,9 +15,7 @@ from envbuild.cli.progress import session
 
 def command(
     spec: options.Spec,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Where to keep the files.", show_default=False)
-    ],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to keep the files.")],
     sources: options.From = None,
     store: options.Store = None,
     recipes: options.Recipes = None,

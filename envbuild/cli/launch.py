@@ -15,10 +15,7 @@ from envbuild.errors import RequestError
 
 def command(
     image: options.Image,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="COMMAND", help="What each rank runs.", show_default=False),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="What each rank runs.")] = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -45,11 +42,7 @@ def command(
         )
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
-            image,
-            words,
-            ranks=ranks,
-            lend=options.lending(mpi, fabric),
-            settings=settings,
+            image, words, ranks=ranks, lend=options.lending(mpi, fabric), settings=settings
         )
     if dry_run:
         print_json(line) if json else print_data(" ".join(map(workflows.words.quoted, line)))

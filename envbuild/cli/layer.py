@@ -25,7 +25,7 @@ def export(
     spec: options.Spec,
     to: Annotated[
         str,  # a path that is empty would become the working directory
-        typer.Option("--to", metavar="DIR", help="Where to write the layers.", show_default=False),
+        typer.Option("--to", metavar="DIR", help="Where to write the layers."),
     ],
     compression: options.CompressedBy = "zstd",
     store: options.Store = None,
@@ -54,12 +54,9 @@ def export(
 
 @app.command("import")
 def import_(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What `layer export` has written.", show_default=False)
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `layer export` has written.")],
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Take layers from other accounts; images of them say so."),
+        bool, typer.Option("--trust", help="Take layers from other accounts; images of them say so.")
     ] = False,
     store: options.Store = None,
     json: options.Json = False,

@@ -41,11 +41,7 @@ def command(
             print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
             return
         locked = workflows.lock.lock_spec(
-            spec,
-            settings,
-            upgrade=names,
-            offline=offline,
-            sources=sources or (),
+            spec, settings, upgrade=names, offline=offline, sources=sources or ()
         )
     if json:
         judged = [verdict.to_data() for verdict in locked.verdicts]

@@ -21,7 +21,7 @@ app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True,
 
 RootOption = Annotated[
     str,  # a path that is empty would become the working directory
-    typer.Option("--root", metavar="DIR", help="Where modules and images are installed.", show_default=False),
+    typer.Option("--root", metavar="DIR", help="Where modules and images are installed."),
 ]
 
 
@@ -96,8 +96,7 @@ def uninstall(
         typer.Argument(
             metavar="NAME[/VERSION]",
             help="The module, as `module load` takes it.",
-            show_default=False,
-            autocompletion=values.modules,
+            autocompletion=completion.modules,
         ),
     ],
     root: RootOption,

@@ -22,52 +22,33 @@ Side = Literal["image", "host"]
 Compression = Literal["zstd", "gzip"]
 
 CompressedBy = Annotated[
-    Compression,
-    typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd."),
+    Compression, typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd.")
 ]
 Mpi = Annotated[
     Side, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
 ]
 Fabric = Annotated[
-    Side,
-    typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
+    Side, typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names.")
 ]
-Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.", show_default=False)]
-Image = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.", show_default=False)]
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.")]
+Image = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.")]
 Store = Annotated[
     Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        help="Where layers and files are kept.",
-        envvar="ENVBUILD_STORE",
-        show_default=False,
-    ),
+    typer.Option("--store", metavar="DIR", help="Where layers and files are kept.", envvar="ENVBUILD_STORE"),
 ]
 Upstream = Annotated[
     list[Path] | None,
     typer.Option(
-        "--upstream",
-        metavar="DIR",
-        help="Take layers from this store, too; yours or root's (repeatable).",
-        show_default=False,
+        "--upstream", metavar="DIR", help="Take layers from this store, too; yours or root's (repeatable)."
     ),
 ]
 Apptainer = Annotated[
     Path | None,
-    typer.Option(
-        "--apptainer",
-        metavar="PATH",
-        help="The Apptainer to use.",
-        envvar="ENVBUILD_APPTAINER",
-        show_default=False,
-    ),
+    typer.Option("--apptainer", metavar="PATH", help="The Apptainer to use.", envvar="ENVBUILD_APPTAINER"),
 ]
 Recipes = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--recipes", metavar="DIR", help="Look here for recipes first (repeatable).", show_default=False
-    ),
+    typer.Option("--recipes", metavar="DIR", help="Look here for recipes first (repeatable)."),
 ]
 Site = Annotated[
     Path | None,
@@ -76,18 +57,12 @@ Site = Annotated[
         metavar="SITE",
         help="The site: a name of `envbuild site ls`, or a file.",
         envvar="ENVBUILD_SITE",
-        show_default=False,
         autocompletion=completion.sites,
     ),
 ]
 From = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--from",
-        metavar="DIR",
-        help="Take files that `envbuild fetch` kept (repeatable).",
-        show_default=False,
-    ),
+    typer.Option("--from", metavar="DIR", help="Take files that `envbuild fetch` kept (repeatable)."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
 Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]

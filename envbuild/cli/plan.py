@@ -21,11 +21,7 @@ def command(
     """Show the layers, their keys, what is cached or to build, and why. Changes nothing."""
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         plan = workflows.plan.show_plan(
-            spec,
-            settings,
-            compression=compression,
-            offline=offline,
-            upstreams=upstream or (),
+            spec, settings, compression=compression, offline=offline, upstreams=upstream or ()
         )
     if json:
         print_json(

@@ -57,10 +57,7 @@ def format_recipes(recipes: Sequence[Recipe]) -> str:
 @app.command("show")
 def show(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=completion.recipes
-        ),
+        str, typer.Argument(metavar="NAME", help="The recipe's name.", autocompletion=completion.recipes)
     ],
     recipes: options.Recipes = None,
     json: options.Json = False,
@@ -160,10 +157,7 @@ def _base(needs: BaseRequirement) -> str:
 @app.command("check")
 def check(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="The recipe's name.", show_default=False, autocompletion=completion.recipes
-        ),
+        str, typer.Argument(metavar="NAME", help="The recipe's name.", autocompletion=completion.recipes)
     ],
     image: Annotated[
         Path | None,
@@ -171,7 +165,6 @@ def check(
             "--image",
             metavar="IMAGE.sif",
             help="Run its negative controls in this image, which was built with it.",
-            show_default=False,
         ),
     ] = None,
     recipes: options.Recipes = None,
@@ -214,26 +207,20 @@ def format_checked(checked: CheckedRecipe) -> str:
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.", show_default=False)],
-    version: Annotated[
-        str, typer.Argument(metavar="VERSION", help="The version to begin with.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The version to begin with.")],
     distribution: Annotated[
         str | None,
         typer.Option(
             "--distribution",
             metavar="NAME",
             help="What it installs from the package index [the recipe's name].",
-            show_default=False,
         ),
     ] = None,
     module: Annotated[
         str | None,
         typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="The module that must import [the distribution's name].",
-            show_default=False,
+            "--import", metavar="MODULE", help="The module that must import [the distribution's name]."
         ),
     ] = None,
     directory: Annotated[

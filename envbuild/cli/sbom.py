@@ -15,13 +15,7 @@ def command(
     image: options.Image,
     output: Annotated[
         str | None,  # a path would lose a slash at its end
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write it here; to standard output if absent.",
-            show_default=False,
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Write it here; to standard output if absent."),
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""

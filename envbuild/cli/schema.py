@@ -13,7 +13,7 @@ from envbuild.cli.output import print_data
 def command(
     kind: Annotated[
         Literal["spec", "recipe", "controls", "base", "site", "lock", "facts"],
-        typer.Argument(metavar="NAME", help="What the file is.", show_default=False),
+        typer.Argument(metavar="NAME", help="What the file is."),
     ],
 ) -> None:
     """Print the JSON Schema of a kind of file: spec, recipe, controls, base, site, lock or facts.

@@ -40,10 +40,7 @@ def show(
     site: Annotated[
         Path,
         typer.Argument(
-            metavar="SITE",
-            help="A name of `site ls`, or a file.",
-            show_default=False,
-            autocompletion=completion.sites,
+            metavar="SITE", help="A name of `site ls`, or a file.", autocompletion=completion.sites
         ),
     ],
     json: options.Json = False,
@@ -60,19 +57,11 @@ def show(
 def probe(
     output: Annotated[
         str | None,  # a path would lose a slash at its end
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write it here; the stem becomes the name.",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Write it here; the stem becomes the name."),
     ] = None,
     mpi: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--mpi", metavar="DIR", help="Where an MPI is installed (repeatable).", show_default=False
-        ),
+        typer.Option("--mpi", metavar="DIR", help="Where an MPI is installed (repeatable)."),
     ] = None,
 ) -> None:
     """Draft a site file of what can be seen here."""
@@ -94,7 +83,6 @@ def check(
             metavar="SITE",
             help="A name of `site ls`, or a file; the machine's own if absent.",
             envvar="ENVBUILD_SITE",
-            show_default=False,
             autocompletion=completion.sites,
         ),
     ] = None,
