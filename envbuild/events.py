@@ -20,14 +20,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Event):
-    """Something worth knowing that is no problem."""
+    """A remark; not a problem."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
-    """Something that may surprise later; the work goes on."""
+    """A warning; the work goes on."""
 
     text: str
     hint: str | None = None
@@ -35,26 +35,19 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStarted(Event):
-    """A piece of work began.
-
-    Attributes
-    ----------
-    task : str
-        Its key, unique among what runs at the same time (``layer:base``).
-    title : str
-        What people read.
-    total_bytes : int, optional
-        How much there is to move, where that is known.
-    """
+    """A piece of work began."""
 
     task: str
+    """Its key, unique among running tasks: ``layer:base``."""
     title: str
+    """Text for people."""
     total_bytes: int | None = None
+    """Size of the work, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAdvanced(Event):
-    """A piece of work moved on by so many bytes."""
+    """So many more bytes of a piece of work are done."""
 
     task: str
     bytes: int
@@ -62,19 +55,13 @@ class TaskAdvanced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDone(Event):
-    """A piece of work ended well.
-
-    Attributes
-    ----------
-    detail : str
-        What came of it (``217 MB``); may be empty.
-    seconds : float
-        How long it took, wall clock.
-    """
+    """A piece of work ended well."""
 
     task: str
     detail: str = ""
+    """Result: ``217 MB``; may be empty."""
     seconds: float = 0.0
+    """Duration, wall clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,4 +116,4 @@ def task(emit: Emit, key: str, title: str, *, total_bytes: int | None = None) ->
 
 
 def ignore(event: Event) -> None:
-    """Drop an event: the sink of those who do not listen."""
+    """Drop an event."""

@@ -38,26 +38,18 @@ from envbuild.workflows.upstreams import with_upstreams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """An image that was built.
-
-    Attributes
-    ----------
-    digest : str
-        ``sha256:…``: the image's identity.
-    layers : int
-        How many layers it holds.
-    unchanged : bool
-        Whether the file was already this image.
-    preflight : Preflight
-        What the image would load; the file is there whatever was found.
-    """
+    """An image that was built."""
 
     path: Path
     digest: str
+    """``sha256:…``: the image's identity."""
     size_bytes: int
     layers: int
+    """Number of layers."""
     unchanged: bool
+    """Whether the file was already this image."""
     preflight: Preflight
+    """What the image would load; the file is written whatever it shows."""
 
 
 def build_image(

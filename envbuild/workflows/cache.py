@@ -25,21 +25,14 @@ _WITHOUT_LOCKS_S = 7 * GRACE_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreListing:
-    """The contents of a store, and their users.
-
-    Attributes
-    ----------
-    items : tuple of Item
-        Layers, blobs, files and leftovers.
-    roots : tuple of StoredRoot
-        Their users.
-    needs : Needs
-        What the roots need that are not gone.
-    """
+    """The contents of a store, and their users."""
 
     items: tuple[Item, ...]
+    """Layers, blobs, files and leftovers."""
     roots: tuple[StoredRoot, ...]
+    """Their users."""
     needs: Needs
+    """What the roots need that are not gone."""
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
         """Return the labels of the roots that need an item, sorted."""
@@ -59,42 +52,30 @@ class RootUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUsage:
-    """The size of a store, and of the parts that its roots need.
-
-    Attributes
-    ----------
-    areas : dict of str to int
-        Top directory → bytes.
-    users : tuple of RootUsage
-        By label.
-    needed_bytes, shared_bytes, free_bytes : int
-        Of layers with their scans, blobs and files, each blob once: needed, needed by several, and needed
-        by nothing, unfinished downloads included.
-    """
+    """The size of a store, and of the parts that its roots need."""
 
     areas: dict[str, int]
+    """Top directory → bytes."""
     users: tuple[RootUsage, ...]
+    """By label."""
     needed_bytes: int
     shared_bytes: int
     free_bytes: int
+    """Of layers with their scans, blobs and files, each blob once: needed, needed by several, and needed by
+    nothing, unfinished downloads included.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReport:
-    """The damage in a store.
-
-    Attributes
-    ----------
-    specs : dict of str to str
-        Label of a root → the spec that builds it.
-    repaired : bool
-        Whether damaged items were removed.
-    """
+    """The damage in a store."""
 
     verified: Verified
     needs: Needs
     specs: dict[str, str]
+    """Label of a root → the spec that builds it."""
     repaired: bool
+    """Whether damaged items were removed."""
 
     @property
     def sound(self) -> bool:

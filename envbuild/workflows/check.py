@@ -40,41 +40,29 @@ _RULE = re.compile(r"([A-Z]+\.[A-Za-z0-9.-]+): (.*)", flags=re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedImage:
-    """An image that was looked at.
-
-    Attributes
-    ----------
-    preflight : Preflight
-        What was found in its files.
-    verdicts : tuple of Verdict
-        What the rules say of it, and of its site where one is known.
-    gpu_code : tuple of Finding
-        What the site's GPUs say to the image's code, where the site names them.
-    refused : tuple of Finding
-        Why the host's MPI cannot be lent, where the files on the host say so.
-    seconds : float
-        How long it took, wall clock.
-    runtime : tuple of Finding
-        What another runtime would make of it, where one was named.
-    changed : tuple of Finding
-        Whether it is, byte by byte, the one that was built.
-    scheduler : tuple of Finding
-        What the scheduler here offers its MPI, where that was asked.
-    """
+    """A checked image."""
 
     manifest: Manifest
     preflight: Preflight
+    """Of its files."""
     verdicts: tuple[Verdict, ...]
+    """Of the rules on it, and on its site if one is known."""
     gpu_code: tuple[Finding, ...]
+    """Whether the site's GPUs run the image's code, if the site names them."""
     refused: tuple[Finding, ...]
+    """Why the host's MPI cannot be used, if files of the host say so."""
     seconds: float
+    """Duration, wall clock."""
     runtime: tuple[Finding, ...] = ()
+    """Effects of another runtime, if one was named."""
     changed: tuple[Finding, ...] = ()
+    """Whether it is, byte by byte, the image that was built."""
     scheduler: tuple[Finding, ...] = ()
+    """What the scheduler offers its MPI, if that was asked."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong; what is unknown is told, and is no failure."""
+        """Whether nothing is wrong; unknown is reported, and is no failure."""
         return all(finding.status != "FAIL" for finding in self.findings())
 
     def findings(self, *, all_unknown: bool = False) -> list[Finding]:

@@ -32,23 +32,16 @@ _MODE = 0o666
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A form of an image that was written.
-
-    Attributes
-    ----------
-    files : tuple of Path
-        What it consists of.
-    size_bytes : int
-        Their length together.
-    identity : str
-        Of ``shifter`` the id, of ``oci`` the digest of its manifest for registries, else ``sha256:…`` of the
-        file.
-    """
+    """An exported image."""
 
     format: str
     files: tuple[Path, ...]
     size_bytes: int
+    """Of all files."""
     identity: str
+    """Of ``shifter`` the id, of ``oci`` the digest of its manifest for registries, else ``sha256:…`` of the
+    file.
+    """
 
 
 def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:

@@ -1,4 +1,4 @@
-"""What was named in a spec's place and is none: an image, or a lock."""
+"""Rejects an image or a lock given as SPEC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _START_BYTES = 4096
 
 
 def refuse_other_kinds(spec: Path) -> None:
-    """Refuse an image or a lock in a spec's place, before it is read as what it is not.
+    """Reject an image or a lock given as a spec, before it is parsed.
 
     Raises
     ------
@@ -23,7 +23,7 @@ def refuse_other_kinds(spec: Path) -> None:
         with open_regular(spec) as stream:
             start = stream.read(_START_BYTES)
     except (OSError, ValueError):
-        return  # whoever reads it tells why it cannot be
+        return  # reading it as a spec reports why
     if b"SIF_MAGIC" in start[:64] or start[:4] == b"hsqs":
         hint = "name the YAML file that it was built from; `envbuild inspect` shows what it holds"
         raise RequestError(f"`{spec}` is an image, not a spec", hint=hint)

@@ -34,19 +34,15 @@ _COPY_AGAIN = "copy it again from where the layers were exported"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedLayer:
-    """A layer that was exported or imported.
-
-    Attributes
-    ----------
-    state : str
-        ``exported``, ``imported``, ``present`` (it was there already), or ``differs``: the store holds other
-        bytes under its key, and keeps them.
-    """
+    """A layer that was exported or imported."""
 
     name: str
     key: str
     size_bytes: int
     state: str
+    """``exported``, ``imported``, ``present`` (it was there already), or ``differs``: the store holds other
+    bytes under its key, and keeps them.
+    """
 
     @staticmethod
     def of(record: LayerRecord, state: str) -> MovedLayer:
@@ -56,17 +52,12 @@ class MovedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """The layers of an export or import.
-
-    Attributes
-    ----------
-    wrong : tuple of EnvbuildError
-        Why other layers were not imported.
-    """
+    """The layers of an export or import."""
 
     directory: Path
     layers: tuple[MovedLayer, ...]
     wrong: tuple[EnvbuildError, ...] = ()
+    """Why other layers were not imported."""
 
     @property
     def size_bytes(self) -> int:

@@ -30,23 +30,16 @@ _LOCK_LIMIT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """What is asked, and the lock that satisfies it.
-
-    Attributes
-    ----------
-    path : Path
-        The lock's file.
-    changes : tuple of str
-        Sentences: what differed from the lock that was there; empty if nothing.
-    verdicts : tuple of Verdict
-        What the rules say of it and of its site; none of them is *incompatible*.
-    """
+    """What is asked, and the lock that satisfies it."""
 
     asked: Asked
     lock: Lock
     path: Path
+    """The lock's file."""
     changes: tuple[str, ...]
+    """Sentences: what differed from the lock that was there; empty if nothing."""
     verdicts: tuple[Verdict, ...] = ()
+    """What the rules say of it and of its site; none of them is *incompatible*."""
 
 
 def lock_path(spec: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Names that could be typed, for completion in a shell: quick, and read no further than they have to be."""
+"""Candidates for shell completion, without reading YAML: a shell does not wait for that."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def recipe_names(kind: str = "", given: Sequence[Path] = ()) -> list[str]:
         for name in list_directory(directory):
             path = directory / name / "recipe.yaml"
             if name not in found and exists(path):
-                # Reading YAML as it is takes longer than a shell may wait.
                 content = b"" if not kind else _content(path)
                 found[name] = not kind or bool(re.search(rb"(?m)^kind: *" + kind.encode() + rb"\b", content))
     return sorted(name for name, fits in found.items() if fits)
@@ -72,4 +71,4 @@ def _content(path: Path) -> bytes:
     try:
         return read_input(path, limit_bytes=_LIMIT_BYTES)
     except EnvbuildError:
-        return b""  # nobody can be told here
+        return b""

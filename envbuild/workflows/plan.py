@@ -19,40 +19,27 @@ from envbuild.workflows.upstreams import with_upstreams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayer:
-    """One layer of a plan.
-
-    Attributes
-    ----------
-    state : str
-        ``cached``, ``build``, or ``skip`` for an input of a layer that is cached.
-    reason : str
-        Why it is built; empty for a cached one.
-    """
+    """One layer of a plan."""
 
     name: str
     key: str
     state: str
+    """``cached``, ``build``, or ``skip`` for an input of a layer that is cached."""
     reason: str
+    """Why it is built; empty for a cached one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a build would do.
-
-    Attributes
-    ----------
-    lock_changes : tuple of str
-        Changes of a new lock.
-    image : tuple of str
-        The layers of the image, from bottom to top.
-    verdicts : tuple of Verdict
-        Of the rules on the lock and its site.
-    """
+    """What a build would do."""
 
     layers: tuple[PlannedLayer, ...]
     lock_changes: tuple[str, ...]
+    """Changes of a new lock."""
     image: tuple[str, ...]
+    """The layers of the image, from bottom to top."""
     verdicts: tuple[Verdict, ...] = ()
+    """Of the rules on the lock and its site."""
 
 
 def show_plan(

@@ -34,20 +34,14 @@ from envbuild.workflows.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRecipe:
-    """A recipe that keeps the rules, and what came of its controls in an image.
-
-    Attributes
-    ----------
-    ran : dict of str to list of str
-        Control → what the judge should have said and did not; empty without an image.
-    left_out : tuple of str
-        Controls for which the image lacks what they need.
-    """
+    """A recipe that keeps the rules, and what came of its controls in an image."""
 
     recipe: Recipe
     controls: int
     ran: dict[str, list[str]]
+    """Control → what the judge should have said and did not; empty without an image."""
     left_out: tuple[str, ...] = ()
+    """Controls for which the image lacks what they need."""
 
     @property
     def passed(self) -> bool:

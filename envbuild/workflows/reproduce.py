@@ -39,53 +39,36 @@ from envbuild.workflows.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDifference:
-    """A difference, and the layer that it is in.
-
-    Attributes
-    ----------
-    layer : str
-        Name of the layer; ``SIF`` for what lies around the file system.
-    path, kind, detail : str
-        As `envbuild.image.compare.Difference` has them.
-    """
+    """A difference, and the layer that it is in."""
 
     layer: str
+    """Name of the layer; ``SIF`` for what lies around the file system."""
     path: str
     kind: str
     detail: str
+    """As `envbuild.image.compare.Difference` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduced:
-    """What building an image again found.
-
-    Attributes
-    ----------
-    expected, observed : str
-        ``sha256:…`` of the image's file, and of the one that was built again.
-    identical : bool
-        Whether the files are the same.
-    same : bool
-        Whether all that a build makes is the same: signatures may have been added since.
-    damaged : tuple of str
-        Layers of the image whose bytes are not those that its own manifest names.
-    tools : tuple of str
-        Sentences: which tools here are not those of the lock.
-    older : tuple of str
-        Layers whose steps this version of envbuild carries out otherwise.
-    added : tuple of str
-        What was added to the image after it was built.
-    """
+    """What building an image again found."""
 
     image: Path
     expected: str
     observed: str
+    """``sha256:…`` of the image's file, and of the one that was built again."""
     identical: bool
+    """Whether the files are the same."""
     same: bool
+    """Whether all that a build makes is the same: signatures may have been added since."""
     damaged: tuple[str, ...]
+    """Layers of the image whose bytes are not those that its own manifest names."""
     tools: tuple[str, ...]
+    """Sentences: which tools here are not those of the lock."""
     older: tuple[str, ...]
+    """Layers whose steps this version of envbuild carries out otherwise."""
     added: tuple[str, ...]
+    """What was added to the image after it was built."""
     differences: tuple[LayerDifference, ...]
 
 

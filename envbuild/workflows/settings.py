@@ -1,4 +1,4 @@
-"""Where a run works and whom it tells: what every verb is given beside its own arguments."""
+"""Settings that all commands share."""
 
 from __future__ import annotations
 
@@ -17,27 +17,18 @@ from envbuild.system import apptainer as runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one run.
-
-    Attributes
-    ----------
-    store : Store
-        Where layers, files and verdicts are kept.
-    apptainer : Path or None
-        The Apptainer that was named; None for the machine's own.
-    recipes : tuple of Path
-        Directories to look in first.
-    site : Path or None
-        The site that was named: a file, or the name of a known site.
-    emit : callable
-        Receives progress.
-    """
+    """Settings of one run."""
 
     store: Store
+    """Where layers, files and verdicts are kept."""
     apptainer: Path | None = None
+    """The Apptainer that was named; None for the machine's own."""
     recipes: tuple[Path, ...] = ()
+    """Directories to look in first."""
     site: Path | None = None
+    """The site that was named: a file, or the name of a known site."""
     emit: Emit = field(default=events.ignore)
+    """Receives progress."""
 
     @staticmethod
     def of(

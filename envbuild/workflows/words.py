@@ -1,4 +1,4 @@
-"""Names of files in the commands that we tell people to type: as a shell takes them."""
+"""Words of command lines that messages suggest, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def typed(path: Path | str) -> str:
 def quoted(text: str) -> str:
     r"""Return a word of a command line: quoted where that is needed.
 
-    What cannot be shown stands in ``$'…'`` as its bytes: bash, zsh and ksh know that form, and every sh of
-    POSIX 2024.
+    Unprintable characters stand in ``$'…'`` as bytes: a form of bash, zsh, ksh and POSIX 2024.
     """
     if text.isprintable():
         return shlex.quote(text)
