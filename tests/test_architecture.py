@@ -45,7 +45,6 @@ MAY_IMPORT["workflows"] = MAY_IMPORT.keys() - {"cli"}
 # Single imports beyond the table: (importing module, imported module) → why. One that is gone fails.
 BEYOND: dict[tuple[str, str], str] = {
     ("envbuild.events", "envbuild.system.clock"): "a task reports how long it took",
-    ("envbuild.cli.progress", "envbuild.system.process"): "the command ends its children when it is ended",
     ("envbuild.cli.progress", "envbuild.system.descriptors"): "paths are shown by their names",
     ("envbuild.cli.output", "envbuild.system.descriptors"): "paths are shown by their names",
     ("envbuild.cli.test", "envbuild.check.report"): "the report's text and JSON are the check's own",

@@ -28,7 +28,6 @@ from envbuild.events import (
     Warned,
 )
 from envbuild.system.descriptors import named
-from envbuild.system.process import ended_with_us
 
 if TYPE_CHECKING:
     from envbuild.workflows.settings import Settings
@@ -55,10 +54,13 @@ def session(
     store, apptainer, recipes, site
         Options of the command line; absent ones get their defaults.
     """
-    with ended_with_us(), choose_sink(sys.stderr, json=json) as emit:
-        yield workflows.settings.Settings.of(
+    with (
+        choose_sink(sys.stderr, json=json) as emit,
+        workflows.settings.running(
             store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit
-        )
+        ) as settings,
+    ):
+        yield settings
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from envbuild import workflows
-from envbuild.check.report import render_lines, to_json
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_messages
 from envbuild.cli.progress import session
@@ -47,6 +46,8 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
+    from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # 5 ms of each command's start
+
     place = None if report is None else workflows.places.file_named(report)
     timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:

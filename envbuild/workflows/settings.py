@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from envbuild.events import Emit
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer as runtime
+from envbuild.system.process import ended_with_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,20 @@ class Settings:
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
         path = self.apptainer if named or known.program is None else Path(known.program)
         return replace(runtime.find(path), unprivileged=known.setuid is False)
+
+
+@contextlib.contextmanager
+def running(
+    *,
+    store: Path | None,
+    apptainer: Path | None,
+    recipes: Sequence[Path] | None,
+    site: Path | None,
+    emit: Emit,
+) -> Iterator[Settings]:
+    """Yield the settings of a run; if the run is terminated, its child processes end with it."""
+    with ended_with_us():
+        yield Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
 
 
 def default_root() -> Path:
