@@ -7,7 +7,7 @@ import pytest
 
 from envbuild.cli.bars import bars
 from envbuild.cli.progress import choose_sink, json_lines, plain_lines
-from envbuild.events import LayerReused, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import LayerReused, Note, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned, task
 
 EVENTS = [
     TaskStarted(task="layer:base", title="layer base", total_bytes=100),
@@ -49,6 +49,26 @@ def terminal_type(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_a_task_ends_once_however_it_ends():
+    events = []
+    with task(events.append, "a", "copy", total_bytes=5) as running:
+        running.advance(5)
+        running.detail = "5 B"
+    with task(events.append, "b", "judge") as running:
+        running.failed = True
+    with pytest.raises(KeyboardInterrupt), task(events.append, "c", "wait"):
+        raise KeyboardInterrupt
+    started = TaskStarted(task="a", title="copy", total_bytes=5)
+    assert events[:2] == [started, TaskAdvanced(task="a", bytes=5)]
+    assert (events[2].task, events[2].detail, events[2].seconds >= 0) == ("a", "5 B", True)
+    assert events[3:] == [
+        TaskStarted(task="b", title="judge"),
+        TaskFailed(task="b"),
+        TaskStarted(task="c", title="wait"),
+        TaskFailed(task="c"),
+    ]
 
 
 def test_plain_lines():
