@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
 from envbuild.cli.output import print_message, print_messages
-from envbuild.errors import EnvbuildError, RequestError, did_you_mean, render
+from envbuild.errors import EnvbuildError, render
 
 if TYPE_CHECKING:
     from envbuild.spec.recipe import Recipe
@@ -112,61 +112,45 @@ def command(
 
 
 def _ask_all(draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:
-    """Ask for what is undecided, each until the answer is right."""
-
-    def frameworks(text: str) -> SpecDraft:
-        words = text.replace(",", " ").split()
-        words = [] if words == ["none"] else words
-        choices.check("framework", words)
-        return replace(draft, frameworks=tuple(words))
-
-    def mpi(text: str) -> SpecDraft:
-        if text != workflows.init.NO_MPI:
-            choices.check("mpi", [text])
-        return replace(draft, mpi=text)
-
-    def accelerator(text: str) -> SpecDraft:
-        if text not in accelerators:
-            hint = did_you_mean(text, accelerators) or "type one of them"
-            raise RequestError(f"`{text}` is not one of {', '.join(accelerators)}", hint=hint)
-        return replace(draft, accelerator=text)
-
-    def checked(changed: SpecDraft) -> SpecDraft:
-        choices.spec_text(changed, path)
-        return changed
-
+    """Ask for each undecided key."""
     if draft.frameworks is None:
         print_message("Frameworks, one or several, or none:")
         _show(choices.of_kind("framework"))
-        draft = _ask("frameworks", choices.default("framework"), frameworks)
+        draft = _ask("frameworks", choices.default("framework"), draft, choices, path)
     if draft.mpi is None:
         print_message("An MPI, or none:")
         _show(choices.of_kind("mpi"))
-        draft = _ask("MPI", choices.completed(draft).mpi, mpi)
+        draft = _ask("mpi", choices.completed(draft).mpi, draft, choices, path)
     accelerators = choices.accelerators(choices.completed(draft))
     if draft.accelerator is None and len(accelerators) > 1:
-        draft = _ask(f"accelerator ({', '.join(accelerators)})", accelerators[0], accelerator)
+        print_message(f"An accelerator: {', '.join(accelerators)}")
+        draft = _ask("accelerator", accelerators[0], draft, choices, path)
     if draft.name is None:
-        default = choices.completed(draft).name
-        draft = _ask("name", default, lambda text: checked(replace(draft, name=text)))
+        draft = _ask("name", choices.completed(draft).name, draft, choices, path)
     if draft.version is None:
-        default = choices.completed(draft).version
-        draft = _ask("version", default, lambda text: checked(replace(draft, version=text)))
+        draft = _ask("version", choices.completed(draft).version, draft, choices, path)
     return draft
 
 
-def _ask(question: str, default: str | None, answered: Callable[[str], SpecDraft]) -> SpecDraft:
-    """Ask until an answer is right; the end of the input ends the command."""
+def _ask(key: str, default: str | None, draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:
+    """Ask until an answer makes a valid spec; the end of the input ends the command."""
     while True:
-        sys.stderr.write(f"{question} [{default}]: ")
+        sys.stderr.write(f"{key} [{default}]: ")
         line = sys.stdin.readline()
         if not line:
             print_message("")
             raise typer.Abort
+        text = line.strip() or default
+        value: Any = text
+        if key == "frameworks" and text:
+            value = () if text == workflows.init.NONE else tuple(text.replace(",", " ").split())
+        answered = replace(draft, **{key: value})
         try:
-            return answered(line.strip() or default or "")
+            choices.spec_text(answered, path)
         except EnvbuildError as error:
             print_messages(render(error).rstrip())
+        else:
+            return answered
 
 
 def _show(recipes: Sequence[Recipe]) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.select import variant_for
-from envbuild.spec.unknown import recipe_not_known
 from envbuild.system.files import exists, is_directory, write_new
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.places import refuse_in_store
@@ -22,7 +21,7 @@ from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
 from envbuild.workflows.words import typed
 
-NO_MPI = "none"
+NONE = "none"
 SPEC_FILE = "spec.yaml"
 SCHEMA_FILE = "spec.schema.json"
 
@@ -39,7 +38,7 @@ class SpecDraft:
     version: str | None = None
     base: str | None = None
     mpi: str | None = None
-    """`NO_MPI` for an image without."""
+    """`NONE` for an image without."""
     frameworks: tuple[str, ...] | None = None
     accelerator: str | None = None
     fabric: tuple[str, ...] = ()
@@ -68,40 +67,14 @@ class Choices:
         return tuple(recipe for recipe in self.recipes.values() if recipe.kind == kind)
 
     def default(self, kind: str) -> str:
-        """Return the default recipe of a kind; `NO_MPI` if there is none."""
+        """Return the default recipe of a kind; `NONE` if there is none."""
         names = [recipe.name for recipe in self.of_kind(kind)]
-        return _DEFAULTS[kind] if _DEFAULTS[kind] in names else next(iter(names), NO_MPI)
-
-    def check(self, kind: str, texts: Sequence[str]) -> None:
-        """Reject what no recipe of a kind meets.
-
-        Raises
-        ------
-        RequestError, ManyErrors
-            All that is wrong.
-        """
-        names = [recipe.name for recipe in self.of_kind(kind)]
-        errors: list[EnvbuildError] = []
-        for text in texts:
-            try:
-                choice = _choice(text)
-            except RequestError as error:
-                errors.append(error)
-                continue
-            if choice.name not in names:
-                errors.append(recipe_not_known(choice.name, names))
-            elif not any(map(choice.admits, self.recipes[choice.name].versions)):
-                problem = f"no proven version of `{choice.name}` meets `{choice.constraint}`"
-                proven = ", ".join(self.recipes[choice.name].versions)
-                errors.append(RequestError(problem, hint=f"proven: {proven}"))
-        raise_all(errors)
+        return _DEFAULTS[kind] if _DEFAULTS[kind] in names else next(iter(names), NONE)
 
     def completed(self, draft: SpecDraft) -> SpecDraft:
         """Return a draft with what its frameworks require, and defaults for what is undecided."""
         default = self.default("framework")
-        frameworks = list(
-            draft.frameworks if draft.frameworks is not None else [default] * (default != NO_MPI)
-        )
+        frameworks = list(draft.frameworks if draft.frameworks is not None else [default] * (default != NONE))
         mpi = draft.mpi
         for text in frameworks:
             recipe = self.recipes.get(_choice(text).name)
@@ -113,7 +86,7 @@ class Choices:
                 if kind == "framework" and required.name not in {_choice(text).name for text in frameworks}:
                     frameworks.append(required.name)
         mpi = mpi or self.default("mpi")
-        parts = [*frameworks[:1], *([mpi] if mpi != NO_MPI else [])]
+        parts = [*frameworks[:1], *([mpi] if mpi != NONE else [])]
         draft = replace(
             draft,
             frameworks=tuple(frameworks),
@@ -220,7 +193,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
         "name": _scalar(draft.name or ""),
         "version": json.dumps(draft.version, ensure_ascii=False),
         "base": _scalar(draft.base) if draft.base is not None else "",
-        "mpi": _scalar(draft.mpi) if draft.mpi not in (None, NO_MPI) else "",
+        "mpi": _scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
         "accelerator": _scalar(draft.accelerator or ""),

@@ -104,7 +104,8 @@ def test_what_its_comments_offer_is_right_too() -> None:
     there = Choices.read()
     assert versions
     for version in versions:
-        there.check("mpi" if "mpi" in version else "framework", [version])
+        draft = SpecDraft(mpi=version) if "mpi" in version else SpecDraft(frameworks=(version,))
+        there.spec_text(draft, Path("other.yaml"))
     accelerators = re.search(r"accelerator: cpu +# or (.*)", text)
     assert accelerators
     for word in accelerators[1].split(", "):
@@ -251,7 +252,7 @@ def test_only_what_is_right_for_the_rest_is_offered() -> None:
     draft = SpecDraft(frameworks=("caffe",))
     assert there.accelerators(there.completed(draft)) == ("cpu",)
     with pytest.raises(RequestError, match="no proven version of `jax`"):
-        there.check("framework", ["jax@99"])
+        there.spec_text(SpecDraft(frameworks=("jax@99",)), Path("spec.yaml"))
 
 
 def test_the_end_of_the_answers_ends_it(tmp_path: Path) -> None:
