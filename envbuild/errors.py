@@ -1,9 +1,7 @@
-"""The one error type of the house: what is wrong, where, and what to do next.
+"""Errors for users: what is wrong, where, and what to do next.
 
-A leaf module, usable in every room. Loaders collect errors and raise them
-together; `envbuild.cli` renders them at one boundary and turns `exit_code`
-into the process's exit status. A file that the system refuses is told there
-as well. Anything else that escapes is a bug and keeps its traceback.
+A leaf module. Loaders collect errors and raise them together; `envbuild.cli` renders them and turns
+`exit_code` into the exit status. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,19 +16,13 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Location:
-    """A place in a text file.
-
-    Attributes
-    ----------
-    path : Path
-        The file, as the user named it.
-    line, column : int
-        Counted from 1; 0 where only the file is known.
-    """
+    """A place in a text file."""
 
     path: Path
+    """As the user named it."""
     line: int = 0
     column: int = 0
+    """Counted from 1; 0 if only the file is known."""
 
     def __str__(self) -> str:
         if self.line == 0:
@@ -39,7 +31,7 @@ class Location:
 
 
 class EnvbuildError(Exception):
-    """Something that the user can mend.
+    """An error that the user can fix.
 
     Parameters
     ----------
@@ -60,12 +52,12 @@ class EnvbuildError(Exception):
         self.hint = hint
 
     def each(self) -> Sequence[EnvbuildError]:
-        """Return the single errors that this one stands for."""
+        """Return the single errors of this one."""
         return (self,)
 
 
 class RequestError(EnvbuildError):
-    """What was asked is wrong (exit code 2)."""
+    """The request is wrong (exit code 2)."""
 
 
 class BuildError(EnvbuildError):
@@ -87,7 +79,7 @@ class MachineError(EnvbuildError):
 
 
 class ManyErrors(EnvbuildError):
-    """Several errors that are told together, in the order of their places.
+    """Several errors, in the order of their places.
 
     The exit code is that of the first one after ordering.
     """
@@ -108,7 +100,7 @@ class ManyErrors(EnvbuildError):
 
 
 def of_system(error: OSError) -> EnvbuildError:
-    """Return what to tell of a system's error that no room has put into words: which file, and why."""
+    """Return the error for a file operation that failed: which file, and why."""
     if error.filename is None:
         hint = "free some space where the store, the outputs and temporary files lie"
         return MachineError(f"a file cannot be written: {error.strerror}", hint=hint)
@@ -119,7 +111,7 @@ def of_system(error: OSError) -> EnvbuildError:
 
 
 def raise_all(errors: Sequence[EnvbuildError]) -> None:
-    """Raise what was collected: nothing, the single error, or all of them at once."""
+    """Raise collected errors, if any: the single one, or all at once."""
     if not errors:
         return
     if len(errors) == 1:
@@ -128,7 +120,7 @@ def raise_all(errors: Sequence[EnvbuildError]) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """Return how many there are of something, in words: ``1 file``, ``2 files``."""
+    """Return a count with its noun: ``1 file``, ``2 files``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -139,12 +131,12 @@ def did_you_mean(word: str, known: Sequence[str]) -> str | None:
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
-    """Return those of the known words that a word may have meant, the nearest first."""
+    """Return the known words that a word may mean, the nearest first."""
     return get_close_matches(word, known, n=max(len(known), 1), cutoff=0.6)
 
 
 def render(error: EnvbuildError) -> str:
-    """Write an error as people read it: problem, place, empty line, hint.
+    """Return an error as text: problem, place, empty line, hint.
 
     Returns
     -------
