@@ -1,11 +1,11 @@
-"""What the rules on what fits together say of an image and its site, as lines of a report. Pure."""
+"""Verdicts of the rules as lines of a report. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from envbuild.check.findings import Finding
-from envbuild.compat.engine import Verdict
+from envbuild.rules.judge import Verdict
 
 _STATUS = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
 
@@ -16,22 +16,17 @@ def findings_of(verdicts: Sequence[Verdict], *, all_unknown: bool = False) -> It
     Parameters
     ----------
     all_unknown : bool
-        Whether to tell also what is merely unknown; else only what people should know although it is.
+        Whether to include everything unknown; else only the warnings.
     """
     for verdict in verdicts:
-        if verdict.outcome == "unknown" and not (verdict.tell or all_unknown):
+        if verdict.outcome == "unknown" and not (verdict.warn or all_unknown):
             continue
         observed = verdict.reason
         if verdict.outcome == "compatible":
-            observed = ", ".join(f"{met.path}={met.value}" for met in verdict.facts)
+            observed = ", ".join(f"{path}={fact}" for path, fact in verdict.facts.items())
         elif verdict.missing:
             observed = f"unknown: {', '.join(verdict.missing)}"
-        told = () if verdict.outcome == "compatible" else (verdict.hint, *_places(verdict))
+        facts = verdict.fact_lines if verdict.outcome == "incompatible" else ()
+        hint = "; ".join(text for text in (verdict.hint, *facts) if text)
         name = f"{verdict.rule}/{verdict.subject}" if verdict.subject else verdict.rule
-        hint = "; ".join(text for text in told if text)
         yield Finding(_STATUS[verdict.outcome], name, verdict.title, observed, hint)
-
-
-def _places(verdict: Verdict) -> Iterator[str]:
-    if verdict.outcome == "incompatible":
-        yield from (str(met) for met in verdict.facts)

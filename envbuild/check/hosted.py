@@ -15,8 +15,8 @@ from envbuild.check.run import RESULTS, Subject, wait_for_ranks
 from envbuild.check.trial import Launch
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.site.inject import PRIVATE, Injection
-from envbuild.site.lent import ImageSide
+from envbuild.rules.facts import texts_of
+from envbuild.site.inject import PRIVATE, ImageSide, Injection
 from envbuild.spec.site import SiteMpi
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
@@ -35,16 +35,11 @@ def image_side(manifest: Manifest, found: Preflight) -> ImageSide:
     found : Preflight
         Of the image on its own libraries; asked for the names that the host would lend.
     """
-    told = found.told
     return ImageSide(
-        label=f"{manifest.name}/{manifest.version}",
-        family=manifest.mpi_family,
-        # Where nothing asks for an MPI, programs that open it are taken for the image's own's.
-        abis=told.needed_abis or (told.mpi_abis or ())[:1],
-        glibc=manifest.glibc,
+        # If nothing needs an MPI, programs that open one are taken for the image's own MPI's.
+        abis=texts_of(found.facts, "mpi.needed_abis") or texts_of(found.facts, "mpi.abis")[:1],
         library_path=library_path(manifest),
         provides=found.provides,
-        bound_hard=told.rpath_files,
     )
 
 

@@ -10,8 +10,10 @@ from envbuild.check.launchers.base import Launcher
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
 from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.srun import Srun
-from envbuild.compat.derive import pmi_of
 from envbuild.errors import RequestError
+from envbuild.rules.facts import Fact, facts_from, pmi_facts, texts_of
+from envbuild.rules.judge import refusal
+from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site, SiteMpi
 
 
@@ -125,13 +127,16 @@ def pmi_type(situation: Situation) -> str:
             return each
     if spoken and known and not situation.offer_is_whole:
         return spoken[0]
-    told = ", ".join(known) or "nothing that is known"
-    speaks = " or ".join(spoken or optional) or "a PMI that is not known"
-    raise RequestError(
-        f"PMI.intersection: {family} {version} speaks {speaks}, and `srun --mpi` offers {told}: every rank "
-        "would be alone".replace("  ", " "),
-        hint="ask the site for one of these types, choose another MPI, or name the types in the site file",
-    )
+    site = situation.site.name if situation.site else ""
+    facts = {
+        **facts_from(
+            {"mpi.family": family, "mpi.version": version}, "host" if situation.host_mpi else "image"
+        ),
+        **facts_from({"pmi.spoken": spoken, "pmi.optional": optional}, "table:pmi-of-mpi"),
+        "pmi.offered": Fact(known, "srun --mpi=list" if situation.offered else f"site:{site}"),
+    }
+    (verdict,) = judge(facts, about=("PMI.intersection",))
+    raise refusal(verdict)
 
 
 def pmi_doubt(situation: Situation, mpi_type: str) -> str:
@@ -148,7 +153,8 @@ def pmi_doubt(situation: Situation, mpi_type: str) -> str:
 
 def _spoken(situation: Situation) -> tuple[tuple[str, ...], tuple[str, ...]]:
     family, version = _running_mpi(situation)
-    return pmi_of(family, version, host=situation.host_mpi is not None)
+    facts = pmi_facts(family, version, host=situation.host_mpi is not None)
+    return texts_of(facts, "pmi.spoken"), texts_of(facts, "pmi.optional")
 
 
 def _running_mpi(situation: Situation) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envbuild.check.findings import Finding
-from envbuild.compat.derive import look_up
+from envbuild.rules.tables import look_up
 
 OFFERED = "S5.pmi"
 DEFAULT = "S5.pmi-default"

@@ -46,7 +46,7 @@ def command(
 def _summary(checked: CheckedImage) -> str:
     preflight, manifest = checked.preflight, checked.manifest
     judged = (*checked.changed, *checked.gpu_code, *checked.runtime, *checked.scheduler)
-    problems = len(preflight.problems) + len(checked.refused)
+    problems = len(preflight.problems)
     problems += sum(verdict.outcome == "incompatible" for verdict in checked.verdicts)
     problems += sum(finding.status == "FAIL" for finding in judged)
     unknown = sum(verdict.outcome == "unknown" for verdict in checked.verdicts)

@@ -12,11 +12,11 @@ from envbuild.cli.output import print_data
 
 def command(
     kind: Annotated[
-        Literal["spec", "recipe", "controls", "base", "site", "lock", "facts"],
+        Literal["spec", "recipe", "controls", "base", "site", "lock"],
         typer.Argument(metavar="NAME", help="What the file is."),
     ],
 ) -> None:
-    """Print the JSON Schema of a kind of file: spec, recipe, controls, base, site, lock or facts.
+    """Print the JSON Schema of a kind of file: spec, recipe, controls, base, site or lock.
 
     An editor with a YAML language server completes and checks a file whose
     first line is `# yaml-language-server: $schema=FILE`.

@@ -1,7 +1,7 @@
 """What belongs to a centre or a machine and never to a spec: the model of a site.
 
 Whatever a site file leaves out is unknown; nothing has a default that claims
-to know. `envbuild.compat` makes facts of it.
+to know. `envbuild.rules` makes facts of it.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.check.findings import Finding, counts
 from envbuild.check.fit import findings_of
-from envbuild.check.hosted import image_side
 from envbuild.check.launching import running_mpi
 from envbuild.check.pmi import judge_pmi
 from envbuild.check.preflight import gpu
@@ -18,24 +15,22 @@ from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, look
 from envbuild.check.run import judge_bytes
 from envbuild.check.runtimes.shifter import Seen, lint
-from envbuild.compat.engine import Verdict, judge
-from envbuild.compat.facts import Facts
-from envbuild.compat.from_site import on_site
-from envbuild.errors import RequestError
 from envbuild.events import task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
-from envbuild.site.files import HostTree
-from envbuild.site.inject import read_host_mpi
+from envbuild.rules.facts import texts_of
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.judge import Verdict
+from envbuild.rules.rulebook import judge
+from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock
-from envbuild.workflows.hosting import NOTHING, Lend, names_lent, planned, site_that_lends
+from envbuild.workflows.hosting import NOTHING, Lend, plan_host, site_that_lends
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.scheduling import slurm_offers
 from envbuild.workflows.settings import Settings
 
-# A refusal that names its rule.
-_RULE = re.compile(r"([A-Z]+\.[A-Za-z0-9.-]+): (.*)", flags=re.DOTALL)
+SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +44,6 @@ class CheckedImage:
     """Of the rules on it, and on its site if one is known."""
     gpu_code: tuple[Finding, ...]
     """Whether the site's GPUs run the image's code, if the site names them."""
-    refused: tuple[Finding, ...]
-    """Why the host's MPI cannot be used, if files of the host say so."""
     seconds: float
     """Duration, wall clock."""
     runtime: tuple[Finding, ...] = ()
@@ -69,18 +62,27 @@ class CheckedImage:
         """Return the lines of a report; see `envbuild.check.fit.findings_of`."""
         fit = findings_of(self.verdicts, all_unknown=all_unknown)
         own = (*self.changed, *self.preflight.findings())
-        return [*own, *self.gpu_code, *fit, *self.refused, *self.runtime, *self.scheduler]
+        return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]
 
     def document(self) -> dict[str, object]:
-        """Return it as JSON data: `Preflight.document`, with all findings, and ``verdicts`` beside them."""
-        manifest = self.manifest
+        """Return it as JSON data.
+
+        Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
+        ``distributions``, ``excused``, ``problems`` (fields of `Problem`), ``findings``
+        (as in a test's report), ``verdicts``.
+        """
+        manifest, found = self.manifest, self.preflight
         findings = self.findings(all_unknown=True)
         return {
-            **self.preflight.document(
-                {"name": manifest.name, "version": manifest.version, "digest": manifest.digest}
-            ),
+            "schema": SCHEMA,
+            "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
             "passed": self.passed,
             "counts": counts(findings),
+            "objects": found.objects,
+            "processes": found.processes,
+            "distributions": found.distributions,
+            "excused": list(found.excused),
+            "problems": [asdict(problem) for problem in found.problems],
             "findings": [asdict(finding) for finding in findings],
             "verdicts": [verdict.to_data() for verdict in self.verdicts],
         }
@@ -116,29 +118,24 @@ def check_image(
     started = clock.seconds()
     site = _site(settings, lend)
     with task(settings.emit, "check", f"what {image.name} would load") as running:
-        tree = HostTree()
         looked = look(image, settings.store)
-        manifest, host = looked.manifest, _OfHost()
-        refused: list[Finding] = []
-        with _refusals(refused):
-            host = _of_host(site, lend, tree)
-        found = looked.preflight(names=host.names)
-        facts = looked.facts(found)
-        stack = on_site(facts, site, host_mpi=lend.mpi, host_fabric=lend.fabric, read=host.read)
-        verdicts = judge(stack)
+        manifest = looked.manifest
+        injection: Injection | None = None
+        if lend and site:
+            found, injection, facts = plan_host(looked, site, lend)
+        else:
+            found = looked.preflight()
+            facts = stack_facts(looked.facts(found), site)
+        verdicts = judge(facts)
         gpus = site.gpus.architectures if site and site.gpus else ()
-        fits = not refused and all(verdict.outcome != "incompatible" for verdict in verdicts)
-        if lend and site and fits:
-            with _refusals(refused):
-                plan = planned(site, image_side(manifest, found), lend, tree)
-                found = looked.preflight(injected=plan.by_name)
+        if injection and all(verdict.outcome != "incompatible" for verdict in verdicts):
+            found = looked.preflight(injected=injection.by_name)
         checked = CheckedImage(
             manifest=manifest,
             preflight=found,
             verdicts=verdicts,
             gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
             changed=tuple(_changed(looked)),
-            refused=tuple(refused),
             runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
             scheduler=tuple(pmi_findings(manifest, site if lend.mpi else None)) if srun else (),
             seconds=clock.seconds() - started,
@@ -170,8 +167,8 @@ def _seen(image: Path, manifest: Manifest, found: Preflight) -> Seen:
     return Seen(
         manifest=manifest,
         entries=image_entries(image),
-        abis=found.told.needed_abis or (),
-        bound_hard=found.told.rpath_files,
+        abis=texts_of(found.facts, "mpi.needed_abis"),
+        bound_hard=texts_of(found.facts, "mpi.rpath_files"),
     )
 
 
@@ -185,30 +182,3 @@ def _site(settings: Settings, lend: Lend) -> Site | None:
 def _changed(looked: Looked) -> Iterator[Finding]:
     if looked.changed:
         yield judge_bytes(looked.changed)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfHost:
-    """What a host's own files tell before an image is looked at: names to ask it for, and facts."""
-
-    names: tuple[str, ...] = ()
-    read: Facts | None = None
-
-
-def _of_host(site: Site | None, lend: Lend, tree: HostTree) -> _OfHost:
-    if site is None:
-        return _OfHost()
-    read = read_host_mpi(site, tree=tree) if lend.mpi else None
-    return _OfHost(names_lent(site, lend, tree), read)
-
-
-@contextlib.contextmanager
-def _refusals(told: list[Finding]) -> Iterator[None]:
-    """Take what a rule forbids the host to lend as findings: whichever file it is, the image fails alike."""
-    try:
-        yield
-    except RequestError as error:
-        rule = _RULE.fullmatch(error.problem)
-        if rule is None:
-            raise
-        told.append(Finding("FAIL", rule[1], "the host's libraries can come in", rule[2], error.hint or ""))

@@ -9,23 +9,22 @@ import stat
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 
 from envbuild.check.hosted import family_of, image_side
 from envbuild.check.launchers.hostmpiexec import apart as apart_variables
-from envbuild.check.preflight.rules import MPI_ABI, SYMBOLS, Problem
-from envbuild.check.preflight.run import look
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.problems import Problem
+from envbuild.check.preflight.run import Looked, look
 from envbuild.check.run import Subject
-from envbuild.compat.from_site import is_closed, undone_settings
-from envbuild.compat.telling import tell_verdicts
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.site.fabric import fabric_names, plan_fabric
+from envbuild.rules.facts import Fact
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.rulebook import judge
 from envbuild.site.files import HostTree
-from envbuild.site.inject import Injection, lent_names, plan_mpi, read_host_mpi
-from envbuild.site.lent import ImageSide
-from envbuild.site.swap import judge_fabric, judge_swap
+from envbuild.site.inject import Injection, host_names, plan_host_libraries
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import read_site
@@ -45,7 +44,7 @@ class Lend:
 
 NOTHING = Lend()
 # Of what the preflight looks at: these tell of every program that uses the host's MPI.
-_OF_THE_MPI = (SYMBOLS, MPI_ABI)
+_OF_THE_MPI = ("P1.symbols", "P1.mpi-abi")
 
 
 def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:
@@ -57,7 +56,7 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
         No site was named, it does not say what was asked for, image and host do not fit together, or
         the image is damaged. Nothing was started for it.
     """
-    site, tree = site_that_lends(settings, wanted), HostTree()
+    site = site_that_lends(settings, wanted)
     label = f"{subject.manifest.name}/{subject.manifest.version}"
     if wanted.mpi and not subject.manifest.mpi_family:
         raise RequestError(
@@ -66,19 +65,32 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
     looked = look(subject.image, settings.store)
     if wanted.mpi and not (site.mpi and site.mpi.libraries):
         # What the site says of its MPI may refuse the image whatever its libraries are.
-        tell_verdicts(judge_swap(looked.facts(looked.preflight()), site), settings.emit)
-    own = looked.preflight(names=names_lent(site, wanted, tree))
-    # What files tell of this host comes first; the rules then judge what is known of both besides.
-    injection = planned(site, image_side(looked.manifest, own), wanted, tree)
-    image = looked.facts(own)
-    told = judge_swap(image, site, read=read_host_mpi(site, tree=tree)) if wanted.mpi else ()
-    told += judge_fabric(image, site, on_host_mpi=wanted.mpi) if wanted.fabric else ()
-    tell_verdicts(told, settings.emit)
-    if wanted.fabric:
-        _tell_open(site, settings.emit)
+        claimed = stack_facts(looked.facts(looked.preflight()), site, host_mpi=True)
+        refuse_or_warn(judge(claimed, about=("MPI.",)), settings.emit)
+    own, injection, facts = plan_host(looked, site, wanted)
+    # How ranks are started is the launcher's matter.
+    about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))
+    refuse_or_warn(judge(facts, about), settings.emit)
     if wanted.mpi:
         _refuse(looked.preflight(injected=injection.by_name).problems, before=own.problems)
     return site, injection
+
+
+def plan_host(looked: Looked, site: Site, wanted: Lend) -> tuple[Preflight, Injection, dict[str, Fact]]:
+    """Return an image on its own libraries, the host's libraries for it, and the facts of both for the rules.
+
+    Raises
+    ------
+    RequestError
+        The site does not say what was asked for.
+    """
+    tree = HostTree()
+    own = looked.preflight(names=host_names(site, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree))
+    side = image_side(looked.manifest, own)
+    injection = plan_host_libraries(site, side, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree)
+    image, host = looked.facts(own), injection.facts
+    facts = stack_facts(image, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=host)
+    return own, injection, facts
 
 
 def _refuse(problems: Collection[Problem], *, before: Collection[Problem]) -> None:
@@ -96,22 +108,6 @@ def _refuse(problems: Collection[Problem], *, before: Collection[Problem]) -> No
     )
 
 
-def _tell_open(site: Site, emit: Emit) -> None:
-    """Warn where a job that cannot use the site's fabric may go on without a word, whatever is lent."""
-    fabric = site.fabric
-    if fabric is None:
-        return
-    rule, file = "FABRIC.provider-fails-closed", f"the site `{site.name}`"
-    if not is_closed(fabric):
-        has = f"the provider {fabric.provider}" if fabric.provider else "no provider"
-        open_ = f"{file} names {has}, and no setting is known that stops a job without it"
-        hint = "what stops it stands in the documentation of each MPI: set it in `fabric.environment`"
-        emit(Warned(text=f"{rule}: {open_}: it may take TCP without a word", hint=hint))
-    if undone := ", ".join(undone_settings(fabric)):
-        hint = "take it out of the site's `fabric.environment`"
-        emit(Warned(text=f"{rule}: {file} sets {undone}: a job may go another way without a word", hint=hint))
-
-
 def site_that_lends(settings: Settings, wanted: Lend) -> Site:
     """Return the site that a command line, its environment or the machine names.
 
@@ -127,26 +123,6 @@ def site_that_lends(settings: Settings, wanted: Lend) -> Site:
             hint="name the site with --site SITE",
         )
     return loaded.value
-
-
-def names_lent(site: Site, wanted: Lend, tree: HostTree) -> tuple[str, ...]:
-    """Return the names of what a host's libraries would load: what to ask an image for."""
-    names = lent_names(site, tree=tree) if wanted.mpi else ()
-    names += fabric_names(site, tree=tree) if wanted.fabric else ()
-    return tuple(dict.fromkeys(names))
-
-
-def planned(site: Site, side: ImageSide, wanted: Lend, tree: HostTree) -> Injection:
-    """Return what of a host comes into an image.
-
-    Raises
-    ------
-    RequestError
-        A rule forbids it, or a file is missing.
-    """
-    plans = [plan_mpi(site, side, tree=tree)] if wanted.mpi else []
-    plans += [plan_fabric(site, side, tree=tree)] if wanted.fabric else []
-    return reduce(Injection.joined, plans)
 
 
 def tell_absent_binds(site: Site, emit: Emit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,16 +13,15 @@ from envbuild.check.launchers.mpiexec import Mpiexec
 from envbuild.check.launchers.srun import Srun
 from envbuild.check.launching import launcher_for, pmi_doubt, visible_variables
 from envbuild.check.run import Subject
-from envbuild.compat.facts import Facts
-from envbuild.compat.from_lock import facts_of_lock
-from envbuild.compat.telling import tell_verdicts
-from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
-from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load
+from envbuild.rules.facts import Fact, Facts
+from envbuild.rules.from_lock import facts_of_lock
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.judge import Verdict, refuse_or_warn
+from envbuild.rules.rulebook import judge
 from envbuild.site.inject import Injection
-from envbuild.site.swap import judge_start
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
@@ -59,10 +59,8 @@ def launch_line(
     site = loaded.value if loaded is not None else None
     subject = Subject(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
     known = situation(subject, site, on_host_mpi=lend.mpi)
-    _refuse_foreign(manifest, site, by_scheduler=known.by_scheduler)
     _tell_other_runtimes(site, settings.emit)
-    start = judge_start(_facts(image), site, lent_fabric=lend.fabric, on_host_mpi=lend.mpi)
-    tell_verdicts(start, settings.emit)
+    refuse_or_warn(_judge_start(_facts(image), site, lend, by_scheduler=known.by_scheduler), settings.emit)
     injection = lent(subject, settings, lend)[1] if lend else None
     # Asked last: what refuses an image does not depend on whether srun is here.
     known = with_offer(known)
@@ -94,23 +92,25 @@ def _tell_other_runtimes(site: Site | None, emit: Emit) -> None:
     emit(Warned(text=f"{has}, and names no Apptainer, whose line this is", hint=hint))
 
 
-def _refuse_foreign(manifest: Manifest, site: Site | None, *, by_scheduler: bool) -> None:
-    """Refuse an image for other processors than those that start it: this machine's, or the scheduler's."""
-    said = site.architecture if site else None
-    there = said if by_scheduler and said else host.architecture()
-    if there == manifest.architecture:
-        return
-    where = f"the site `{site.name}`" if site and there == said else "this machine"
-    label = f"{manifest.name}/{manifest.version}"
-    raise RequestError(
-        f"ARCH.same: `{label}` is for {manifest.architecture}, and {where} is {there}",
-        hint="build it for that architecture; `architecture` of the site file says what Slurm's nodes are",
-    )
-
-
-def _facts(image: Path) -> Facts:
+def _facts(image: Path) -> dict[str, Fact]:
     """Return what an image says of itself; its file system is not read for it."""
     return facts_of_lock(load(read_data(image, LOCK), image))
+
+
+def _judge_start(image: Facts, site: Site | None, lend: Lend, *, by_scheduler: bool) -> Iterator[Verdict]:
+    """Yield what the rules say of starting an image here."""
+    facts = stack_facts(image, site, host_mpi=lend.mpi)
+    here = Fact(host.architecture(), "this machine")
+    # Without Slurm the ranks start on this machine, whatever the site says of its nodes.
+    foreign = not by_scheduler and here.value != facts["architecture.image"].value
+    if foreign or "architecture.host" not in facts:
+        facts["architecture.host"] = here
+    yield from judge(facts, about=("ARCH.", "RUNTIME."))
+    if not lend.fabric:
+        # Without `--fabric host` the rules on the fabric only warn: the job then has a slow one.
+        for verdict in judge(facts, about=("FABRIC.",)):
+            refused = verdict.outcome == "incompatible"
+            yield replace(verdict, outcome="unknown", warn=True) if refused else verdict
 
 
 def launch(line: Sequence[str]) -> NoReturn:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.compat.engine import Verdict
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fit import hidden_packages, judge_lock, tell
+from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
+from envbuild.rules.judge import Verdict, refuse_or_warn
 from envbuild.spec.asked import Asked
 from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically
@@ -133,7 +133,7 @@ def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
     raise_all(list(hidden_packages(asked, lock)))
     verdicts = judge_lock(asked, lock)
-    tell(verdicts, asked, settings.emit)
+    refuse_or_warn(verdicts, settings.emit)
     return verdicts
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.build.run import missing_layers
-from envbuild.compat.engine import Verdict
 from envbuild.plan.model import Compression
 from envbuild.plan.reasons import reasons
+from envbuild.rules.judge import Verdict
 from envbuild.store.plans import last_plan
 from envbuild.workflows.design import design
 from envbuild.workflows.lock import lock_spec

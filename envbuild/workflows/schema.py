@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from envbuild.compat.facts import json_schema as facts_schema
 from envbuild.lock.schema import lock_schema
 from envbuild.spec.schema import MODELS, json_schema
 
-NAMES = (*MODELS, "lock", "facts")
+NAMES = (*MODELS, "lock")
 
 
 def schema_text(name: str) -> str:
@@ -19,10 +18,5 @@ def schema_text(name: str) -> str:
     name : str
         One of `NAMES`.
     """
-    if name == "lock":
-        schema = lock_schema()
-    elif name == "facts":
-        schema = facts_schema()
-    else:
-        schema = json_schema(MODELS[name], f"envbuild {name}")
+    schema = lock_schema() if name == "lock" else json_schema(MODELS[name], f"envbuild {name}")
     return json.dumps(schema, indent=2) + "\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuild.compat.from_site import facts_of_site
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.rules.from_site import facts_of_site
 from envbuild.site.compare import Difference, compare
 from envbuild.site.draft import draft
 from envbuild.site.probe import Probed, probe
@@ -71,9 +71,11 @@ def show_site(given: Path) -> tuple[str, dict[str, Any]]:
     """
     loaded = _loaded(given)
     text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
-    facts = facts_of_site(loaded.value).model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, exclude_none=True
-    )
+    facts: dict[str, dict[str, Any]] = {}
+    for path, fact in facts_of_site(loaded.value).items():
+        section, _, name = path.partition(".")
+        facts.setdefault(section, {})[name] = fact.value
+        facts.setdefault("origins", {})[path] = fact.source
     site = loaded.value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return text, {"file": str(loaded.path), "site": site, "facts": facts}
 

@@ -24,13 +24,13 @@ from envbuild.check.report import Report
 from envbuild.check.run import PARTS
 from envbuild.check.scheduled import launch_by_srun
 from envbuild.check.trial import Launch, Trial, try_job
-from envbuild.compat.engine import judge
-from envbuild.compat.from_site import on_site
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Emit, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import verify_image
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.rulebook import judge
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import clock, files
@@ -206,7 +206,7 @@ def _misfits(looked: Looked, found: Preflight, settings: Settings) -> list[Findi
     loaded = read_site(settings.site) if settings.site else None
     if loaded is None:
         return []
-    told = findings_of(judge(on_site(looked.facts(found), loaded.value)))
+    told = findings_of(judge(stack_facts(looked.facts(found), loaded.value)))
     return [finding for finding in told if finding.status == "FAIL"]
 
 

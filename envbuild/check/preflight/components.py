@@ -23,23 +23,16 @@ class _Row(BaseModel):
 
 
 class Family(_Row):
-    """Libraries of which one process holds one, and whose users are compared with it.
-
-    Attributes
-    ----------
-    library, beside : str
-        Patterns of the names of the one library, and of others that belong to it.
-    parts : str
-        Pattern of the paths of its own programs and plug-ins, which nothing starts or opens
-        where a host's library takes its place.
-    symbols : tuple of str
-        How the names begin that its users take from it.
-    """
+    """Libraries of which one process holds one, and whose users are compared with it."""
 
     library: str
     beside: str = ""
+    """Patterns of the names of the one library, and of others that belong to it."""
     parts: str = ""
+    """Pattern of the paths of its own programs and plug-ins, which nothing starts or opens
+    where a host's library takes its place."""
     symbols: tuple[str, ...]
+    """How the names begin that its users take from it."""
 
     def is_library(self, *names: str) -> bool:
         """Whether one of the names is the one library's."""
@@ -55,71 +48,46 @@ class Family(_Row):
 
 
 class Opened(_Row):
-    """Libraries that one opens by name while it runs.
-
-    Attributes
-    ----------
-    by : str
-        Pattern of the name of what opens them.
-    names : tuple of str
-        What it opens.
-    optional : bool
-        Whether it does without.
-    written : bool
-        Whether this is so only of those files in which the name is written.
-    gpu : bool
-        Whether this is so only of those files that hold GPU code.
-    where : str
-        Only in an image that holds a library of this pattern.
-    why, hint, source : str
-        For people.
-    """
+    """Libraries that one opens by name while it runs."""
 
     by: str
+    """Pattern of the name of what opens them."""
     names: tuple[str, ...]
+    """What it opens."""
     optional: bool = False
+    """Whether it does without."""
     written: bool = False
+    """Whether this is so only of those files in which the name is written."""
     gpu: bool = False
+    """Whether this is so only of those files that hold GPU code."""
     where: str = ""
+    """Only in an image that holds a library of this pattern."""
     why: str
     hint: str = ""
     source: str
+    """For people."""
 
 
 class GpuFiles(_Row):
-    """Whose a file with GPU code is.
-
-    Attributes
-    ----------
-    frameworks : dict of str to str
-        Framework → pattern of the paths of its files.
-    vendors : str
-        Pattern of the paths of what belongs to a toolkit.
-    """
+    """Whose a file with GPU code is."""
 
     frameworks: dict[str, str]
+    """Framework → pattern of the paths of its files."""
     vendors: str
+    """Pattern of the paths of what belongs to a toolkit."""
 
 
 class Components(_Row):
-    """The whole table.
-
-    Attributes
-    ----------
-    families : dict of str to Family
-        By name.
-    opened : tuple of Opened
-        In the order of the table.
-    together : tuple of str
-        Patterns of directories below which libraries are loaded before what needs them.
-    gpu_code : GpuFiles
-        Whose GPU code is.
-    """
+    """The whole table."""
 
     families: dict[str, Family]
+    """By name."""
     opened: tuple[Opened, ...]
+    """In the order of the table."""
     together: tuple[str, ...]
+    """Patterns of directories below which libraries are loaded before what needs them."""
     gpu_code: GpuFiles
+    """Whose GPU code is."""
 
     def is_vendors(self, path: str) -> bool:
         """Whether a file with GPU code belongs to a toolkit."""

@@ -1,109 +1,82 @@
-"""From a simulation to problems, and from problems to findings. Pure."""
+"""Examine every process of an image: its problems, and facts for the rules. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from envbuild.check.findings import Finding, counts
-from envbuild.check.preflight.facts import Seen
+from envbuild.check.findings import Finding
+from envbuild.check.preflight.gpu import framework_code
+from envbuild.check.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.check.preflight.requires import PythonSide
-from envbuild.check.preflight.rules import LIBRARIES, OBJECTS, PYTHON, PYTHON_ABI, RULES, Problem, judge
-from envbuild.check.preflight.simulate import Simulation, name_of
+from envbuild.check.preflight.simulate import Process, Simulation, name_of
 from envbuild.check.probe import DRIVER_LIBRARIES, HOST_LIBRARIES
-from envbuild.compat.from_image import ReadFacts
 from envbuild.elf.gpu import GpuCode
+from envbuild.elf.mpi import mpi_abi
+from envbuild.rules.facts import Fact, Value, facts_from, newest
+from envbuild.rules.tables import version_of
 
-SCHEMA = 1
 _OF_THE_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
-_OF_THE_HOST = (
-    "the host lends what needs it, and must lend it as well: name it in the site file's `libraries`"
-)
+_OF_THE_HOST = "a library of the host needs it: add it to `libraries` in the site file"
 _OF_THE_CACHE = (
     "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
 )
-# Of one rule so many are told one by one: the rest comes from the same cause.
-_TOLD = 20
+# So many findings of one rule are shown: the rest has the same cause.
+_SHOWN = 20
+# Names by which programs find an MPI's C library.
+_MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What a look at an image came to.
-
-    Attributes
-    ----------
-    problems : tuple of Problem
-        Sorted; none in a good image.
-    excused : tuple of str
-        Libraries that are not there and need not be: a driver's, a host's for plugins, and what
-        the recipes say is lacking.
-    objects, processes : int
-        ELF files, and programs and modules that were simulated (count).
-    distributions : int
-        Python distributions of which the requirements were judged (count).
-    gpu_code : dict of str to GpuCode
-        Path → code for GPUs that the file holds.
-    told : ReadFacts
-        What the files tell for `envbuild.compat.from_image`.
-    provides : dict of str to tuple of str
-        Of the names that were asked for: those that the image's loader finds → symbol versions
-        that they define.
-    """
+    """The result for an image."""
 
     problems: tuple[Problem, ...]
+    """Sorted; empty for a good image."""
     excused: tuple[str, ...]
+    """Missing libraries that are no problem: a driver's, a host's for plugins, and what
+    the recipes allow to be missing."""
     objects: int
     processes: int
+    """ELF files, and programs and modules that were simulated (count)."""
     distributions: int = 0
+    """Python distributions whose requirements were judged (count)."""
     gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
-    told: ReadFacts = field(default_factory=ReadFacts)
+    """Path → code for GPUs that the file holds."""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Facts of the files, for the rules."""
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of the names that were asked for: those that the image's loader finds → symbol versions
+    that they define."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the image is good."""
         return not self.problems
 
     def findings(self) -> list[Finding]:
         """Return a line of a report for each problem, and for each rule without any."""
-        result = []
-        for rule, expected in RULES.items():
-            told = [problem for problem in self.problems if problem.rule == rule]
-            result += [_finding(problem) for problem in told[:_TOLD]]
-            if len(told) > _TOLD:
-                more = f"{len(told) - _TOLD} more of this rule"
-                result.append(Finding("FAIL", rule, expected, more, "`--json` tells all"))
-            if not told:
-                result.append(Finding("PASS", rule, expected, self._observed(rule)))
-        return result
+        findings = []
+        for rule, expected in EXPECTED.items():
+            problems = [problem for problem in self.problems if problem.rule == rule]
+            findings += [
+                Finding("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
+                for problem in problems[:_SHOWN]
+            ]
+            if len(problems) > _SHOWN:
+                more = f"{len(problems) - _SHOWN} more of this rule"
+                findings.append(Finding("FAIL", rule, expected, more, "`--json` has all of them"))
+            if not problems:
+                findings.append(Finding("PASS", rule, expected, self._observed(rule)))
+        return findings
 
     def _observed(self, rule: str) -> str:
-        if rule == LIBRARIES and self.excused:
+        if rule == "P1.libraries" and self.excused:
             return f"all; left to the host or lacking as the recipes say: {', '.join(self.excused)}"
-        if rule in (PYTHON, PYTHON_ABI):
+        if rule.startswith("P1.python"):
             return f"{self.distributions} distributions"
-        return f"{self.objects} ELF files" if rule == OBJECTS else f"{self.processes} processes"
-
-    def document(self, image: Mapping[str, str]) -> dict[str, object]:
-        """Return it as JSON data, schema `SCHEMA`.
-
-        Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
-        ``distributions``, ``excused``, ``problems`` (all; fields of `Problem`), ``findings``
-        (as in a test's report).
-        """
-        findings = self.findings()
-        return {
-            "schema": SCHEMA,
-            "image": dict(image),
-            "passed": self.passed,
-            "counts": counts(findings),
-            "objects": self.objects,
-            "processes": self.processes,
-            "distributions": self.distributions,
-            "excused": list(self.excused),
-            "problems": [asdict(problem) for problem in self.problems],
-            "findings": [asdict(finding) for finding in findings],
-        }
+        return f"{self.objects} ELF files" if rule == "P1.objects" else f"{self.processes} processes"
 
 
 def examine(
@@ -113,47 +86,138 @@ def examine(
     names: Collection[str] = (),
     python: PythonSide = PythonSide(),  # noqa: B008  # frozen
 ) -> Preflight:
-    """Look at every process of an image.
+    """Examine every process of an image.
 
     Parameters
     ----------
     lacks : collection of str
-        Libraries that recipes say nothing brings.
+        Libraries that may be missing, as recipes say.
     names : collection of str
-        Libraries to tell of whether the image has them.
+        Libraries to look for in the image; see `Preflight.provides`.
     python : PythonSide
         What was found of its Python distributions.
     """
-    seen = Seen(simulation)
+    facts = _FactCollector(simulation)
     problems: set[Problem] = set()
     missing: dict[str, set[str]] = {}
     count = 0
     for process in simulation.processes():
         count += 1
-        for one in process.closure.missing:
-            missing.setdefault(simulation.tree.real(one.path) or one.path, set()).add(one.name)
+        for gap in process.closure.missing:
+            missing.setdefault(simulation.tree.real(gap.path) or gap.path, set()).add(gap.name)
         problems |= set(judge(process, simulation))
-        seen.add(process)
-    told, excused = _unexcused(missing, simulation, frozenset(lacks))
-    problems |= set(told)
-    problems |= set(python.problems)
+        facts.add(process)
+    unexcused, excused = _unexcused(missing, simulation, frozenset(lacks))
+    problems |= {*unexcused, *python.problems}
     problems |= {
-        Problem(rule=OBJECTS, file=path, need="a whole ELF file", winner=why, hint="it is damaged")
+        Problem("P1.objects", path, "a whole ELF file", why, "it is damaged")
         for path, why in simulation.tree.unreadable.items()
     }
-    every = tuple(_once(sorted(problems)))
-    code = {path: one.gpu for path, one in simulation.objects.items() if one.gpu is not None}
-    found = {name: simulation.find(name) for name in sorted(names)}
+    code = {path: scanned.gpu for path, scanned in simulation.objects.items() if scanned.gpu is not None}
+    libraries = {name: simulation.find(name) for name in sorted(names)}
     return Preflight(
-        problems=every,
+        problems=tuple(_once(sorted(problems))),
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=count,
         distributions=python.distributions,
         gpu_code=code,
-        told=seen.told(every, code),
-        provides={name: one.elf.versions_defined for name, one in found.items() if one is not None},
+        facts=facts.facts(code),
+        provides={name: lib.elf.versions_defined for name, lib in libraries.items() if lib is not None},
     )
+
+
+class _FactCollector:
+    """Collects facts while processes are examined, one after the other."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._names: set[str] = set()
+        self._abis: set[str] = set()
+        self._tied: set[str] = set()
+        self._cudnn: set[str] = set()
+
+    def add(self, process: Process) -> None:
+        """Note the MPI that a process needs and gets, and its cuDNN."""
+        simulation = self._simulation
+        self._tied.update(rpath_files(process, simulation))
+        cudnn = simulation.table.families["cudnn"]
+        self._cudnn.update(
+            simulation.path_of(loaded)
+            for loaded in process.closure.objects
+            # A library that nothing loads is examined as a process, and is no choice of the loader.
+            if loaded.parent is not None and cudnn.is_library(*loaded.names, loaded.found.soname)
+        )
+        family = simulation.table.families["mpi"]
+        # An MPI's own tools are of no use on another one.
+        if family.owns(process.path, *process.closure.objects[0].names):
+            return
+        for asking in process.closure.objects:
+            for name, winner in asking.needs.items():
+                # A part of an MPI may ask for another part of it.
+                if not family.is_library(name) or family.is_library(*asking.names):
+                    continue
+                abi = mpi_abi(winner.found.soname or name, simulation.scanned(winner).symbols.defined)
+                # An extension for an absent MPI needs nothing that a host could give.
+                if abi is not None:
+                    self._names.add(name)
+                    self._abis.add(abi)
+
+    def facts(self, code: Mapping[str, GpuCode]) -> dict[str, Fact]:
+        """Return the facts.
+
+        Parameters
+        ----------
+        code : mapping of str to GpuCode
+            GPU code of the image's files.
+        """
+        cxx = self._simulation.find("libstdc++.so.6")
+        values: dict[str, Value | None] = {
+            "mpi.abis": tuple(self._offered()) or None,
+            "mpi.needed_abis": tuple(sorted(self._abis)) or None,
+            "mpi.needed_sonames": tuple(sorted(self._names)) or None,
+            "mpi.rpath_files": tuple(sorted(self._tied)),
+            "mpi.gtl": any(name.startswith("libmpi_gtl_") for name in self._needed()),
+            "cudnn.loaded": self._oldest_cudnn(),
+            "rocm.toolkit": self._rocm(),
+            "libstdcxx.image": newest(cxx.elf.versions_defined, "GLIBCXX") if cxx else None,
+        }
+        compiled = {f"frameworks.{name}.architectures": fact for name, fact in framework_code(code).items()}
+        return {**facts_from(values, "image"), **compiled}
+
+    def _needed(self) -> Iterator[str]:
+        for scanned in self._simulation.objects.values():
+            yield from scanned.elf.needed
+
+    def _offered(self) -> list[str]:
+        """Return the ABIs of the libraries that a program gets which opens an MPI by name, sorted."""
+        libraries = (self._simulation.find(name) for name in _MPI_NAMES)
+        abis = (mpi_abi(lib.elf.soname, lib.symbols.defined) for lib in libraries if lib is not None)
+        return sorted({abi for abi in abis if abi is not None})
+
+    def _oldest_cudnn(self) -> str | None:
+        """Return the oldest cuDNN that a process loads; None if the version of one is unknown."""
+        versions = [self._cudnn_version(path) for path in sorted(self._cudnn)]
+        known = [(version_of(text), text) for text in versions if text is not None]
+        compared = [(version, text) for version, text in known if version is not None]
+        return min(compared)[1] if versions and len(compared) == len(versions) else None
+
+    def _cudnn_version(self, path: str) -> str | None:
+        """Return a libcudnn's version: its file name's, or that of the distribution that it belongs to."""
+        named = re.search(r"\.so\.([0-9]+\.[0-9]+\.[0-9.]+)$", path)
+        if named:
+            return named[1]
+        place = re.match(r"(.*/(?:site|dist)-packages)/nvidia/", path)
+        for metadata, installed in self._simulation.tree.distributions.items():
+            if place and metadata.startswith(f"{place[1]}/nvidia_cudnn"):
+                return installed.version
+        return None
+
+    def _rocm(self) -> str | None:
+        """Return the major of the image's ROCm; None without any, or with several."""
+        sonames = {scanned.elf.soname for scanned in self._simulation.objects.values()}
+        majors = {match[1] for name in sonames if (match := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))}
+        return majors.pop() if len(majors) == 1 else None
 
 
 def _unexcused(
@@ -176,24 +240,19 @@ def _unexcused(
 def _missing(path: str, name: str, simulation: Simulation) -> Problem:
     uncached = simulation.uncached(name)
     hint = _OF_THE_HOST if simulation.is_lent(path) else _OF_THE_IMAGE
-    return Problem(
-        rule=LIBRARIES,
-        file=path,
-        need=name,
-        winner=f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing",
-        hint=_OF_THE_CACHE if uncached else hint,
-    )
+    winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
+    return Problem("P1.libraries", path, name, winner, _OF_THE_CACHE if uncached else hint)
 
 
 def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str]:
-    """Return what lacks only libraries of a host, is no program, and only its like lean on.
+    """Return plug-ins whose missing libraries all belong to a host and which no other file needs.
 
-    What a host lends is none: nobody else could bring what it lacks.
+    A host's own library is no plug-in: nothing else could bring what it lacks.
     """
 
-    def elf(path: str) -> tuple[str, bool, tuple[str, ...]]:
+    def elf(path: str) -> tuple[str, bool]:
         found = simulation.tree.lookup(path)
-        return (name_of(path, found), bool(found.interpreter), found.needed) if found else ("", True, ())
+        return (name_of(path, found), bool(found.interpreter)) if found else ("", True)
 
     plugins = {
         path
@@ -203,31 +262,24 @@ def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str
         and all(HOST_LIBRARIES.match(name) for name in names)
     }
     while True:
-        leaning = {
+        needed = {
             name
-            for path, found in simulation.objects.items()
+            for path, scanned in simulation.objects.items()
             if path not in plugins
-            for name in found.elf.needed
+            for name in scanned.elf.needed
         }
-        kept = {path for path in plugins if not {elf(path)[0], path.rpartition("/")[2]} & leaning}
+        kept = {path for path in plugins if not {elf(path)[0], path.rpartition("/")[2]} & needed}
         if kept == plugins:
             return plugins
         plugins = kept
 
 
 def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield each thing once: many programs may load the same two copies."""
-    seen: set[tuple[str, str, str]] = set()
+    """Yield each problem once: many programs may load the same two copies."""
+    seen: set[tuple[str, str, str, str]] = set()
     for problem in problems:
-        asks = "" if problem.rule in _OF_A_PROCESS else problem.file
-        key = (problem.rule, asks + problem.need, problem.winner)
+        file = "" if problem.rule in ("P1.copies", "P1.cudnn") else problem.file
+        key = (problem.rule, file, problem.need, problem.winner)
         if key not in seen:
             seen.add(key)
             yield problem
-
-
-_OF_A_PROCESS = {"P1.copies", "P1.cudnn"}
-
-
-def _finding(problem: Problem) -> Finding:
-    return Finding("FAIL", problem.rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from envbuild.check.preflight.rules import PYTHON_ABI, Problem
+from envbuild.check.preflight.problems import Problem
 from envbuild.check.preflight.tree import ImageTree
 
 _TAGGED = re.compile(r".+?\.(?:[^/]+\.)?(cpython-[0-9]+[a-z]*|pypy[0-9]+|abi3)(?:-[^/.]+)*\.so")
@@ -37,7 +37,7 @@ def foreign_extensions(tree: ImageTree, places: Collection[str], python: str) ->
         if all(tag not in ours for tag in variants.values()):
             path, tag = min(variants.items())
             yield Problem(
-                rule=PYTHON_ABI,
+                rule="P1.python-abi",
                 file=path,
                 need=tag,
                 winner=f"Python {python}",

@@ -22,22 +22,15 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A distribution.
-
-    Attributes
-    ----------
-    name, version : str
-        As its metadata has them; the version may be none of PEP 440.
-    requires : tuple of str
-        PEP 508 requirements as written; what is none is left to who reads them.
-    python : str
-        Versions of Python that it is for, as written; empty for any.
-    """
+    """A distribution."""
 
     name: str
     version: str
+    """As its metadata has them; the version may be none of PEP 440."""
     requires: tuple[str, ...] = ()
+    """PEP 508 requirements as written; what is none is left to who reads them."""
     python: str = ""
+    """Versions of Python that it is for, as written; empty for any."""
 
     @property
     def shown(self) -> str:

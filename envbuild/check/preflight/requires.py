@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.check.preflight.extensions import foreign_extensions
 from envbuild.check.preflight.installed import Installed
-from envbuild.check.preflight.rules import PYTHON, Problem
+from envbuild.check.preflight.problems import Problem
 from envbuild.check.preflight.tree import ImageTree
 from envbuild.lock.markers import marker_environment
 
@@ -33,18 +33,12 @@ _OTHER = "two distributions want other versions of it: choose versions of them t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSide:
-    """What the image's Python sees, and what of it asks in vain.
-
-    Attributes
-    ----------
-    distributions : int
-        Of the image's own, which were judged (count).
-    problems : tuple of Problem
-        A requirement or an extension module each.
-    """
+    """What the image's Python sees, and what of it asks in vain."""
 
     distributions: int = 0
+    """Of the image's own, which were judged (count)."""
     problems: tuple[Problem, ...] = ()
+    """A requirement or an extension module each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +81,7 @@ def judge_python(
     problems += foreign_extensions(tree, own, python)
     problems += [
         Problem(
-            rule=PYTHON,
+            rule="P1.python-requires",
             file=_directory(one.path),
             need=f"Python {one.installed.python}",
             winner=f"Python {python}",
@@ -165,7 +159,7 @@ def _unmet(
         ):
             continue
         yield Problem(
-            rule=PYTHON,
+            rule="P1.python-requires",
             file=_directory(one.path),
             need=f"{wanted.name}{wanted.specifier}",
             winner=f"{got.installed.shown} ({got.place})" if got else "nothing",

@@ -24,8 +24,6 @@ from envbuild.check.preflight.scan import (
 from envbuild.check.preflight.simulate import Simulation
 from envbuild.check.preflight.tree import ImageTree
 from envbuild.check.run import CHANGED
-from envbuild.compat.facts import Facts
-from envbuild.compat.from_image import facts_of_image
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.environment import apply
@@ -35,6 +33,8 @@ from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.image.verify import THE_LOCK, verify_image
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
+from envbuild.rules.facts import Fact
+from envbuild.rules.from_lock import facts_of_image
 from envbuild.squashfs.layers import unreadable_layer
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
@@ -49,24 +49,16 @@ _SETTLED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """An image whose file systems were read: what it loads is simulated from them, with and without a host.
-
-    Attributes
-    ----------
-    image : Path
-        The file.
-    manifest : Manifest
-        What it says of itself.
-    scans : tuple of LayerScan
-        Of its layers, from bottom to top; or one of the whole.
-    changed : tuple of str
-        What of it is not as it was written; see `envbuild.image.verify`.
-    """
+    """An image whose file systems were read: its processes are simulated, with and without a host."""
 
     image: Path
+    """The file."""
     manifest: Manifest
+    """What it says of itself."""
     scans: tuple[LayerScan, ...]
+    """Of its layers, from bottom to top; or one of the whole."""
     changed: tuple[str, ...] = ()
+    """What of it is not as it was written; see `envbuild.image.verify`."""
 
     def simulation(self, injected: Mapping[str, Path] | None = None) -> Simulation:
         """Return its processes.
@@ -102,8 +94,8 @@ class Looked:
         """
         return _examine(self.simulation(injected), self.manifest, self._lock(), names)
 
-    def facts(self, found: Preflight) -> Facts:
-        """Return its facts, as rules are judged by.
+    def facts(self, found: Preflight) -> dict[str, Fact]:
+        """Return its facts, for the rules.
 
         Parameters
         ----------
@@ -115,7 +107,7 @@ class Looked:
         RequestError, ManyErrors
             It carries no lock, or one that cannot be read.
         """
-        return facts_of_image(self._lock(), found.told, variables=apply(self.manifest.environment, {}))
+        return facts_of_image(self._lock(), found.facts, apply(self.manifest.environment, {}))
 
     def _lock(self) -> Lock:
         try:

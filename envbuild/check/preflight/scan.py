@@ -33,55 +33,37 @@ _MAX_SEARCHED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """An ELF file of an image.
-
-    Attributes
-    ----------
-    elf : ElfObject
-        What the loader wants to know of it.
-    symbols : Symbols
-        Those that belong to a family it has to do with.
-    written : tuple of str
-        Names of libraries that it opens if they are written in it, and are.
-    gpu : GpuCode or None
-        Its code for GPUs; without any fat binary where that is of a form that is not known.
-    """
+    """An ELF file of an image."""
 
     elf: ElfObject
+    """What the loader wants to know of it."""
     symbols: Symbols
+    """Those that belong to a family it has to do with."""
     written: tuple[str, ...] = ()
+    """Names of libraries that it opens if they are written in it, and are."""
     gpu: GpuCode | None = None
+    """Its code for GPUs; without any fat binary where that is of a form that is not known."""
 
 
 @dataclass(slots=True)
 class LayerScan:
-    """What one file system holds; all paths are absolute.
-
-    Attributes
-    ----------
-    directories, files, whiteouts : list of str
-        Directories, what is neither of the others, and what hides a path of the layers below.
-    links : dict of str to str
-        Link → target as written.
-    objects : dict of str to Scanned
-        ELF files, 64-bit and little-endian.
-    texts : dict of str to str
-        Of ``ld.so.conf``, and of the ``pyvenv.cfg`` of the image's Python; of the loader's cache the
-        names that it knows, one a line, where its form is known.
-    unreadable : dict of str to str
-        ELF file → what is wrong with it.
-    distributions : dict of str to Installed
-        Metadata file → the Python distribution that it tells of.
-    """
+    """What one file system holds; all paths are absolute."""
 
     directories: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     whiteouts: list[str] = field(default_factory=list)
+    """Directories, what is neither of the others, and what hides a path of the layers below."""
     links: dict[str, str] = field(default_factory=dict)
+    """Link → target as written."""
     objects: dict[str, Scanned] = field(default_factory=dict)
+    """ELF files, 64-bit and little-endian."""
     texts: dict[str, str] = field(default_factory=dict)
+    """Of ``ld.so.conf``, and of the ``pyvenv.cfg`` of the image's Python; of the loader's cache the
+    names that it knows, one a line, where its form is known."""
     unreadable: dict[str, str] = field(default_factory=dict)
+    """ELF file → what is wrong with it."""
     distributions: dict[str, Installed] = field(default_factory=dict)
+    """Metadata file → the Python distribution that it tells of."""
 
     def to_json(self) -> str:
         """Return it as one line that `from_json` reads."""

@@ -16,18 +16,12 @@ from envbuild.site.inject import PRIVATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A program or an extension module, and all that is loaded with it.
-
-    Attributes
-    ----------
-    path : str
-        The program or module.
-    closure : Closure
-        What is loaded.
-    """
+    """A program or an extension module, and all that is loaded with it."""
 
     path: str
+    """The program or module."""
     closure: Closure
+    """What is loaded."""
 
 
 class Simulation:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from envbuild.check.preflight.facts import newest
+from envbuild.check.preflight.examine import Preflight
 from envbuild.cli.main import main
-from envbuild.compat.from_image import ReadFacts
 from envbuild.image.sif import LOCK, read_data, read_sif
+from envbuild.rules.facts import Value
 from envbuild.store.store import Store
 from tests.support.elves import Elf
 from tests.support.looking import preflight
@@ -48,18 +48,24 @@ def checked(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
+def mpi_facts(found: Preflight) -> tuple[Value, ...]:
+    return tuple(found.facts[f"mpi.{name}"].value for name in ("abis", "needed_abis", "needed_sonames"))
+
+
 def lines(text: str, status: str) -> list[str]:
     return [line.split()[1] for line in text.splitlines() if line.startswith(status)]
 
 
 def test_the_files_tell_facts(tmp_path: Path) -> None:
     found = preflight(image(tmp_path), Store(tmp_path / "store"), names=["libc.so.6", "libgone.so"])[1]
-    assert found.told == ReadFacts(
-        mpi_abis=("mpich",),
-        needed_abis=("mpich",),
-        needed_sonames=("libmpi.so.12",),
-        glibc_needed="2.34",
-    )
+    assert {path: fact.value for path, fact in found.facts.items()} == {
+        "mpi.abis": ("mpich",),
+        "mpi.needed_abis": ("mpich",),
+        "mpi.needed_sonames": ("libmpi.so.12",),
+        "mpi.rpath_files": (),
+        "mpi.gtl": False,
+        "libstdcxx.image": "3.4.29",
+    }
     assert found.provides == {"libc.so.6": ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")}
 
 
@@ -81,9 +87,8 @@ def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
     found = preflight(
         small_image(tmp_path, BASE, layer), Store(tmp_path / "store"), names=["libextra.so.1", "libno.so"]
     )[1]
-    assert (found.told.needed_abis, found.told.needed_sonames) == (("mpich",), ("libmpi.so.12",))
-    assert found.told.mpi_abis == ("mpich", "standard")
-    assert found.told.rpath_files == ("/opt/env/hard.so",)
+    assert mpi_facts(found) == (("mpich", "standard"), ("mpich",), ("libmpi.so.12",))
+    assert found.facts["mpi.rpath_files"].value == ("/opt/env/hard.so",)
     assert found.provides == {"libextra.so.1": ("EXTRA_1.0", "EXTRA_1.1")}
 
 
@@ -97,40 +102,44 @@ def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
         "/opt/mpi/bin/mpichversion": USER,
         "/opt/env/MPI.so": Elf(needed=("libmpi_abi.so.1",), undefined=("MPI_Init",)),
     }
-    told = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1].told
-    assert (told.needed_abis, told.needed_sonames) == (("standard",), ("libmpi_abi.so.1",))
+    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
+    assert mpi_facts(found)[1:] == (("standard",), ("libmpi_abi.so.1",))
     # A program that has the Fortran bindings alone needs the MPI behind them.
     layer = {**layer, "/opt/solve": Elf(needed=("libmpifort.so.12",), interpreter="/lib/ld.so")}
-    told = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))[
-        1
-    ].told
-    assert told.needed_abis == ("mpich", "standard")
+    found = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))[1]
+    assert mpi_facts(found)[1] == ("mpich", "standard")
 
 
 def test_one_name_and_another_abi_is_told_by_symbols(tmp_path: Path) -> None:
     own = Elf(soname="libmpi.so.12", defined=OPENMPI)
     layer: Layer = {"/opt/mpi/lib/libmpi.so.12": own, "/opt/solve": USER}
     found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
-    assert (found.told.mpi_abis, found.told.needed_abis) == (("openmpi-12",), ("openmpi-12",))
+    assert mpi_facts(found)[:2] == (("openmpi-12",), ("openmpi-12",))
 
 
-def test_two_nccls_in_one_process_are_two(tmp_path: Path) -> None:
+def test_the_libraries_of_accelerators_are_facts(tmp_path: Path) -> None:
+    place = "/opt/env/lib/python3.11/site-packages"
+    metadata = b"Name: nvidia-cudnn-cu13\nVersion: 9.20.0.48\n"
     layer: Layer = {
-        "/usr/lib/libnccl.so.2": Elf(soname="libnccl.so.2"),
-        "/opt/a/libnccl.so.1": Elf(soname="libnccl.so.1"),
-        "/opt/app": Elf(needed=("libnccl.so.2", "libnccl.so.1"), runpath="/opt/a", interpreter="/lib/ld.so"),
-        "/opt/other": Elf(needed=("libnccl.so.2",), interpreter="/lib/ld.so"),
+        f"{place}/nvidia/cudnn/lib/libcudnn.so.9": Elf(soname="libcudnn.so.9"),
+        f"{place}/nvidia_cudnn_cu13-9.20.0.48.dist-info/METADATA": metadata,
+        "/usr/lib/x86_64-linux-gnu/libcudnn.so.9": ("libcudnn.so.9.1.0",),
+        "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0": Elf(soname="libcudnn.so.9"),
+        "/opt/rocm/libamdhip64.so.6": Elf(soname="libamdhip64.so.6"),
+        "/opt/gpu-aware": Elf(
+            needed=("libcudnn.so.9", "libmpi_gtl_hsa.so.0"),
+            runpath=f"{place}/nvidia/cudnn/lib",
+            interpreter="/lib/ld.so",
+        ),
     }
-    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
-    assert found.told.nccl_copies == ("/opt/a/libnccl.so.1", "/usr/lib/libnccl.so.2")
-
-
-@pytest.mark.parametrize(
-    ("versions", "expected"),
-    [(["GLIBC_2.4", "GLIBC_2.34", "GLIBC_PRIVATE", "GLIBCXX_3.4.30"], "2.34"), (["XGLIBC_2.4"], None)],
-)
-def test_the_newest_version_is_told_by_numbers(versions: list[str], expected: str | None) -> None:
-    assert newest(versions, "GLIBC") == expected
+    store = Store(tmp_path / "store")
+    facts = preflight(small_image(tmp_path, BASE, layer), store)[1].facts
+    known = {path: facts[path].value for path in ("cudnn.loaded", "rocm.toolkit", "mpi.gtl")}
+    assert known == {"cudnn.loaded": "9.20.0.48", "rocm.toolkit": "6", "mpi.gtl": True}
+    # A program that loads the older one of the system.
+    layer = {**layer, "/opt/other": Elf(needed=("libcudnn.so.9",), interpreter="/lib/ld.so")}
+    facts = preflight(small_image(tmp_path, BASE, layer, name="more.sif"), store)[1].facts
+    assert facts["cudnn.loaded"].value == "9.1.0"
 
 
 def test_a_site_of_another_architecture_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +220,7 @@ def test_a_program_tied_to_its_mpi_is_told(tmp_path: Path, capsys: pytest.Captur
     there = site(tmp_path, f"mpi: {{implementation: mpich, version: '4.2', libraries: [{library}]}}\n")
     words = (image(tmp_path, tied), "--store", tmp_path / "store", "--site", there, "--mpi", "host")
     assert checked(*words) == 4
-    assert lines(capsys.readouterr().err, "FAIL") == ["P1.rpath", "MPI.rpath-defeats-swap"]
+    assert lines(capsys.readouterr().err, "FAIL") == ["MPI.rpath-defeats-swap"]
 
 
 def test_the_hosts_mpi_wants_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

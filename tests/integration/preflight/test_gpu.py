@@ -13,9 +13,10 @@ from envbuild.check.preflight import gpu
 from envbuild.check.preflight.components import components
 from envbuild.check.preflight.run import look
 from envbuild.cli.main import main
-from envbuild.compat.from_image import FrameworkCode
 from envbuild.elf.gpu import GpuCode
 from envbuild.lock.model import PythonPin
+from envbuild.rules.facts import Fact
+from envbuild.rules.from_site import stack_facts
 from envbuild.store.store import Store
 from tests.support.asking import wheel
 from tests.support.elves import Elf
@@ -81,12 +82,11 @@ def test_what_a_framework_was_compiled_for_is_read_from_its_files(tmp_path: Path
     found = looked.preflight()
     assert found.gpu_code[CUDA] == GpuCode(6, {"sm_100": 6, "sm_75": 6, "sm_80": 6, "sm_89": 1, "sm_90": 6})
     # What a single source file is for besides is no GPU that the framework serves.
-    expected = FrameworkCode(architectures=("sm_75", "sm_80", "sm_90", "sm_100"), file=CUDA)
-    assert found.told.gpu_code == {"pytorch": expected}
-    facts = looked.facts(found)
-    assert facts.at("frameworks.pytorch.architectures") == expected.architectures
-    assert facts.origin("frameworks.pytorch.architectures") == f"image:{CUDA}"
-    assert facts.origin("frameworks.pytorch.published") == "table:code-of-framework"
+    code = Fact(("sm_75", "sm_80", "sm_90", "sm_100"), f"image:{CUDA}")
+    facts = stack_facts(looked.facts(found))
+    assert found.facts["frameworks.pytorch.architectures"] == code
+    assert facts["frameworks.pytorch.architectures"] == code
+    assert facts["frameworks.pytorch.published"].source == "table:code-of-framework"
     # What the store keeps of it is the same.
     assert look(looked.image, Store(tmp_path / "store")).preflight() == found
 
@@ -147,7 +147,8 @@ def test_a_form_that_is_not_known_leaves_the_published_list(tmp_path: Path, told
     path = image(tmp_path, {**LAYER, LINALG: library(b"\x01another form of theirs")})
     found = preflight(path, Store(tmp_path / "store"))[1]
     assert found.passed, "the loader takes the file"
-    assert (found.gpu_code[LINALG], found.told.gpu_code) == (GpuCode(0, {}), {})
+    assert found.gpu_code[LINALG] == GpuCode(0, {})
+    assert not any(path.startswith("frameworks.") for path in found.facts)
     code, findings = told(path, "sm_86")
     assert code == 0
     assert findings["GPU.arch-in-build/pytorch"][0]["status"] == "PASS"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from envbuild.check.hosted import FROM_HOST, image_side, judge_from_host
 from envbuild.check.launchers.hostmpiexec import HostMpiexec
 from envbuild.check.preflight.examine import Preflight
-from envbuild.compat.from_image import ReadFacts
 from envbuild.image.environment import default_environment
+from envbuild.rules.facts import facts_from
 from envbuild.site.inject import PRIVATE, Injection
 from tests.support.trees import manifest
 from tests.unit.check.stage import report, reports
@@ -80,30 +79,25 @@ def test_a_report_is_text_from_a_stranger(injection: Injection, junk: object) ->
 
 
 @pytest.mark.parametrize(
-    ("told", "abis"),
+    ("needed", "own", "abis"),
     [
-        (ReadFacts(needed_abis=("openmpi-40",), mpi_abis=("mpich", "openmpi-40")), ("openmpi-40",)),
-        (ReadFacts(needed_abis=("mpich", "standard")), ("mpich", "standard")),
-        # Nothing asks for one: programs that open it are taken for the image's own MPI's.
-        (ReadFacts(mpi_abis=("mpich", "standard")), ("mpich",)),
-        (ReadFacts(), ()),
+        (("openmpi-40",), ("mpich", "openmpi-40"), ("openmpi-40",)),
+        (("mpich", "standard"), None, ("mpich", "standard")),
+        # Nothing needs one: programs that open it are taken for the image's own MPI's.
+        (None, ("mpich", "standard"), ("mpich",)),
+        (None, None, ()),
     ],
 )
-def test_what_an_image_needs_of_a_host(told: ReadFacts, abis: tuple[str, ...]) -> None:
+def test_the_abis_that_an_image_needs_of_a_host(
+    needed: tuple[str, ...] | None, own: tuple[str, ...] | None, abis: tuple[str, ...]
+) -> None:
     provides = {"libz.so.1": ("ZLIB_1.2.9",)}
-    found = Preflight(
-        problems=(),
-        excused=(),
-        objects=1,
-        processes=1,
-        told=replace(told, rpath_files=("/opt/x.so",)),
-        provides=provides,
-    )
-    image = manifest(mpi="some", mpi_family="mpich", glibc="2.36", environment=default_environment())
+    facts = facts_from({"mpi.needed_abis": needed, "mpi.abis": own}, "image")
+    found = Preflight(problems=(), excused=(), objects=1, processes=1, facts=facts, provides=provides)
+    image = manifest(mpi="some", mpi_family="mpich", environment=default_environment())
     side = image_side(image, found)
-    assert (side.label, side.family, side.abis) == (f"{image.name}/{image.version}", "mpich", abis)
+    assert (side.abis, side.provides) == (abis, provides)
     assert side.library_path == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"
-    assert (side.glibc, side.bound_hard, side.provides) == ("2.36", ("/opt/x.so",), provides)
 
 
 @pytest.mark.parametrize(

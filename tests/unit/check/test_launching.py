@@ -82,7 +82,7 @@ def test_a_count_may_be_the_allocation_s() -> None:
             "openmpi",
             "5.0.11",
             ("none", "pmi2"),
-            "openmpi 5.0.11 speaks pmix or pmix_v3 or pmix_v4 or pmix_v5, and `srun --mpi` offers none, pmi2",
+            "openmpi 5.0.11 speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi` offers none, pmi2",
         ),
         # Each rank of it was seen alone under cray_shasta, which Cray's own speaks.
         (
@@ -93,8 +93,8 @@ def test_a_count_may_be_the_allocation_s() -> None:
         ),
         # Our build of it has no PMIx, and ends in MPI_Init.
         ("mpich", "5.0.2", ("none", "pmix"), "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers none, pmix: "),
-        ("mpich", "5.0.2", (), "offers nothing that is known"),
-        ("other", "1.0", ("pmi2",), "other 1.0 speaks a PMI that is not known"),
+        ("mpich", "5.0.2", (), "offers no known type"),
+        ("other", "1.0", ("pmi2",), "other 1.0 speaks no known type"),
     ],
 )
 def test_refused_where_every_rank_would_be_alone(

@@ -13,15 +13,14 @@ import pytest
 from envbuild.check import run, verdicts
 from envbuild.check.findings import Finding
 from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.rules import RULES, SYMBOLS, Problem
+from envbuild.check.preflight.problems import EXPECTED, Problem
 from envbuild.check.report import render_lines
 from envbuild.check.trial import Trial
 from envbuild.cli.test import command
-from envbuild.compat.facts import Facts
-from envbuild.compat.sections import Architectures
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
+from envbuild.rules.facts import Fact
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, not_started
@@ -66,8 +65,8 @@ class Stage:
     def preflight(self) -> Preflight:
         return Preflight(problems=self.problems, excused=(), objects=9, processes=3)
 
-    def facts(self, found: Preflight) -> Facts:
-        return Facts(architecture=Architectures(image="amd64"))
+    def facts(self, found: Preflight) -> dict[str, Fact]:
+        return {"architecture.image": Fact("amd64")}
 
     def try_job(self, job: object, *, ranks: int, limit_s: float, launch: object, shared: object) -> Trial:
         self.asked.append((ranks, limit_s, launch is not None))
@@ -89,7 +88,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     assert report.passed
     assert [finding.id for finding in report.findings] == [
         "S1.digest",
-        *RULES,
+        *EXPECTED,
         "S1.imports",
         "D0/D1.demo",
         "S3.mapped",
@@ -103,9 +102,9 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
-    stage.problems = (Problem(rule=SYMBOLS, file="/x.so", need="f of mpi", winner="/libmpi.so", hint="why"),)
+    stage.problems = (Problem("P1.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
-    assert report.failed == (SYMBOLS,)
+    assert report.failed == ("P1.symbols",)
     assert not report.passed
 
 

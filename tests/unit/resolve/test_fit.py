@@ -10,7 +10,8 @@ import pytest
 from envbuild.errors import EnvbuildError, render
 from envbuild.events import Event, Warned
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of, tell
+from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of
+from envbuild.rules.judge import refuse_or_warn
 from envbuild.spec.asked import Asked
 from envbuild.workflows.inputs import read_asked
 from tests.support.asking import deb, lock_of, wheel
@@ -44,7 +45,7 @@ def locked(asked: Asked, *python: PythonPin) -> Lock:
 
 def refusal(asked: Asked, lock: Lock) -> str:
     with pytest.raises(EnvbuildError) as caught:
-        tell(judge_lock(asked, lock), asked, lambda event: None)
+        refuse_or_warn(judge_lock(asked, lock), lambda event: None)
     assert caught.value.exit_code == 2
     return render(caught.value)
 
@@ -115,7 +116,7 @@ def test_what_may_go_wrong_is_warned_of() -> None:
     told: list[Event] = []
     lock = locked(asked, wheel("torch", "2.13.0+cpu"))
     lock = replace(lock, recipes=(replace(lock.recipes[0], name="mpich", version="5.0.2"), *lock.recipes[1:]))
-    tell(judge_lock(asked, lock), asked, told.append)
+    refuse_or_warn(judge_lock(asked, lock), told.append)
     texts = [event.text for event in told if isinstance(event, Warned)]
     assert len(texts) == len(told) == 2
     # What nobody knows is told where it concerns the stack.
@@ -127,7 +128,7 @@ def test_what_is_not_known_is_not_told_but_shown() -> None:
     asked = ask()
     told: list[Event] = []
     verdicts = judge_lock(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
-    tell(verdicts, asked, told.append)
+    refuse_or_warn(verdicts, told.append)
     assert told == []
     unknown = {verdict.rule: verdict.missing for verdict in verdicts if verdict.outcome == "unknown"}
     assert unknown["PMI.intersection"] == ("pmi.offered",)
@@ -183,11 +184,10 @@ def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
     asked = ask("accelerator: rocm\n")
     version = asked.frameworks[0].version
     assert asked.python_requests()[-1] == f"torch=={version}+rocm7.2"
-    frameworks = stack_of(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))).frameworks
-    assert frameworks is not None
-    facts = frameworks["pytorch"]
-    assert (facts.accelerator, facts.toolkit) == ("rocm", "7.2")
-    tell(judge_lock(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))), asked, lambda event: None)
+    facts = stack_of(asked, locked(asked, wheel("torch", f"{version}+rocm7.2")))
+    build = [str(facts[f"frameworks.pytorch.{part}"]) for part in ("accelerator", "toolkit")]
+    assert build == ["rocm", "7.2"]
+    refuse_or_warn(judge_lock(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))), lambda event: None)
     assert "CUDA.gpu-spec-locks-gpu-build" in refusal(asked, locked(asked, wheel("torch", f"{version}+cpu")))
 
 

@@ -1,4 +1,4 @@
-"""What is taken from a host, and what is refused before anything starts."""
+"""The libraries that an image takes from a host, and the rules that refuse them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.site.inject import PRIVATE, lent_names, plan_mpi
-from envbuild.site.lent import ImageSide
-from envbuild.spec.site import Site, SiteMpi
+from envbuild.rules.facts import facts_from
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.rulebook import judge
+from envbuild.site.files import HostTree
+from envbuild.site.inject import PRIVATE, ImageSide, Injection, host_names, plan_host_libraries
+from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from tests.support.elves import Elf
 
 MPICH = ("MPI_Init", "MPI_UNWEIGHTED", "MPI_Abi_get_version")
@@ -33,10 +36,14 @@ class Host:
         target.write_bytes(Elf(**fields).bytes())
         return str(target)
 
-    def site(self, *libraries: str, **fields: Any) -> Site:
+    def site(self, *libraries: str, fabric: SiteFabric | None = None, **fields: Any) -> Site:
         fields.setdefault("implementation", "cray-mpich")
         fields.setdefault("search", (str(self.root / "lib"),))
-        return Site(name="here", mpi=SiteMpi(libraries=libraries, **fields))
+        return Site(name="here", mpi=SiteMpi(libraries=libraries, **fields), fabric=fabric)
+
+    def fabric(self, *libraries: str, **fields: Any) -> Site:
+        search = (str(self.root / "lib"),)
+        return Site(name="here", fabric=SiteFabric(name="fast", libraries=libraries, search=search, **fields))
 
 
 @pytest.fixture
@@ -44,29 +51,59 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_pipe_in_the_place_of_a_library_stops_nobody(host: Host) -> None:
-    pipe = host.root / "libmpi.so.12"
-    os.mkfifo(pipe)
-    with pytest.raises(RequestError, match="is not there or is no library"):
-        plan_mpi(host.site(str(pipe)), image())
-
-
 def image(**changes: Any) -> ImageSide:
     fields: dict[str, Any] = {
-        "label": "demo/1",
-        "family": "mpich",
         "abis": ("mpich",),
-        "glibc": "2.36",
         "library_path": "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
     }
     return ImageSide(**(fields | changes))
 
 
-def refusal(site: Site, side: ImageSide) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan_mpi(site, side)
-    assert caught.value.hint
-    return caught.value.problem
+def plan_mpi(site: Site, side: ImageSide) -> Injection:
+    return plan_host_libraries(site, side, mpi=True)
+
+
+def plan_fabric(site: Site, side: ImageSide) -> Injection:
+    return plan_host_libraries(site, side, fabric=True)
+
+
+def refused(plan: Injection, site: Site, **image_facts: Any) -> dict[str, str]:
+    """Return the rules that refuse a plan for an image on glibc 2.36 → the reason and the facts."""
+    needed = {"mpi.needed_abis": plan.abis, "mpi.abis": plan.abis, "mpi.needed_sonames": ()}
+    known = {"glibc.image": "2.36", "mpi.rpath_files": (), **(needed if plan.abis else {}), **image_facts}
+    facts = stack_facts(
+        facts_from(known, "image"),
+        site,
+        host_mpi=bool(plan.abis),
+        host_fabric=site.fabric is not None,
+        host=plan.facts,
+    )
+    return {
+        verdict.rule: "\n".join((verdict.reason, *verdict.fact_lines))
+        for verdict in judge(facts)
+        if verdict.outcome == "incompatible"
+    }
+
+
+def test_a_good_host_is_refused_by_no_rule(host: Host) -> None:
+    mpi = host.add("mpi/libmpi.so.12", defined=MPICH, versions_needed=LIBC)
+    site = host.site(mpi)
+    plan = plan_mpi(site, image())
+    assert refused(plan, site) == {}
+    known = {path: plan.facts[path].value for path in ("host_mpi.abis", "host_mpi.sonames", "glibc.injected")}
+    assert known == {
+        "host_mpi.abis": ("mpich",),
+        "host_mpi.sonames": ("libmpi.so.12",),
+        "glibc.injected": "2.17",
+    }
+    assert plan.facts["glibc.injected"].source == f"host:{mpi}"
+
+
+def test_a_pipe_in_the_place_of_a_library_is_refused(host: Host) -> None:
+    pipe = host.root / "libmpi.so.12"
+    os.mkfifo(pipe)
+    site = host.site(str(pipe))
+    assert str(pipe) in refused(plan_mpi(site, image()), site)["HOST.binds-exist"]
 
 
 def test_the_library_and_all_that_it_needs(host: Host) -> None:
@@ -95,7 +132,9 @@ def test_the_library_and_all_that_it_needs(host: Host) -> None:
         "LD_LIBRARY_PATH": f"{PRIVATE}:/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
         "MPICH_GPU_SUPPORT_ENABLED": "0",
     }
-    assert {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"} <= set(lent_names(site))
+    assert {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"} <= set(
+        host_names(site, mpi=True, fabric=False, tree=HostTree())
+    )
 
 
 def test_every_file_is_bound_for_itself_and_nothing_can_be_written(host: Host, tmp_path: Path) -> None:
@@ -140,88 +179,107 @@ def test_what_a_companion_opens_by_itself_brings_its_needs_where_the_host_has_th
     assert plan.files == {"libatomic.so.1": atomic, "libmpi.so.12": mpi}
 
 
-def test_refused_for_another_family(host: Host) -> None:
-    site = host.site(host.add("mpi/libmpi.so.12", defined=MPICH))
-    problem = refusal(site, image(family="openmpi", abis=("openmpi-40",)))
-    assert problem == (
-        "MPI.abi-family: `demo/1` needs Open MPI 3 to 5 (libmpi.so.40), and cray-mpich of the site `here` "
-        "offers the MPICH ABI (libmpi.so.12)"
-    )
-
-
-def test_refused_where_the_host_lacks_the_standard_abi(host: Host) -> None:
-    site = host.site(host.add("mpi/libmpi.so.12", defined=MPICH))
-    assert refusal(site, image(abis=("standard",))).startswith(
-        "MPI.abi-family: `demo/1` needs the MPI standard's ABI (libmpi_abi.so.1)"
-    )
-
-
 @pytest.mark.parametrize(
-    ("symbols", "abi"), [(OPEN_MPI, "mpich"), (MPICH, "openmpi-12")], ids=["on 1.10", "on MPICH"]
+    ("symbols", "abi", "rule"),
+    [
+        (MPICH, "openmpi-40", "MPI.abi-family"),
+        (MPICH, "standard", "MPI.abi-family"),
+        # The same name, and another ABI by the symbols.
+        (OPEN_MPI, "mpich", "MPI.openmpi-1.10-is-not-mpich"),
+        (MPICH, "openmpi-12", "MPI.openmpi-1.10-is-not-mpich"),
+    ],
 )
-def test_open_mpi_1_10_is_told_from_mpich_by_its_symbols(
-    host: Host, symbols: tuple[str, ...], abi: str
+def test_another_abi_is_refused_by_the_symbols(
+    host: Host, symbols: tuple[str, ...], abi: str, rule: str
 ) -> None:
     site = host.site(host.add("mpi/libmpi.so.12", defined=symbols))
-    problem = refusal(site, image(abis=(abi,)))
-    assert problem.startswith("MPI.openmpi-1.10-is-not-mpich: `demo/1` needs libmpi.so.12 of ")
-    assert str(host.root / "mpi/libmpi.so.12") in problem
+    reasons = refused(plan_mpi(site, image(abis=(abi,))), site)
+    assert list(reasons) == [rule]
+    assert "(host)" in reasons[rule]
 
 
-def test_refused_where_a_need_is_nowhere(host: Host) -> None:
+def test_a_need_that_nothing_brings_is_refused(host: Host) -> None:
     mpi = host.add("mpi/libmpi.so.12", needed=("libfabric.so.1",), defined=MPICH)
     fabric = host.add("lib/libfabric.so.1", needed=("libnowhere.so.5",))
-    assert refusal(host.site(mpi), image()) == (
-        f"HOST.injected-closure: {fabric} needs libnowhere.so.5, which is nowhere on this host"
-    )
+    site = host.site(mpi)
+    reasons = refused(plan_mpi(site, image()), site)
+    assert list(reasons) == ["HOST.injected-closure"]
+    assert f"libnowhere.so.5 (for {fabric})" in reasons["HOST.injected-closure"]
 
 
-def test_refused_where_a_file_of_the_site_is_gone(host: Host) -> None:
+def test_absent_files_of_the_site_are_refused_all_at_once(host: Host) -> None:
     mpi = host.add("mpi/libmpi.so.12", defined=MPICH)
-    gone = f"{host.root}/mpi/libmpifort.so.12"
-    assert f"HOST.binds-exist: {gone}, which the site names" in refusal(host.site(mpi, gone), image())
-    assert "the companion" in refusal(host.site(mpi, companions=(f"{host.root}/gone",)), image())
+    gone = (f"{host.root}/mpi/libmpifort.so.12", f"{host.root}/gone")
+    site = host.site(mpi, gone[0], companions=(gone[1],))
+    assert all(path in refused(plan_mpi(site, image()), site)["HOST.binds-exist"] for path in gone)
 
 
-def test_refused_for_a_newer_c_library(host: Host) -> None:
+def test_a_newer_c_library_is_refused(host: Host) -> None:
     mpi = host.add("mpi/libmpi.so.12", needed=("libfabric.so.1",), defined=MPICH)
     fabric = host.add("lib/libfabric.so.1", versions_needed={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")})
-    assert refusal(host.site(mpi), image()) == (
-        f"GLIBC.host-library-ceiling: {fabric} of the host needs GLIBC_2.38 of libc.so.6, and `demo/1` has "
-        "glibc 2.36"
-    )
-    assert plan_mpi(host.site(mpi), image(glibc="2.38")).files["libfabric.so.1"] == fabric
+    site = host.site(mpi)
+    plan = plan_mpi(site, image())
+    reason = refused(plan, site)["GLIBC.host-library-ceiling"]
+    assert reason.startswith("the host's libraries need glibc 2.38, and the image has glibc 2.36\n")
+    assert f"glibc.injected = 2.38 (host:{fabric})" in reason
+    assert refused(plan, site, **{"glibc.image": "2.38"}) == {}
+    assert plan.files["libfabric.so.1"] == fabric
 
 
-def test_refused_for_a_newer_cxx_library(host: Host) -> None:
+def test_a_newer_cxx_library_is_refused(host: Host) -> None:
+    needed = ("GLIBCXX_3.4.32", "CXXABI_1.3.15")
     mpi = host.add(
         "mpi/libmpi.so.12",
         needed=("libstdc++.so.6",),
         defined=MPICH,
-        versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4.32",)},
+        versions_needed={"libstdc++.so.6": needed},
     )
     host.add("lib/libstdc++.so.6")
-    old = image(provides={"libstdc++.so.6": ("GLIBCXX_3.4.30",)})
-    assert refusal(host.site(mpi), old).startswith(f"GLIBCXX.host-library-ceiling: {mpi} of the host needs")
-    new = image(provides={"libstdc++.so.6": ("GLIBCXX_3.4.30", "GLIBCXX_3.4.32")})
-    assert list(plan_mpi(host.site(mpi), new).files) == ["libmpi.so.12"]
+    site = host.site(mpi)
+    old = plan_mpi(site, image(provides={"libstdc++.so.6": ("GLIBCXX_3.4.30", "CXXABI_1.3.13")}))
+    reasons = refused(old, site)
+    assert sorted(reasons) == ["GLIBCXX.host-library-ceiling", "HOST.injected-closure"]
+    assert f"CXXABI_1.3.15 of libstdc++.so.6 (for {mpi})" in reasons["HOST.injected-closure"]
+    new = plan_mpi(site, image(provides={"libstdc++.so.6": needed}))
+    assert (refused(new, site), list(new.files)) == ({}, ["libmpi.so.12"])
 
 
-def test_refused_where_an_rpath_would_find_the_image_s_own(host: Host) -> None:
+@pytest.mark.parametrize("linked", [True, False])
+def test_mpi_on_gpu_memory_needs_crays_transport_library(host: Host, linked: bool) -> None:
+    gtl = host.add("lib/libmpi_gtl_hsa.so")
+    needed = (Path(gtl).name,) if linked else ()
+    site = host.site(
+        host.add("mpi/libmpi.so.12", defined=MPICH, needed=needed),
+        gtl,
+        environment={"MPICH_GPU_SUPPORT_ENABLED": "1"},
+    )
+    plan = plan_mpi(site, image())
+    assert list(refused(plan, site, **{"mpi.gtl": False})) == ([] if linked else ["MPI.gtl-linked"])
+
+
+def test_refused_where_nothing_needs_an_mpi(host: Host) -> None:
     site = host.site(host.add("mpi/libmpi.so.12", defined=MPICH))
-    problem = refusal(site, image(bound_hard=("/opt/env/lib/one.so",)))
-    assert problem.startswith("MPI.rpath-defeats-swap: /opt/env/lib/one.so in `demo/1`")
+    plan = plan_mpi(site, image(abis=()))
+    facts = stack_facts({}, site, host_mpi=True, host=plan.facts)
+    (verdict,) = judge(facts, about=("MPI.abi-family",))
+    assert verdict.outcome == "incompatible"
+    assert verdict.reason.startswith("nothing in the image needs an MPI of a known ABI, and the host's")
 
 
-def test_refused_where_nothing_asks_for_an_mpi(host: Host) -> None:
-    site = host.site(host.add("mpi/libmpi.so.12", defined=MPICH))
-    assert refusal(site, image(abis=())).startswith("MPI.abi-family: nothing in `demo/1` asks")
-
-
-def test_refused_where_the_site_says_nothing() -> None:
-    assert refusal(Site(name="here"), image()) == "the site `here` says nothing of its host's MPI"
-    silent = Site(name="here", mpi=SiteMpi(implementation="mpich"))
-    assert refusal(silent, image()) == "the site `here` names no libraries of its host's MPI"
+@pytest.mark.parametrize(
+    ("site", "problem"),
+    [
+        (Site(name="here"), "the site `here` says nothing of its host's MPI"),
+        (
+            Site(name="here", mpi=SiteMpi(implementation="mpich")),
+            "the site `here` names no libraries of its host's MPI",
+        ),
+    ],
+)
+def test_refused_where_the_site_says_nothing(site: Site, problem: str) -> None:
+    with pytest.raises(RequestError, match=problem) as caught:
+        plan_mpi(site, image())
+    assert caught.value.hint
 
 
 def test_a_library_of_the_distribution_is_the_image_s_where_it_is_new_enough(host: Host) -> None:
@@ -237,3 +295,82 @@ def test_a_library_of_the_distribution_is_the_image_s_where_it_is_new_enough(hos
     assert "libz.so.1" in plan_mpi(site, image(provides={"libz.so.1": ("ZLIB_1.2.0",)})).files
     own = image(provides={"libz.so.1": ("ZLIB_1.2.0", "ZLIB_1.2.9")})
     assert list(plan_mpi(site, own).files) == ["libmpi.so.12"]
+
+
+def test_a_fabrics_libraries_their_closure_the_plug_in_devices_and_settings(host: Host) -> None:
+    fabric = host.add("lib/libfabric.so.1", needed=("libcxi.so.1",))
+    cxi = host.add("lib/libcxi.so.1")
+    plugin = host.add("lib/libnccl-net.so", needed=("libfabric.so.1", "libcudart.so.12"))
+    host.add("lib/libcudart.so.12")
+    device = host.root / "cxi0"
+    device.touch()
+    here = host.fabric(
+        fabric,
+        nccl_plugin=plugin,
+        devices=(str(device), str(host.root / "cxi1")),
+        environment={"FI_PROVIDER": "cxi", "NCCL_NET": "AWS Libfabric"},
+    )
+    plan = plan_fabric(here, image(library_path="/opt/mpi/lib"))
+    assert {name: plan.files[name] for name in ("libcxi.so.1", "libfabric.so.1", "libnccl-net.so")} == {
+        "libcxi.so.1": cxi,
+        "libfabric.so.1": fabric,
+        "libnccl-net.so": plugin,
+    }
+    assert plan.environment == {
+        "FI_PROVIDER": "cxi",
+        "NCCL_NET": "AWS Libfabric",
+        "LD_LIBRARY_PATH": f"{PRIVATE}:/opt/mpi/lib",
+    }
+    assert plan.devices == (str(device),)
+    names = host_names(here, mpi=False, fabric=True, tree=HostTree())
+    assert {"libcxi.so.1", "libfabric.so.1"} <= set(names)
+    binds = [(str(bind.source), bind.target, bind.writable) for bind in plan.binds(host.root / "stage")]
+    assert binds[-1] == (str(device), str(device), True)
+    assert set(plan.identities) == {"lent"}
+    # The plug-in is linked for CUDA 12.
+    assert list(refused(plan, here, **{"cuda.majors": ("13",)})) == ["FABRIC.plugin-cuda-major"]
+    assert refused(plan, here, **{"cuda.majors": ("12",)}) == {}
+
+
+def test_a_provider_alone_makes_a_job_fail_closed(host: Host) -> None:
+    """If a file names no `environment`, FI_PROVIDER and what makes each MPI heed it follow from cxi."""
+    plan = plan_fabric(host.fabric(provider="cxi"), image())
+    assert plan.environment["FI_PROVIDER"] == "cxi"
+    assert plan.environment["MPIR_CVAR_CH4_NETMOD"] == "ofi"
+    other = plan_fabric(host.fabric(provider="cxi", environment={"FI_PROVIDER": "lnx"}), image())
+    assert other.environment["FI_PROVIDER"] == "lnx"
+
+
+def test_settings_alone_are_something(host: Host) -> None:
+    plan = plan_fabric(host.fabric(environment={"NCCL_NET": "IB"}), image())
+    assert (plan.files, plan.environment["NCCL_NET"], plan.identities) == ({}, "IB", {})
+    with pytest.raises(RequestError, match="has no libraries or settings of its fabric") as caught:
+        plan_fabric(host.fabric(), image())
+    assert caught.value.hint
+
+
+def test_fabric_libraries_that_do_not_fit_are_refused_all_at_once(host: Host) -> None:
+    fabric = host.add(
+        "lib/libfabric.so.1",
+        needed=("libnowhere.so.5", "libc.so.6"),
+        versions_needed={"libc.so.6": ("GLIBC_2.39",)},
+    )
+    host.add("lib/libc.so.6")
+    site = host.fabric(fabric, "/nowhere/libcxi.so.1")
+    assert list(refused(plan_fabric(site, image()), site)) == [
+        "GLIBC.host-library-ceiling",
+        "HOST.binds-exist",
+        "HOST.injected-closure",
+    ]
+
+
+def test_if_mpi_and_fabric_differ_the_mpis_count(host: Host) -> None:
+    mpi = host.add("mpi/libmpi.so.12", needed=("libfabric.so.1",), defined=MPICH)
+    own = host.add("lib/libfabric.so.1")
+    other = host.add("other/libfabric.so.1")
+    cxi = host.add("other/libcxi.so.1")
+    fabric = SiteFabric(name="fast", libraries=(other, cxi), environment={"A": "fabric", "B": "fabric"})
+    site = host.site(mpi, fabric=fabric, environment={"A": "mpi"})
+    plan = plan_host_libraries(site, image(), mpi=True, fabric=True)
+    assert plan.files == {"libcxi.so.1": cxi, "libfabric.so.1": own, "libmpi.so.12": mpi}
+    assert (plan.environment["A"], plan.environment["B"]) == ("mpi", "fabric")

@@ -17,7 +17,7 @@ PATH = Path("spec.yaml")
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = [
     path.read_text(encoding="utf-8", errors="replace")
-    for directory in ("envbuild/compat/data", "recipes", "base-images", "tests/bad-specs")
+    for directory in ("envbuild/rules", "recipes", "base-images", "tests/bad-specs")
     for path in sorted((ROOT / directory).rglob("*.yaml"))
     if path.stat().st_size < 8000
 ]

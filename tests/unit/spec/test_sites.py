@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.compat.engine import judge
-from envbuild.compat.from_site import facts_of_site
 from envbuild.errors import RequestError
+from envbuild.rules.from_site import facts_of_site
+from envbuild.rules.rulebook import judge
 from envbuild.spec.load import load_site
 from envbuild.workflows.inputs import read_site
 
@@ -42,7 +42,7 @@ def test_what_is_published_has_its_source(name: str) -> None:
 
 def test_local_claims_nothing() -> None:
     path = SITES / "local.yaml"
-    assert facts_of_site(load_site(path.read_bytes(), path)).origins == {}
+    assert facts_of_site(load_site(path.read_bytes(), path)) == {}
 
 
 def test_a_site_is_named_or_a_file(tmp_path: Path) -> None:

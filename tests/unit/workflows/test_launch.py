@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.compat.derive import derived
-from envbuild.compat.facts import make_facts
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
+from envbuild.rules.facts import facts_from
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
 from envbuild.system import apptainer as runtime
@@ -65,7 +64,7 @@ class Bench:
         facts = {"architecture.image": architecture, "mpi.family": "mpich", "mpi.source": "image"}
         facts["mpi.version"] = "5.0.2"
         self._patch.setattr(launch, "read_manifest", lambda _: image)
-        self._patch.setattr(launch, "_facts", lambda *_: derived(make_facts(facts, {})))
+        self._patch.setattr(launch, "_facts", lambda *_: facts_from(facts, "lock"))
 
     def site(self, site: Site | None) -> None:
         loaded = SimpleNamespace(value=site) if site else None
@@ -226,17 +225,19 @@ def test_without_a_launcher_the_ranks_alone_get_the_host_s_libraries(bench: Benc
 
 def test_an_image_of_another_architecture_is_refused(bench: Bench) -> None:
     bench.is_for("arm64")
-    with pytest.raises(RequestError, match=r"ARCH\.same: .* is for arm64, and this machine is amd64"):
+    with pytest.raises(
+        RequestError, match=r"ARCH\.same: .* is for arm64, and the host is amd64\n.*\n.* \(this machine\)"
+    ):
         bench.line()
     arm = SiteScheduler(name="slurm", mpi_types=("pmi2",))
     # Slurm's nodes are what the site says, whatever the login node is.
     bench.site(Site(name="alps", architecture="arm64", scheduler=arm))
     assert bench.line()[0] == "srun"
     bench.is_for("amd64")
-    with pytest.raises(RequestError, match=r"is for amd64, and the site `alps` is arm64"):
+    with pytest.raises(RequestError, match=r"is for amd64, and the host is arm64\n.*\n.* \(site:alps\)"):
         bench.line()
     bench.site(Site(name="alps", architecture="arm64"))
-    with pytest.raises(RequestError, match=r"ARCH\.same: the image is for amd64, and the site is arm64"):
+    with pytest.raises(RequestError, match=r"ARCH\.same: the image is for amd64, and the host is arm64"):
         bench.line()
 
 

@@ -1,0 +1,204 @@
+"""Facts: what is known of an image and of a host, and where each fact stands. Pure.
+
+A stack's facts are one flat mapping; a host's come on top of an image's by `{**image, **host}`.
+An absent fact is unknown. An empty text or tuple means that there is known to be none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from envbuild.rules.tables import look_up
+
+Value = str | bool | tuple[str, ...]
+
+FACTS: Mapping[str, str] = {
+    "architecture.image": "processor that the image is for (`amd64`)",
+    "architecture.host": "processor of the host",
+    "asked.accelerator": "what the spec asks for: `cpu`, `cuda` or `rocm`",
+    "python.version": "the image's Python (`3.11`)",
+    "frameworks": "names of the frameworks",
+    "frameworks.NAME.version": "version of a framework",
+    "frameworks.NAME.accelerator": "what its build is for: `cpu`, `cuda` or `rocm`",
+    "frameworks.NAME.toolkit": "CUDA or ROCm release that it is built for (`13.0`)",
+    "frameworks.NAME.architectures": "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`",
+    "frameworks.NAME.published": "GPU code that its makers say the build contains",
+    "glibc.image": "version of the image's C library",
+    "glibc.host": "version of the host's C library",
+    "glibc.injected": "newest glibc that the host's libraries in the image need",
+    "libstdcxx.image": "newest `GLIBCXX_` version that the image's C++ library defines",
+    "libstdcxx.host": "newest `GLIBCXX_` version that the host's C++ library defines",
+    "libstdcxx.injected": "newest `GLIBCXX_` version that the host's libraries in the image need",
+    "cuda.toolkit": "release of the image's CUDA run-time library (`13.0`)",
+    "cuda.majors": "majors of all CUDA libraries in the image",
+    "cuda.forward_compat": "whether the image has a `cuda-compat` package",
+    "rocm.toolkit": "release of the image's ROCm libraries (`6.4`, or the major alone)",
+    "driver.version": "version of the host's GPU driver",
+    "gpus.vendor": "`nvidia`, `amd` or `none`",
+    "gpus.architectures": "the site's GPUs: `sm_90`, `gfx90a`",
+    "nccl.version": "version of the image's NCCL",
+    "cudnn.built": "cuDNN that was locked with the framework",
+    "cudnn.loaded": "oldest cuDNN that a process of the image loads",
+    "jax.releases": "versions of jax, jaxlib and their plug-ins",
+    "mpi.family": "the image's MPI: `mpich`, `openmpi`, `intel-mpi`",
+    "mpi.version": "its version",
+    "mpi.source": "MPI that programs run on: `image` or `host`",
+    "mpi.abis": "ABIs that the image's MPI offers (`mpich`, `openmpi-40`, `standard`)",
+    "mpi.sonames": "names of its libraries",
+    "mpi.providers": "fabrics that its libfabric or UCX can drive (`tcp`, `cxi`)",
+    "mpi.needed_abis": "ABIs that programs and extensions need",
+    "mpi.needed_sonames": "MPI libraries that programs and extensions need",
+    "mpi.rpath_files": "files whose DT_RPATH leads to the image's MPI",
+    "mpi.gtl": "whether something loads Cray's `libmpi_gtl_*`",
+    "host_mpi.implementation": "the host's MPI: `cray-mpich`, `intel-mpi`",
+    "host_mpi.version": "its version",
+    "host_mpi.base_version": "version of the MPICH or Open MPI that it is made from",
+    "host_mpi.abis": "ABIs that its libraries offer",
+    "host_mpi.sonames": "names of its libraries",
+    "host_mpi.gpu_support": "whether its environment asks for MPI on GPU memory",
+    "pmi.spoken": "types of `srun --mpi` that the MPI in use speaks",
+    "pmi.optional": "types that it may have been built to speak",
+    "pmi.offered": "types that the scheduler offers",
+    "pmi.default": "type that srun takes by default",
+    "fabric.name": "the interconnect (`slingshot-11`)",
+    "fabric.provider": "libfabric's provider for it (`cxi`), or `ucx`",
+    "fabric.libfabric": "version of the libfabric that is loaded",
+    "fabric.plugin_version": "version of NCCL's network plug-in",
+    "fabric.plugin_files": "file names of NCCL's network plug-in",
+    "fabric.plugin_majors": "CUDA majors that the plug-in is linked for; none for a plug-in that fits any",
+    "fabric.nccl_net": "`NCCL_NET`",
+    "fabric.nccl_net_plugin": "file that `NCCL_NET_PLUGIN` stands for",
+    "fabric.ofi_provider": "`FI_PROVIDER`",
+    "fabric.ucx_tls": "`UCX_TLS`",
+    "fabric.ucx_takes_tcp": "whether UCX may use TCP by it",
+    "fabric.settings_known": "whether settings are known that stop a job without the fabric's provider",
+    "fabric.overridden": "such settings that the site's own variables replace",
+    "injected.absent": "host paths that the site file names and that are absent",
+    "injected.unresolved": "libraries and versions that the host's libraries need and nothing brings",
+    "runtime.name": "the container runtime (`apptainer`)",
+    "runtime.version": "its version",
+    "runtime.user_namespaces": "whether users may make user namespaces",
+    "runtime.setuid": "whether it is installed set-user-id",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A known value."""
+
+    value: Value
+    source: str = ""
+    """Where it stands: ``lock``, ``image``, ``site:NAME``, ``table:NAME``, a line of a file."""
+
+    def __str__(self) -> str:
+        return shown(self.value)
+
+
+Facts = Mapping[str, Fact]
+
+
+def facts_from(values: Mapping[str, Value | None], source: str) -> dict[str, Fact]:
+    """Return facts of one source; a value that is None is unknown, and left out."""
+    return {path: Fact(value, source) for path, value in values.items() if value is not None}
+
+
+def text_of(facts: Facts, path: str) -> str:
+    """Return a fact that is a text; empty if it is unknown."""
+    return str(facts[path].value) if path in facts else ""
+
+
+def texts_of(facts: Facts, path: str) -> tuple[str, ...]:
+    """Return a fact that is a list of texts; empty if it is unknown."""
+    value = facts[path].value if path in facts else ()
+    return value if isinstance(value, tuple) else (str(value),)
+
+
+def shown(value: Value) -> str:
+    """Return a value for people."""
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value or "not set"
+
+
+def with_tables(facts: Facts) -> dict[str, Fact]:
+    """Return facts with what tables know from them: an MPI's ABIs, the GPU code of a published build.
+
+    Known facts stay. The PMI is that of the MPI in use: the host's if ``mpi.source`` is ``host``.
+    """
+    image_mpi = (text_of(facts, "mpi.family"), text_of(facts, "mpi.version"))
+    of_image = {
+        "mpi.abis": ("abis-of-mpi",),
+        "mpi.sonames": ("sonames-of-mpi",),
+        "mpi.providers": ("providers-of-mpi",),
+    }
+    derived: dict[str, Fact] = {}
+    for path, names in of_image.items():
+        derived |= _row(path, names, *image_mpi)
+    if text_of(facts, "mpi.source") == "host":
+        version = text_of(facts, "host_mpi.version") or text_of(facts, "host_mpi.base_version")
+        derived |= pmi_facts(text_of(facts, "host_mpi.implementation"), version, host=True)
+    else:
+        derived |= pmi_facts(*image_mpi, host=False)
+    for name in texts_of(facts, "frameworks"):
+        own = [f"frameworks.{name}.{part}" for part in ("version", "accelerator", "toolkit")]
+        build = [text_of(facts, path) for path in (*own, "architecture.image")]
+        for part in ("architectures", "published"):
+            derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
+    return {**derived, **facts}
+
+
+def pmi_facts(family: str, version: str, *, host: bool) -> dict[str, Fact]:
+    """Return what is known of the PMI of an MPI: ``pmi.spoken`` and ``pmi.optional``.
+
+    Parameters
+    ----------
+    host : bool
+        Whether it is the host's; an image's own is one build, of which more is known.
+    """
+    optional = ("optional-pmi-of-mpi",) if host else ("optional-pmi-of-image-mpi", "optional-pmi-of-mpi")
+    return {
+        **_row("pmi.spoken", ("pmi-of-mpi",), family, version),
+        **_row("pmi.optional", optional, family, version),
+    }
+
+
+def _row(path: str, tables: tuple[str, ...], *keys: str) -> dict[str, Fact]:
+    """Return a fact from the first table that has a row for the keys."""
+    rows = ((table, look_up(table, *keys)) for table in tables)
+    return next(({path: Fact(row, f"table:{table}")} for table, row in rows if row is not None), {})
+
+
+def plugin_file(setting: str) -> str:
+    """Return the file that ``NCCL_NET_PLUGIN`` stands for: ``ofi`` is ``libnccl-net-ofi.so``."""
+    name = setting.rpartition("/")[2]
+    return name if not name or ".so" in name else f"libnccl-net-{name}.so"
+
+
+def takes_tcp(transports: str) -> bool:
+    """Whether UCX may use TCP by ``UCX_TLS``: a list of what it may use, or after ``^`` of what not."""
+    names = {name.strip() for name in transports.removeprefix("^").split(",")}
+    return "tcp" not in names if transports.startswith("^") else bool(names & {"", "all", "tcp"})
+
+
+# Fact → the variable that it follows from, and how.
+TRANSPORT_VARIABLES: Mapping[str, tuple[str, Callable[[str], Value]]] = {
+    "fabric.nccl_net": ("NCCL_NET", str),
+    "fabric.nccl_net_plugin": ("NCCL_NET_PLUGIN", plugin_file),
+    "fabric.ofi_provider": ("FI_PROVIDER", str),
+    "fabric.ucx_tls": ("UCX_TLS", str),
+    "fabric.ucx_takes_tcp": ("UCX_TLS", takes_tcp),
+}
+
+
+def newest(versions: Iterable[str], kind: str) -> str | None:
+    """Return the newest of symbol versions of a kind (``2.34`` of ``GLIBC_2.34``); None if there are none."""
+    numbers = (re.fullmatch(rf"{kind}_([0-9]+(?:\.[0-9]+)*)", version) for version in versions)
+    return max((match[1] for match in numbers if match), key=_numbers, default=None)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]

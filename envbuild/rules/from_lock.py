@@ -1,0 +1,177 @@
+"""Facts of a lock: the builds that were chosen, not those that were asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from envbuild.lock.model import Lock, PythonPin, RecipePin
+from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, facts_from, texts_of
+
+# Framework → its distribution, where the names differ.
+_DISTRIBUTIONS = {"pytorch": "torch"}
+_CUDA_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu[0-9]+)?")
+_OF_A_MAJOR = re.compile(r"(?:nvidia|cupy|cuda)-.*-cu([0-9]{2})")
+# Those without a major in their name whose own version is CUDA's.
+_OF_CUDA = re.compile(r"nvidia-cuda-(runtime|nvrtc|cupti|nvcc)|cuda-toolkit|cuda-bindings")
+# Framework → the distributions that make its wheel one for CUDA.
+_BRINGS_CUDA = {
+    "pytorch": re.compile(r"nvidia-.*|cuda-toolkit"),
+    "tensorflow": _CUDA_RUNTIME,
+    "jax": re.compile(r"jax-cuda[0-9]+-plugin"),
+}
+_JAX = re.compile(r"jax|jaxlib|jax-(cuda|rocm)[0-9]+-(plugin|pjrt)")
+
+
+def facts_of_lock(lock: Lock) -> dict[str, Fact]:
+    """Return what a lock says of its image, whose programs run on the image's own MPI."""
+    pins = {pin.name: pin for pin in lock.python}
+    versions = {name: pin.version for name, pin in pins.items()}
+    debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
+    toolkit = _cuda_toolkit(versions)
+    builds = {pin.name: _framework(pin, pins, toolkit) for pin in lock.recipes if pin.kind == "framework"}
+    asked = lock.accelerator.partition("@")[0]
+    # The libraries of a build for CUDA may be within its wheel.
+    bundled = _toolkits(builds, "cuda")
+    toolkit = toolkit or next(iter(bundled), None)
+    # A spec for CPU whose lock has no CUDA is known to have none; otherwise an absent package is unknown.
+    nothing = "" if asked == "cpu" and toolkit is None else None
+    values: dict[str, Value | None] = {
+        "architecture.image": lock.base.architecture,
+        "asked.accelerator": asked,
+        "python.version": lock.base.python,
+        "glibc.image": lock.base.glibc,
+        "frameworks": tuple(sorted(builds)),
+        **{f"frameworks.{name}.{key}": text for name, build in builds.items() for key, text in build.items()},
+        "cuda.toolkit": nothing if toolkit is None else toolkit,
+        "cuda.majors": _cuda_majors(versions, bundled),
+        "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
+        "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
+        "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
+        "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
+        "jax.releases": _jax_releases(versions),
+        **_mpi(lock, debs),
+    }
+    return facts_from(values, "lock")
+
+
+def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> dict[str, Fact]:
+    """Return what is known of an image whose programs run on its own MPI.
+
+    Parameters
+    ----------
+    files : mapping of str to Fact
+        What its files say; it comes before the lock.
+    variables : mapping of str to str
+        Its environment.
+    """
+    locked = facts_of_lock(lock)
+    names = texts_of(locked, "frameworks")
+    own = {
+        path: fact
+        for path, fact in files.items()
+        # A module of a framework that the lock does not name is not that framework's.
+        if not path.startswith("frameworks.") or path.split(".")[1] in names
+    }
+    if "rocm.toolkit" in locked:
+        own.pop("rocm.toolkit", None)  # files say the major alone
+    return {**locked, **facts_of_variables(variables), **own}
+
+
+def facts_of_variables(variables: Mapping[str, str]) -> dict[str, Fact]:
+    """Return what an image's own variables say of what carries its messages."""
+    known = {
+        path: read(variables[name]) for path, (name, read) in TRANSPORT_VARIABLES.items() if name in variables
+    }
+    return facts_from(known, "image")
+
+
+def _toolkits(builds: Mapping[str, Mapping[str, str]], accelerator: str) -> list[str]:
+    """Return the releases of CUDA or ROCm that frameworks were built for, sorted."""
+    of_it = (build for build in builds.values() if build.get("accelerator") == accelerator)
+    return sorted({build["toolkit"] for build in of_it if "toolkit" in build})
+
+
+def _framework(recipe: RecipePin, pins: Mapping[str, PythonPin], toolkit: str | None) -> dict[str, str]:
+    pin = pins.get(_DISTRIBUTIONS.get(recipe.name, recipe.name))
+    local = pin.version.partition("+")[2] if pin is not None else ""
+    build = _build_of(local) if local else _build_of_wheels(recipe.name, pin, pins, toolkit)
+    return {"version": recipe.version, **build}
+
+
+def _build_of(local: str) -> dict[str, str]:
+    """Read a local version: ``cpu``, ``cu130``, ``rocm6.4``; empty for another."""
+    if local == "cpu":
+        return {"accelerator": "cpu"}
+    if cuda := re.fullmatch(r"cu([0-9]{2})([0-9])", local):
+        return {"accelerator": "cuda", "toolkit": f"{cuda[1]}.{cuda[2]}"}
+    rocm = re.fullmatch(r"rocm([0-9.]+)", local)
+    return {"accelerator": "rocm", "toolkit": rocm[1]} if rocm else {}
+
+
+def _build_of_wheels(
+    name: str, pin: PythonPin | None, pins: Mapping[str, PythonPin], toolkit: str | None
+) -> dict[str, str]:
+    """Return a build by the distributions that are locked beside it."""
+    if name == "tensorflow" and "tensorflow-cpu" in pins:
+        return {"accelerator": "cpu"}
+    if pin is None or name not in _BRINGS_CUDA:
+        return {}
+    if any(_BRINGS_CUDA[name].fullmatch(loaded) for loaded in _with_plugins(pin, pins)):
+        return {"accelerator": "cuda"} | ({"toolkit": toolkit} if toolkit else {})
+    rocm = next((match for pin in pins if (match := re.fullmatch(r"jax-rocm([0-9]+)-plugin", pin))), None)
+    if rocm:
+        return {"accelerator": "rocm", "toolkit": rocm[1]}
+    # The same wheel without CUDA's libraries beside it silently runs on the CPU.
+    return {"accelerator": "cpu"}
+
+
+def _with_plugins(pin: PythonPin, pins: Mapping[str, PythonPin]) -> set[str]:
+    """Return what a framework would load: PyTorch what it requires, the others whatever is there."""
+    if pin.name != "torch":
+        return set(pins)
+    loaded: set[str] = set()
+    new = {pin.name}
+    while new:
+        loaded |= new
+        new = {required for name in new if name in pins for required in pins[name].requires} - loaded
+    return loaded
+
+
+def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:
+    """Return the release of the newest CUDA run-time library: ``13.0`` of ``13.0.96``."""
+    runtimes = [version for name, version in versions.items() if _CUDA_RUNTIME.fullmatch(name)]
+    numbers = (re.match(r"(\d+)\.(\d+)", version) for version in runtimes)
+    releases = [(int(match[1]), int(match[2])) for match in numbers if match]
+    return ".".join(map(str, max(releases))) if releases else None
+
+
+def _cuda_majors(versions: Mapping[str, str], toolkits: Sequence[str]) -> tuple[str, ...]:
+    majors = {toolkit.partition(".")[0] for toolkit in toolkits}
+    for name, version in versions.items():
+        named = _OF_A_MAJOR.fullmatch(name)
+        if named:
+            majors.add(named[1])
+        elif _OF_CUDA.fullmatch(name):
+            majors.add(version.partition(".")[0])
+    return tuple(sorted(majors))
+
+
+def _release(versions: Mapping[str, str], name: str) -> str | None:
+    return next((versions[pin] for pin in sorted(versions) if re.fullmatch(name, pin)), None)
+
+
+def _jax_releases(versions: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted({text.partition("+")[0] for name, text in versions.items() if _JAX.fullmatch(name)}))
+
+
+def _mpi(lock: Lock, debs: Mapping[str, str]) -> dict[str, str | None]:
+    recipe = next((pin for pin in lock.recipes if pin.kind == "mpi"), None)
+    if recipe is None:
+        return {}
+    family, version = recipe.name, recipe.version
+    if family == "openmpi-debian":
+        # The base decides which: the recipe's own version is not the library's.
+        packages = (text for name, text in sorted(debs.items()) if re.fullmatch(r"libopenmpi[0-9]+.*", name))
+        family, version = "openmpi", next(packages, "").partition("-")[0]
+    return {"mpi.family": family, "mpi.version": version or None, "mpi.source": "image"}

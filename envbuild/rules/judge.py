@@ -1,0 +1,255 @@
+"""Judge facts by rules: compatible, incompatible or unknown. Pure.
+
+A rule is a function that reads facts through a `Stack` and requires something of them. Reading an
+absent fact makes the rule unknown, so knowing less never turns a verdict into compatible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.events import Emit, Warned
+from envbuild.rules.facts import Fact, Facts, Value, shown, texts_of
+from envbuild.rules.tables import look_up
+
+Outcome = Literal["compatible", "incompatible", "unknown"]
+Severity = Literal["error", "warning", "note"]
+
+
+class UnknownFact(Exception):
+    """A rule needs a fact that is not known, or known facts do not settle it."""
+
+    def __init__(self, missing: str = "") -> None:
+        super().__init__(missing)
+        self.missing = missing
+        """The fact, or the row of a table (``TABLE[KEY]``); empty if known facts do not settle the rule."""
+
+
+class BrokenRule(Exception):
+    """A stack breaks a rule; its text is the reason, for people."""
+
+
+def require(holds: bool | None, reason: str) -> None:
+    """Break a rule if something does not hold; None makes it unknown."""
+    if holds is None:
+        raise UnknownFact
+    if not holds:
+        raise BrokenRule(reason)
+
+
+@dataclass(slots=True)
+class Stack:
+    """Facts as one rule reads them, and which it has read."""
+
+    facts: Facts
+    framework: str = ""
+    """The framework that a rule about each framework is judged for."""
+    used: dict[str, Fact] = field(default_factory=dict)
+
+    def get(self, path: str) -> Value | None:
+        """Return a fact; None if it is unknown."""
+        fact = self.facts.get(path)
+        if fact is None:
+            return None
+        self.used[path] = fact
+        return fact.value
+
+    def __getitem__(self, path: str) -> Value:
+        value = self.get(path)
+        if value is None:
+            raise UnknownFact(path)
+        return value
+
+    def text(self, path: str) -> str:
+        """Return a fact that is a text."""
+        return str(self[path])
+
+    def texts(self, path: str) -> tuple[str, ...]:
+        """Return a fact that is a list of texts."""
+        value = self[path]
+        return value if isinstance(value, tuple) else (str(value),)
+
+    def own(self, name: str) -> str:
+        """Return the path of a fact of the framework that the rule is judged for."""
+        if not self.framework:
+            raise UnknownFact("frameworks")
+        return f"frameworks.{self.framework}.{name}"
+
+    def show(self, path: str) -> str:
+        """Return a fact for people; ``unknown`` if it is not known."""
+        value = self.get(path)
+        return "unknown" if value is None else shown(value)
+
+    def look_up(self, table: str, *keys: str) -> tuple[str, ...]:
+        """Return the values of a table's first row that matches the keys."""
+        values = look_up(table, *keys)
+        if values is None:
+            raise UnknownFact(f"{table}[{', '.join(keys)}]")
+        return values
+
+
+Check = Callable[[Stack], None]
+RULES: list[Rule] = []
+
+
+@dataclass(slots=True, kw_only=True)
+class Rule:
+    """A rule: the decorator of the function that checks it, whose docstring is the title."""
+
+    id: str
+    """Its stable id."""
+    source: Sequence[str]
+    """Where it was read or seen."""
+    seen: str
+    """When (ISO 8601 date, or ``unknown``)."""
+    hint: str
+    """What to do."""
+    severity: Severity = "error"
+    """``error`` refuses the stack. With ``warning`` and ``note`` it may work all the same:
+    the verdict is unknown, and a ``warning`` is shown."""
+    when: Callable[[Stack], bool] = lambda _: True
+    """Whether the rule concerns the stack; if not, there is no verdict."""
+    warn_if_unknown: bool = False
+    """Whether people are warned if the rule concerns the stack and a fact for the check is unknown."""
+    per_framework: bool = False
+    """Whether it is judged once for each framework."""
+    title: str = field(init=False)
+    """What holds in a good stack."""
+    check: Check = field(init=False)
+
+    def __call__(self, check: Check) -> Check:
+        """Register the function that checks it."""
+        self.title = (check.__doc__ or "").rstrip(".")
+        self.check = check
+        RULES.append(self)
+        return check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of one rule for a stack."""
+
+    rule: str
+    title: str
+    outcome: Outcome
+    """``compatible``, ``incompatible`` or ``unknown``."""
+    facts: dict[str, Fact]
+    """Facts that the rule has read, those of its check first."""
+    missing: tuple[str, ...]
+    """The fact, or the row of a table, that it would need."""
+    reason: str
+    hint: str
+    """For people."""
+    source: str
+    """Where the rule was read, and when."""
+    subject: str = ""
+    """The framework that it is about; empty for the whole stack."""
+    warn: bool = False
+    """Whether people are warned although the verdict is only unknown."""
+    at: Location | None = None
+    """Where to change it, if a file decides a fact."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason, with the rule's id."""
+        return f"{self.rule}: {self.reason}"
+
+    @property
+    def fact_lines(self) -> tuple[str, ...]:
+        """Each fact that was read, with its source."""
+        return tuple(_fact_lines(self.facts))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        facts = [
+            {"path": path, "value": str(fact), "origin": fact.source} for path, fact in self.facts.items()
+        ]
+        return {
+            "rule": self.rule,
+            "title": self.title,
+            "subject": self.subject,
+            "outcome": self.outcome,
+            "facts": facts,
+            "missing": list(self.missing),
+            "reason": self.reason,
+            "hint": self.hint,
+            "source": self.source,
+        }
+
+
+def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[Verdict, ...]:
+    """Judge a stack by rules, in their order; a rule that does not concern it gives no verdict."""
+    verdicts = (_judge(rule, facts, framework) for rule in rules for framework in _frameworks(rule, facts))
+    return tuple(verdict for verdict in verdicts if verdict is not None)
+
+
+def _frameworks(rule: Rule, facts: Facts) -> Sequence[str]:
+    # Frameworks that are not known may be incompatible: one verdict says so.
+    return sorted(texts_of(facts, "frameworks")) if rule.per_framework and "frameworks" in facts else ("",)
+
+
+def _judge(rule: Rule, facts: Facts, framework: str) -> Verdict | None:
+    why, stack = Stack(facts, framework), Stack(facts, framework)
+    concerned, warn = False, False
+    missing: tuple[str, ...] = ()
+    outcome: Outcome = "unknown"
+    try:
+        concerned = rule.when(why)
+        if not concerned:
+            return None
+        rule.check(stack)
+        outcome, reason, hint = "compatible", rule.title, ""
+    except BrokenRule as broken:
+        outcome = "incompatible" if rule.severity == "error" else "unknown"
+        warn = rule.severity == "warning"
+        reason, hint = str(broken), rule.hint
+    except UnknownFact as unknown:
+        missing = (unknown.missing,) if unknown.missing else ()
+        warn = concerned and rule.warn_if_unknown
+        settle = f"these facts do not settle it: {', '.join(_fact_lines({**stack.used, **why.used}))}"
+        reason = f"not known: `{unknown.missing}`" if missing else settle
+        hint = rule.hint if warn else ""
+    return Verdict(
+        rule=rule.id,
+        title=rule.title,
+        outcome=outcome,
+        # A check's own facts first; why the rule applies comes after them.
+        facts={**stack.used, **why.used},
+        missing=missing,
+        reason=reason,
+        hint=hint,
+        source=f"{'; '.join(rule.source)} (seen {rule.seen})",
+        subject=framework,
+        warn=warn,
+    )
+
+
+def _fact_lines(facts: Facts) -> Iterator[str]:
+    for path, fact in facts.items():
+        yield f"{path} = {fact}" + (f" ({fact.source})" if fact.source else "")
+
+
+def refusal(verdict: Verdict) -> RequestError:
+    """Return a verdict as an error: the rule and the reason, the facts and the source of each."""
+    problem = "\n".join((verdict.sentence, *(f"  {line}" for line in verdict.fact_lines)))
+    return RequestError(problem, at=verdict.at, hint=verdict.hint)
+
+
+def refuse_or_warn(verdicts: Iterable[Verdict], emit: Emit) -> None:
+    """Refuse everything that is incompatible, all of it at once; emit the warnings.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        As `refusal` says it.
+    """
+    errors: list[EnvbuildError] = []
+    for verdict in verdicts:
+        if verdict.outcome == "incompatible":
+            errors.append(refusal(verdict))
+        elif verdict.warn:
+            emit(Warned(text=verdict.sentence, hint=verdict.hint))
+    raise_all(errors)

@@ -1,0 +1,760 @@
+"""All rules, in the order in which they are judged.
+
+A new rule comes with a broken stack in `tests/unit/rules/cases`, and reads facts of `FACTS` alone.
+"""
+
+from __future__ import annotations
+
+from envbuild.rules.facts import Facts, shown, texts_of
+from envbuild.rules.judge import RULES, Rule, Stack, UnknownFact, Verdict, judge_rules, require
+from envbuild.rules.tables import at_least, in_range, run_code
+
+
+def judge(facts: Facts, about: tuple[str, ...] = ("",)) -> tuple[Verdict, ...]:
+    """Judge a stack.
+
+    Parameters
+    ----------
+    about : tuple of str
+        How the ids of the rules begin (``MPI.``); all rules if absent.
+    """
+    return judge_rules(facts, [rule for rule in RULES if rule.id.startswith(about)])
+
+
+def _for_gpus(stack: Stack) -> bool:
+    return stack["asked.accelerator"] in ("cuda", "rocm")
+
+
+def _gpu_build(stack: Stack) -> bool:
+    return stack[stack.own("accelerator")] in ("cuda", "rocm")
+
+
+def _cuda_on_nvidia(stack: Stack) -> bool:
+    return stack["gpus.vendor"] == "nvidia" and bool(stack["cuda.toolkit"])
+
+
+def _on_slingshot(stack: Stack) -> bool:
+    return stack["fabric.name"] in ("slingshot-11", "slingshot")
+
+
+def _on_host_mpi(stack: Stack) -> bool:
+    return stack["mpi.source"] == "host"
+
+
+def _on_cray_with_gpus(stack: Stack) -> bool:
+    cray = _on_host_mpi(stack) and stack["host_mpi.implementation"] == "cray-mpich"
+    return cray and stack["host_mpi.gpu_support"] is True
+
+
+def _build(stack: Stack) -> str:
+    return f"{stack.framework} {stack.show(stack.own('version'))}"
+
+
+def _mpi(stack: Stack) -> str:
+    return f"{stack.show('mpi.family')} {stack.show('mpi.version')}"
+
+
+# GPUs, drivers, CUDA and ROCm.
+
+
+@Rule(
+    id="GPU.vendor",
+    source=["CUDA is for NVIDIA's GPUs, ROCm for AMD's"],
+    seen="2026-11-20",
+    when=_for_gpus,
+    hint="choose the accelerator that the site has: `accelerator:` in the spec",
+)
+def gpu_vendor(stack: Stack) -> None:
+    """The site's GPUs are of the vendor that the accelerator is for."""
+    asked, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
+    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[asked]
+    require(fits, f"the spec asks for {asked}, and the site's GPUs are: {vendor}")
+
+
+@Rule(
+    id="CUDA.gpu-spec-locks-gpu-build",
+    source=[
+        "https://github.com/speechLabBcCuny/EDANSA/issues/2",
+        "https://github.com/pytorch/pytorch/issues/168065",
+        "https://github.com/horovod/horovod/issues/4051",
+    ],
+    seen="2026-11-20",
+    per_framework=True,
+    when=_for_gpus,
+    hint="an origin has only the build for CPU, or serves it first: see the origins in the site file",
+)
+def gpu_spec_locks_gpu_build(stack: Stack) -> None:
+    """A spec for GPUs gets builds for GPUs."""
+    built, asked = stack[stack.own("accelerator")], stack["asked.accelerator"]
+    require(built == asked, f"the spec asks for {asked}, and {_build(stack)} is a build for {built}")
+
+
+@Rule(
+    id="CUDA.driver-floor",
+    source=[
+        "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
+        "https://github.com/NVIDIA/hpc-container-maker/issues/239",
+    ],
+    seen="2026-11-20",
+    when=lambda stack: _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is False,
+    hint="take a build for an older major release of CUDA, or another site",
+)
+def driver_floor(stack: Stack) -> None:
+    """The driver is new enough for the CUDA major."""
+    driver, toolkit = stack.text("driver.version"), stack.text("cuda.toolkit")
+    (floor,) = stack.look_up("cuda-driver-floor", toolkit)
+    needs = f"CUDA {toolkit} needs a driver of at least {floor}"
+    require(at_least(driver, floor), f"{needs}, and the site has {driver}")
+
+
+@Rule(
+    id="CUDA.forward-compat",
+    source=["https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"],
+    seen="unknown",
+    severity="warning",
+    when=lambda stack: _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is True,
+    hint="test on a node of the site; only data-centre GPUs take it",
+)
+def forward_compat(stack: Stack) -> None:
+    """With a cuda-compat package the driver is still new enough by itself."""
+    driver, toolkit = stack.text("driver.version"), stack.text("cuda.toolkit")
+    (floor,) = stack.look_up("cuda-driver-floor", toolkit)
+    runs = f"CUDA {toolkit} runs on driver {driver} only through the image's cuda-compat package"
+    require(at_least(driver, floor), f"{runs}, and which drivers that one accepts is not published")
+
+
+@Rule(
+    id="CUDA.forward-compat-order",
+    source=["https://github.com/EESSI/software-layer/issues/231", "apptainer/apptainer:CHANGELOG.md v1.5.0"],
+    seen="2026-08-18",
+    severity="warning",
+    when=lambda stack: stack["cuda.forward_compat"] is True and stack["runtime.name"] == "apptainer",
+    hint="put the compat directory before /.singularity.d/libs on LD_LIBRARY_PATH",
+)
+def forward_compat_order(stack: Stack) -> None:
+    """The image's own libcuda comes before the one that the runtime binds."""
+    version = stack.text("runtime.version")
+    reason = f"Apptainer {version} puts the host's libcuda before the image's cuda-compat package"
+    require(in_range(version, ">=1.5"), reason)
+
+
+@Rule(
+    id="CUDA.one-major",
+    source=["https://github.com/NVIDIA/tensorflow/issues/110"],
+    seen="2026-11-20",
+    when=lambda stack: bool(stack["cuda.majors"]),
+    hint="pin the frameworks to builds for one CUDA, or make an image of each",
+)
+def cuda_one_major(stack: Stack) -> None:
+    """All CUDA libraries of an image are of one major."""
+    majors = stack.texts("cuda.majors")
+    require(len(set(majors)) == 1, f"the image holds libraries of several CUDA majors: {shown(majors)}")
+
+
+@Rule(
+    id="GPU.dropped-by-cuda",
+    source=["Kitware/CMake:Modules/Internal/CMakeCUDAArchitecturesAll.cmake@03676b05"],
+    seen="2026-08-22",
+    when=_cuda_on_nvidia,
+    hint="take a build for an older major release of CUDA",
+)
+def gpu_dropped_by_cuda(stack: Stack) -> None:
+    """The CUDA release still makes code for the site's GPUs."""
+    toolkit, gpus = stack.text("cuda.toolkit"), stack.texts("gpus.architectures")
+    ranges = [stack.look_up("toolkits-of-gpu", gpu, toolkit)[0] for gpu in gpus]
+    dropped = [
+        f"{gpu} (needs {text})" for gpu, text in zip(gpus, ranges, strict=True) if not in_range(toolkit, text)
+    ]
+    require(not dropped if gpus else None, f"CUDA {toolkit} no longer makes code for {', '.join(dropped)}")
+
+
+@Rule(
+    id="GPU.arch-in-build",
+    source=[
+        "https://github.com/andreimargeloiu/WPFS/issues/3",
+        "https://github.com/remsky/Kokoro-FastAPI/issues/306",
+        "https://github.com/pytorch/pytorch/issues/53738",
+    ],
+    seen="2026-11-20",
+    per_framework=True,
+    when=lambda stack: _gpu_build(stack) and stack["gpus.vendor"] in ("nvidia", "amd"),
+    hint="take another version or variant of the framework: both decide which GPUs it runs on",
+)
+def gpu_code_in_build(stack: Stack) -> None:
+    """Each framework's build has code for the site's GPUs."""
+    gpus, code = stack.texts("gpus.architectures"), stack.texts(stack.own("architectures"))
+    reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
+    require(run_code(gpus, code), reason)
+
+
+@Rule(
+    id="GPU.build-as-published",
+    source=["wheels of torch 2.13.0 and 2.14.1, whose makers' list named PTX that is in neither"],
+    seen="2026-11-22",
+    per_framework=True,
+    severity="warning",
+    when=_gpu_build,
+    hint="it is another build, or its makers have changed it: the code in the files counts",
+)
+def gpu_build_as_published(stack: Stack) -> None:
+    """The files of a framework have code for the GPUs that its makers name."""
+    published, held = stack.texts(stack.own("published")), stack.texts(stack.own("architectures"))
+    reason = (
+        f"{_build(stack)} was published with code for {shown(published)}, and its files have {shown(held)}"
+    )
+    require(set(published) <= set(held), reason)
+
+
+@Rule(
+    id="NCCL.gpu-generation-floor",
+    source=["https://github.com/mila-iqia/milabench/issues/183"],
+    seen="2026-11-20",
+    when=lambda stack: stack["gpus.vendor"] == "nvidia" and bool(stack["nccl.version"]),
+    hint="take a newer framework: it brings its NCCL",
+)
+def nccl_generation_floor(stack: Stack) -> None:
+    """NCCL supports the generation of the site's GPUs."""
+    version, gpus = stack.text("nccl.version"), stack.texts("gpus.architectures")
+    floors = [stack.look_up("nccl-of-gpu", gpu)[0] for gpu in gpus]
+    for gpu, floor in zip(gpus, floors, strict=True):
+        reason = f"{gpu} needs an NCCL of at least {floor}, and the image has {version}"
+        require(at_least(version, floor), reason)
+    require(bool(gpus) or None, "")
+
+
+@Rule(
+    id="CUDNN.not-older-than-built",
+    source=["https://github.com/pytorch/pytorch/issues/80637"],
+    seen="2026-11-20",
+    when=lambda stack: bool(stack["cudnn.built"]),
+    hint="take the directory of the older one off LD_LIBRARY_PATH",
+)
+def cudnn_not_older_than_built(stack: Stack) -> None:
+    """The loaded cuDNN is not older than the one that was locked for the framework."""
+    loaded, built = stack.text("cudnn.loaded"), stack.text("cudnn.built")
+    reason = f"the framework was built with cuDNN {built}, and the loader finds {loaded} first"
+    require(at_least(loaded, built), reason)
+
+
+@Rule(
+    id="TENSORFLOW.cuda-of-its-build",
+    source=[
+        "https://github.com/tensorflow/tensorflow/issues/34287",
+        "https://www.tensorflow.org/install/source#gpu",
+    ],
+    seen="2026-11-20",
+    per_framework=True,
+    when=lambda stack: stack.framework in ("", "tensorflow") and stack[stack.own("accelerator")] == "cuda",
+    hint="take the CUDA that it was tested with",
+)
+def tensorflow_cuda(stack: Stack) -> None:
+    """TensorFlow finds the CUDA libraries whose names it was built with."""
+    toolkit, version = stack.text("cuda.toolkit"), stack.text(stack.own("version"))
+    (cuda,) = stack.look_up("cuda-of-tensorflow", version)
+    opens = f"TensorFlow {version} opens the libraries of CUDA {cuda}, and the image has CUDA {toolkit}"
+    require(in_range(toolkit, cuda), f"{opens}: it would run on the CPU without an error")
+
+
+@Rule(
+    id="JAX.one-release",
+    source=["https://github.com/jax-ml/jax/issues/22416"],
+    seen="2026-11-20",
+    when=lambda stack: bool(stack["jax.releases"]),
+    hint="pin them all to one version",
+)
+def jax_one_release(stack: Stack) -> None:
+    """The packages jax, jaxlib and their plug-ins are of one release."""
+    releases = stack.texts("jax.releases")
+    reason = f"jax, jaxlib and their plug-ins are of several releases: {shown(releases)}"
+    require(len(set(releases)) == 1, reason)
+
+
+@Rule(
+    id="ROCM.cray-mpich-pair",
+    source=["olcf/olcf-user-docs:systems/frontier_user_guide.rst@27459031"],
+    seen="2026-07-22",
+    when=lambda stack: _on_cray_with_gpus(stack) and stack["gpus.vendor"] == "amd",
+    hint="take another Cray MPICH on the host, or turn MPI on GPU memory off",
+)
+def rocm_of_cray_mpich(stack: Stack) -> None:
+    """Cray MPICH was compiled for the ROCm of the image."""
+    toolkit, mpich = stack.text("rocm.toolkit"), stack.text("host_mpi.version")
+    (rocm,) = stack.look_up("rocm-of-cray-mpich", mpich)
+    reason = f"Cray MPICH {mpich} is for ROCm {rocm}, and the image has {toolkit}"
+    require(in_range(toolkit, rocm), reason)
+
+
+# The interconnect, and settings by which a job silently falls back to a slow one.
+
+
+@Rule(
+    id="FABRIC.slingshot-needs-cxi",
+    source=["eth-cscs/cscs-docs:docs/software/communication/nccl.md@80abed13"],
+    seen="2026-08-20",
+    severity="warning",
+    warn_if_unknown=True,
+    when=_on_slingshot,
+    hint="`--fabric host` sets it, unless the site's `fabric.environment` does; then a job without cxi stops",
+)
+def slingshot_needs_cxi(stack: Stack) -> None:
+    """On Slingshot libfabric is restricted to cxi."""
+    provider, chosen = stack["fabric.provider"], stack.get("fabric.ofi_provider")
+    settings = f"its provider `{provider}` and FI_PROVIDER `{stack.show('fabric.ofi_provider')}`"
+    reason = f"the fabric is {stack['fabric.name']}, {settings}: jobs may silently fall back to TCP"
+    require(provider == "cxi" and chosen in (None, "cxi"), reason)
+    stack.text("fabric.ofi_provider")
+
+
+@Rule(
+    id="FABRIC.provider-fails-closed",
+    source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
+    seen="2026-11-22",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx"),
+    hint="`--fabric host` sets it, unless the site's `fabric.environment` does; then a job without it stops",
+)
+def provider_fails_closed(stack: Stack) -> None:
+    """The fabric's provider is the only one that libfabric may use."""
+    chosen, provider = stack["fabric.ofi_provider"], stack["fabric.provider"]
+    settings = f"the fabric's provider is `{provider}` and FI_PROVIDER `{shown(chosen)}`"
+    require(chosen == provider, f"{settings}: jobs may silently fall back to TCP")
+
+
+@Rule(
+    id="FABRIC.settings-known",
+    source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
+    seen="2026-11-22",
+    severity="warning",
+    when=lambda stack: "fabric.settings_known" in stack.facts,
+    hint="the documentation of each MPI says what stops it: set that in the site's `fabric.environment`",
+)
+def fabric_settings_known(stack: Stack) -> None:
+    """It is known which settings stop a job without the fabric's provider."""
+    provider = f"the provider {stack['fabric.provider']}" if stack.get("fabric.provider") else "no provider"
+    reason = f"the site names {provider}, and no setting is known that stops a job without it"
+    require(bool(stack["fabric.settings_known"]), f"{reason}: jobs may silently fall back to TCP")
+
+
+@Rule(
+    id="FABRIC.settings-kept",
+    source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
+    seen="2026-11-22",
+    severity="warning",
+    when=lambda stack: "fabric.overridden" in stack.facts,
+    hint="remove it from the site's `fabric.environment`",
+)
+def fabric_settings_kept(stack: Stack) -> None:
+    """The site's own variables keep the settings that stop a job without the fabric's provider."""
+    overridden = stack.texts("fabric.overridden")
+    require(not overridden, f"the site sets {shown(overridden)}: jobs may silently take another way")
+
+
+@Rule(
+    id="FABRIC.ucx-may-take-tcp",
+    source=[
+        "openucx/ucx:docs/source/faq.md@9466d104",
+        "MPICH 5.0.2 on UCX with `UCX_TLS=^tcp,cma`, and with `rc,self` and no card, run",
+    ],
+    seen="2026-11-22",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: stack["fabric.provider"] == "ucx",
+    hint="`--fabric host` forbids it, unless the site's `fabric.environment` says otherwise",
+)
+def ucx_may_take_tcp(stack: Stack) -> None:
+    """UCX may not use TCP."""
+    takes_tcp, setting = stack["fabric.ucx_takes_tcp"], stack.show("fabric.ucx_tls")
+    reason = (
+        f"UCX drives the fabric, and UCX_TLS `{setting}` allows TCP: without a card it silently uses that"
+    )
+    require(takes_tcp is False, reason)
+
+
+@Rule(
+    id="FABRIC.image-mpi-on-slingshot",
+    source=["Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0"],
+    seen="2024-10-15",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: _on_slingshot(stack) and stack["mpi.source"] == "image",
+    hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `--mpi host`",
+)
+def image_mpi_on_slingshot(stack: Stack) -> None:
+    """The image's own MPI can drive the fabric."""
+    providers, fabric = stack.texts("mpi.providers"), stack["fabric.name"]
+    drives = f"the image's {_mpi(stack)} drives {shown(providers)}, and {fabric} needs cxi"
+    slow = "unless a setting forbids it, messages take a slow path without an error"
+    require("cxi" in providers, f"{drives}: {slow}")
+
+
+@Rule(
+    id="FABRIC.libfabric-at-least-plugins",
+    source=["aws/aws-ofi-nccl:RELEASENOTES.md v1.0.0 to v1.21.1"],
+    seen="2026-08-20",
+    hint="inject the host's libfabric together with the host's plug-in",
+)
+def libfabric_of_plugin(stack: Stack) -> None:
+    """The loaded libfabric is as new as NCCL's network plug-in needs."""
+    loaded, plugin = stack.text("fabric.libfabric"), stack.text("fabric.plugin_version")
+    (floor,) = stack.look_up("libfabric-of-plugin", stack.text("fabric.provider"), plugin)
+    needs = f"NCCL's plug-in {plugin} needs a libfabric of at least {floor}"
+    require(at_least(loaded, floor), f"{needs}, and {loaded} is loaded")
+
+
+@Rule(
+    id="FABRIC.provider-in-libfabric",
+    source=["ofiwg/libfabric: prov/ of the tags v1.20.0 and v1.21.0"],
+    seen="2026-06-22",
+    hint="inject the host's libfabric",
+)
+def provider_in_libfabric(stack: Stack) -> None:
+    """The loaded libfabric still has the fabric's provider."""
+    loaded, provider = stack.text("fabric.libfabric"), stack.text("fabric.provider")
+    (releases,) = stack.look_up("libfabric-of-provider", provider)
+    reason = f"libfabric {loaded} has no provider {provider}: it needs {releases}"
+    require(in_range(loaded, releases), reason)
+
+
+@Rule(
+    id="FABRIC.nccl-plugin-present",
+    source=["https://github.com/NVIDIA/nccl/issues/959"],
+    seen="2026-11-20",
+    when=lambda stack: _for_gpus(stack) and stack["fabric.provider"] in ("cxi", "efa"),
+    hint="name the plug-in in the site file: `fabric.nccl_plugin`",
+)
+def nccl_plugin_present(stack: Stack) -> None:
+    """NCCL finds the network plug-in of the fabric."""
+    plugins, provider = stack.texts("fabric.plugin_files"), stack["fabric.provider"]
+    reason = f"the fabric's provider is {provider}, and there is no libnccl-net: NCCL would use sockets"
+    require(bool(plugins), reason)
+
+
+@Rule(
+    id="FABRIC.nccl-net-fails-closed",
+    source=[
+        "https://github.com/SemiAnalysisAI/InferenceX/pull/2979",
+        "NVIDIA/nccl:docs/userguide/source/env.rst@5067397c",
+    ],
+    seen="2026-08-20",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: _for_gpus(stack) and stack["fabric.provider"] != "tcp",
+    hint="set NCCL_NET in the site's `fabric.environment`: AWS Libfabric for cxi and efa, IB for InfiniBand",
+)
+def nccl_net_fails_closed(stack: Stack) -> None:
+    """NCCL_NET names the network, so that a missing one stops the job."""
+    network, provider = stack["fabric.nccl_net"], stack["fabric.provider"]
+    fallback = f"if the plug-in for {provider} does not load, NCCL uses sockets without an error"
+    require(bool(network), f"NCCL_NET is not set: {fallback}")
+
+
+@Rule(
+    id="FABRIC.nccl-net-plugin-overrides",
+    source=["eth-cscs/cscs-docs:docs/software/communication/nccl.md@80abed13"],
+    seen="2026-08-20",
+    when=lambda stack: bool(stack["fabric.nccl_net"]),
+    hint="unset NCCL_NET_PLUGIN",
+)
+def nccl_net_plugin_overrides(stack: Stack) -> None:
+    """NCCL_NET_PLUGIN does not hide the network that NCCL_NET names."""
+    plugin = stack["fabric.nccl_net_plugin"]
+    plugins = stack.texts("fabric.plugin_files") if plugin else ()
+    order = f"NCCL_NET_PLUGIN={plugin} comes before NCCL_NET={stack['fabric.nccl_net']}"
+    require(not plugin or plugin in plugins, f"{order}, and the only plug-ins are: {shown(plugins)}")
+
+
+@Rule(
+    id="FABRIC.plugin-cuda-major",
+    source=["eth-cscs/cscs-docs:docs/software/container-engine/resource-hook.md@80abed13"],
+    seen="2026-08-20",
+    when=lambda stack: bool(stack["fabric.plugin_majors"]),
+    hint="choose the plug-in's variant for the image's CUDA, or the one that is linked dynamically",
+)
+def plugin_cuda_major(stack: Stack) -> None:
+    """NCCL's network plug-in is linked for the image's CUDA major."""
+    majors, linked = stack.texts("cuda.majors"), stack.texts("fabric.plugin_majors")
+    reason = f"the image has CUDA {shown(majors)}, and the host's NCCL plug-in is for {shown(linked)}"
+    require(set(majors) <= set(linked), reason)
+
+
+# The host's libraries, the container runtime and Python.
+
+
+@Rule(
+    id="ARCH.same",
+    source=["a program of another architecture does not start"],
+    seen="2026-11-20",
+    hint="build it for that architecture; `architecture` of the site file is that of the compute nodes",
+)
+def same_architecture(stack: Stack) -> None:
+    """Image and host are of one processor architecture."""
+    image, host = stack["architecture.image"], stack["architecture.host"]
+    require(image == host, f"the image is for {image}, and the host is {host}")
+
+
+def _library_ceiling(stack: Stack, library: str, kind: str) -> None:
+    image, needed = stack.text(f"{library}.image"), stack.get(f"{library}.injected")
+    if needed is None:
+        # Host libraries need nothing newer than the host has, and perhaps something older.
+        require(at_least(image, stack.text(f"{library}.host")) or None, "")
+    elif needed:
+        reason = f"the host's libraries need {kind}{needed}, and the image has {kind}{image}"
+        require(at_least(image, str(needed)), reason)
+
+
+@Rule(
+    id="GLIBC.host-library-ceiling",
+    source=["https://github.com/apptainer/apptainer/pull/2606"],
+    seen="2026-11-20",
+    hint="run on the image's own libraries, or build the image on a newer base",
+)
+def glibc_ceiling(stack: Stack) -> None:
+    """The image's C library is as new as the host's libraries need."""
+    _library_ceiling(stack, "glibc", "glibc ")
+
+
+@Rule(
+    id="GLIBCXX.host-library-ceiling",
+    source=["https://github.com/apptainer/apptainer/pull/1622"],
+    seen="2026-11-20",
+    hint="run on the image's own libraries, or build the image on a newer base",
+)
+def glibcxx_ceiling(stack: Stack) -> None:
+    """The image's C++ library is as new as the host's libraries need."""
+    _library_ceiling(stack, "libstdcxx", "GLIBCXX_")
+
+
+@Rule(
+    id="HOST.binds-exist",
+    source=["https://github.com/Lumi-supercomputer/LUMI-EasyBuild-contrib/issues/422"],
+    seen="2026-11-20",
+    hint="update the site file: `envbuild site check` lists what has changed on the host",
+)
+def host_files_exist(stack: Stack) -> None:
+    """Every library and directory that the site names is on the host."""
+    absent = stack.texts("injected.absent")
+    require(not absent, f"the site file names what is absent on the host, or no library: {shown(absent)}")
+
+
+@Rule(
+    id="HOST.injected-closure",
+    source=[
+        "https://github.com/Lumi-supercomputer/LUMI-EasyBuild-contrib/pull/51",
+        "eth-cscs/cscs-docs:docs/software/container-engine/known-issue.md@80abed13",
+    ],
+    seen="2026-11-20",
+    hint="update the site file: `envbuild site check` lists what has changed on the host",
+)
+def host_libraries_complete(stack: Stack) -> None:
+    """Everything that the host's libraries need is in the image or comes with them."""
+    unresolved = stack.texts("injected.unresolved")
+    require(not unresolved, f"the host's libraries need what nothing brings: {shown(unresolved)}")
+
+
+@Rule(
+    id="RUNTIME.way-to-start",
+    source=["https://apptainer.org/docs/admin/1.4/user_namespace.html"],
+    seen="2026-11-22",
+    when=lambda stack: stack["runtime.name"] in ("apptainer", "singularity", "singularityce"),
+    hint="install it set-user-id, or allow user namespaces (`user.max_user_namespaces`)",
+)
+def way_to_start(stack: Stack) -> None:
+    """The runtime starts images set-user-id, or users may make user namespaces."""
+    ways = ("runtime.setuid", "runtime.user_namespaces")
+    possible = any(stack.get(way) is True for way in ways) or any(stack[way] is True for way in ways)
+    reason = f"the site's {stack['runtime.name']} is not installed set-user-id, and users may make no user"
+    require(possible, f"{reason} namespaces: no image starts")
+
+
+@Rule(
+    id="PYTHON.framework-range",
+    source=[
+        "wheel tags and documented ranges, see the table",
+        "https://github.com/tensorflow/tensorflow/issues/79349",
+    ],
+    seen="2026-11-20",
+    per_framework=True,
+    hint="take another base image, or another version of the framework",
+)
+def python_of_framework(stack: Stack) -> None:
+    """Each framework's version has wheels for the interpreter."""
+    python, version = stack.text("python.version"), stack.text(stack.own("version"))
+    (pythons,) = stack.look_up("python-of-framework", stack.framework, version)
+    reason = f"{_build(stack)} is for Python {pythons}, and the image has {python}"
+    require(in_range(python, pythons), reason)
+
+
+# The image's MPI, the host's in its place, and how ranks find each other.
+
+
+def _same_name_other_abi(stack: Stack) -> bool:
+    """Whether libmpi.so.12 is Open MPI 1.10's on one side and MPICH's on the other."""
+    image = set(texts_of(stack.facts, "mpi.needed_abis") or texts_of(stack.facts, "mpi.abis"))
+    host, named_12 = set(texts_of(stack.facts, "host_mpi.abis")), {"mpich", "openmpi-12"}
+    return not image & host and bool(image & named_12) and bool(host & named_12)
+
+
+@Rule(
+    id="MPI.abi-family",
+    source=[
+        "pmodels/mpich:doc/wiki/testing/ABI_Compatibility_Initiative.md@6a79bf65",
+        "https://docs.open-mpi.org/en/main/building-apps/abi-compatibility.html",
+    ],
+    seen="2026-11-20",
+    when=lambda stack: _on_host_mpi(stack) and not _same_name_other_abi(stack),
+    hint="use the image's own MPI, or build the image on an MPI of the host's ABI",
+)
+def mpi_abi_family(stack: Stack) -> None:
+    """The host's MPI offers the ABI that programs were built for."""
+    offered = stack.texts("host_mpi.abis")
+    host = f"the host's {stack.show('host_mpi.implementation')} offers: {shown(offered)}"
+    if stack.get("mpi.needed_abis") is not None:
+        needed = stack.texts("mpi.needed_abis")
+        require(
+            set(needed) <= set(offered), f"programs of the image need the ABI {shown(needed)}, and {host}"
+        )
+    own = stack.texts("mpi.abis")
+    image = "nothing in the image needs an MPI of a known ABI"
+    if own:
+        image = f"the image's MPI is {_mpi(stack)} (ABI: {shown(own)})"
+    require(bool(set(own) & set(offered)), f"{image}, and {host}")
+    stack.texts("mpi.needed_abis")
+
+
+@Rule(
+    id="MPI.openmpi-1.10-is-not-mpich",
+    source=[
+        "open-mpi/ompi:VERSION@v1.10.7",
+        "pmodels/mpich:doc/wiki/testing/ABI_Compatibility_Initiative.md@6a79bf65",
+    ],
+    seen="2026-11-20",
+    when=lambda stack: _on_host_mpi(stack) and _same_name_other_abi(stack),
+    hint="use the image's own MPI, or name the host's other MPI in the site file",
+)
+def libmpi_12_of_one_family(stack: Stack) -> None:
+    """Open MPI 1.10 and the MPICH family share the name libmpi.so.12 and nothing else."""
+    image = stack.get("mpi.needed_abis") or stack["mpi.abis"]
+    host = stack.texts("host_mpi.abis")
+    require(False, f"both have libmpi.so.12: the image's ABI is {shown(image)}, and the host's {shown(host)}")
+
+
+@Rule(
+    id="MPI.swap-direction",
+    source=[
+        "eth-cscs/sarus:doc/config/mpi-hook.rst@4a8fdc43",
+        "https://github.com/cp2k/cp2k/pull/4006",
+        "mpi4py's extension for MPICH and Debian 12's MPICH 4.0.2 in the place of 5.0.2, run",
+    ],
+    seen="2026-11-22",
+    severity="warning",
+    when=lambda stack: (
+        _on_host_mpi(stack) and stack["mpi.family"] == "mpich" and "mpich" in stack.texts("host_mpi.abis")
+    ),
+    hint="`--mpi host` compares what programs call with the host's library, and refuses missing symbols;"
+    " an image on an older MPICH is safe",
+)
+def mpi_swap_direction(stack: Stack) -> None:
+    """The host's MPI is not older than the image's."""
+    base, version = stack.text("host_mpi.base_version"), stack.text("mpi.version")
+    host = f"the host's {stack.show('host_mpi.implementation')} is made from the older {base}"
+    reason = f"the image's MPICH is {version}, and {host}: it may lack symbols"
+    require(at_least(base, version), reason)
+
+
+def _abi_differs(stack: Stack) -> bool:
+    needed, offered = (texts_of(stack.facts, path) for path in ("mpi.needed_abis", "host_mpi.abis"))
+    return bool(offered) and not set(needed) <= set(offered)
+
+
+@Rule(
+    id="MPI.companion-libraries",
+    source=["olcf/olcf-user-docs:software/containers_on_frontier.rst@27459031"],
+    seen="2026-07-22",
+    # Libraries of another ABI have other names: `MPI.abi-family` refuses them.
+    when=lambda stack: _on_host_mpi(stack) and not _abi_differs(stack),
+    hint="build without the C++ or Fortran bindings that the host lacks, or use the image's own MPI",
+)
+def mpi_companion_libraries(stack: Stack) -> None:
+    """The host offers every MPI library that programs need."""
+    needed, offered = stack.texts("mpi.needed_sonames"), stack.texts("host_mpi.sonames")
+    reason = f"programs need {shown(needed)}, and the host offers only {shown(offered)}"
+    require(set(needed) <= set(offered), reason)
+
+
+@Rule(
+    id="MPI.rpath-defeats-swap",
+    source=["https://github.com/NERSC/shifter/issues/287", "https://github.com/amanzi/amanzi/issues/787"],
+    seen="2026-11-20",
+    when=_on_host_mpi,
+    hint="link with `-Wl,--enable-new-dtags`, or use `patchelf --remove-rpath`: DT_RUNPATH does no harm",
+)
+def no_rpath_to_mpi(stack: Stack) -> None:
+    """No DT_RPATH leads to the image's own MPI."""
+    files = stack.texts("mpi.rpath_files")
+    reason = f"DT_RPATH leads to the image's own MPI in: {shown(files)}; the host's would never be loaded"
+    require(not files, reason)
+
+
+@Rule(
+    id="MPI.standard-abi-soname",
+    source=["mpi4py/mpi-publish:patches/mpich-5.0.0@26737d1b"],
+    seen="2026-11-20",
+    severity="warning",
+    hint="take MPICH 5.0.2 or newer",
+)
+def standard_abi_soname(stack: Stack) -> None:
+    """The library of the MPI standard's ABI has its right name."""
+    names = stack.texts("mpi.sonames")
+    wrong = {"libmpi_abi.so.0", "libmpi_abi.so.12"} & set(names)
+    require(not wrong, f"{_mpi(stack)} has {shown(names)}, and the standard says libmpi_abi.so.1")
+
+
+@Rule(
+    id="MPI.gtl-linked",
+    source=["https://github.com/APPFL/APPFL/issues/258"],
+    seen="2026-11-20",
+    when=_on_cray_with_gpus,
+    hint="link programs with the libmpi_gtl of the GPU's vendor, or set the variable to 0 in the site file",
+)
+def mpi_gtl_linked(stack: Stack) -> None:
+    """MPI on GPU memory has Cray's transport library."""
+    reason = "the site sets MPICH_GPU_SUPPORT_ENABLED=1, and nothing loads libmpi_gtl: MPI_Init would fail"
+    require(stack["mpi.gtl"] is True, reason)
+
+
+@Rule(
+    id="PMI.intersection",
+    source=[
+        "https://github.com/open-mpi/ompi/issues/13523",
+        "open-mpi/ompi:docs/launching-apps/slurm.rst@8efebee7",
+        "Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0",
+    ],
+    seen="2026-11-20",
+    hint="ask the site for one of these types, or choose another MPI",
+)
+def pmi_intersection(stack: Stack) -> None:
+    """The scheduler offers a PMI that the MPI speaks."""
+    spoken, offered = stack.texts("pmi.spoken"), stack.texts("pmi.offered")
+    if set(spoken) & set(offered):
+        return
+    optional = stack.texts("pmi.optional")
+    if set(optional) & set(offered):
+        raise UnknownFact  # whether this build speaks it
+    types = (", ".join(known) or "no known type" for known in (spoken or optional, offered))
+    reason = "{} speaks {}, and `srun --mpi` offers {}: every rank would be alone"
+    require(False, reason.format(_mpi(stack), *types))
+
+
+@Rule(
+    id="PMI.default-type",
+    source=["https://github.com/open-mpi/ompi/issues/13523"],
+    seen="2026-11-20",
+    severity="note",
+    hint="`srun --mpi=TYPE` with one that both know; `envbuild launch` writes it",
+)
+def pmi_default_type(stack: Stack) -> None:
+    """The default of srun is a PMI that the MPI speaks."""
+    default, spoken = stack["pmi.default"], stack.texts("pmi.spoken")
+    reason = f"srun takes {default} by default, and {_mpi(stack)} speaks {shown(spoken)}"
+    require(default in spoken, reason)

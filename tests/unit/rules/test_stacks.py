@@ -1,0 +1,69 @@
+"""Real and made-up stacks: a rule finds each broken one, and no rule refuses a good one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envbuild.rules.facts import FACTS
+from envbuild.rules.judge import RULES
+from envbuild.rules.rulebook import judge
+from tests.unit.rules.stacks import cases, good, stack
+
+CASES = cases()
+GOOD = good()
+STACKS = {name: stack(each.facts) for name, each in (CASES | GOOD).items()}
+
+
+def test_there_are_many() -> None:
+    assert len([name for name in CASES if not name.startswith("made-")]) >= 25
+    assert len(GOOD) >= 15
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_finds_a_broken_stack(name: str) -> None:
+    case = CASES[name]
+    (verdict,) = [verdict for verdict in judge(STACKS[name]) if verdict.rule == case.rule]
+    assert (verdict.outcome, verdict.missing) == (case.outcome, ())
+    assert verdict.facts
+    assert verdict.hint
+    assert "unknown" not in verdict.reason, "the reason names the facts"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_other_rule_refuses_a_broken_stack(name: str) -> None:
+    refused = {verdict.rule for verdict in judge(STACKS[name]) if verdict.outcome == "incompatible"}
+    assert refused <= {CASES[name].rule}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_rule_refuses_a_good_stack(name: str) -> None:
+    assert [verdict for verdict in judge(STACKS[name]) if verdict.outcome == "incompatible"] == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.id for rule in RULES} == {case.rule for case in CASES.values()}
+
+
+def test_rules_read_all_facts_of_the_vocabulary_and_no_others() -> None:
+    verdicts = [verdict for facts in (*STACKS.values(), {}) for verdict in judge(facts)]
+    paths = {path for verdict in verdicts for path in (*verdict.facts, *verdict.missing) if "[" not in path}
+    read = {re.sub(r"^frameworks\.[a-z]+\.", "frameworks.NAME.", path) for path in paths}
+    # A build's toolkit chooses the row of a table alone.
+    assert read == FACTS.keys() - {"frameworks.NAME.toolkit"}
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_knowing_less_never_makes_a_stack_compatible(data: st.DataObject) -> None:
+    facts = dict(STACKS[data.draw(st.sampled_from(sorted(STACKS)))])
+    before = {(verdict.rule, verdict.subject): verdict.outcome for verdict in judge(facts)}
+    for _ in range(data.draw(st.integers(1, 4))):
+        if facts:
+            del facts[data.draw(st.sampled_from(sorted(facts)))]
+    for verdict in judge(facts):
+        if verdict.outcome == "compatible":
+            assert before[verdict.rule, verdict.subject] == "compatible", verdict.rule
