@@ -40,7 +40,7 @@ _STORE = ("fetch", "build", "layer")
 _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
 
 _ADMINISTRATOR = "an administrator"
-_IMPORT = "; without it, `envbuild layer import` takes layers that were built elsewhere"
+_IMPORT = "; or import layers that were built elsewhere, with `envbuild layer import`"
 _ADDRESSES = ("http://", "https://", "file:")
 _PATIENCE = Patience(connect_s=5.0, read_s=10.0, attempts=1)
 _UNSHARE_S = 20.0
