@@ -18,7 +18,7 @@ Kind = Literal["layer", "blob", "file", "scan", "log", "leftover"]
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """Something that can be kept or removed."""
 
@@ -30,26 +30,26 @@ class Item:
     """Layer key, blob digest, hex digest of the file, of the scanned blob or of the image; else the name."""
     name: str
     """For people."""
-    blob: str = ""
-    """Digest of the squashfs of a layer or blob; empty otherwise."""
     size_bytes: int
     """Length of its files; a blob that several layers name counts for each of them."""
     used_s: float
     """When it was last used, in seconds since the epoch."""
     path: Path
     """Its file; of a layer, its record; of a locked file, its directory."""
+    blob: str = ""
+    """Digest of the squashfs of a layer or blob; empty otherwise."""
 
 
 def items(store: Store) -> list[Item]:
-    """Return everything in a store, by kind and id; what vanishes meanwhile is left out."""
+    """Return everything in a store, by kind and id; a file that vanishes meanwhile is left out."""
     layers = list(_layers(store))
     recorded = {layer.blob for layer in layers}
     blobs = (blob for blob in _blobs(store) if blob.blob not in recorded)
-    found = [*layers, *blobs, *_files(store)]
-    found += _plain(store.root / "scans", "scan")
-    found += _plain(store.root / "logs", "log")
-    found += [item for item in _plain(store.root / "files", "leftover") if item.name.startswith(".")]
-    return sorted(found, key=lambda item: (item.kind, item.id))
+    everything = [*layers, *blobs, *_files(store)]
+    everything += _others(store.root / "scans", "scan")
+    everything += _others(store.root / "logs", "log")
+    everything += [item for item in _others(store.root / "files", "leftover") if item.name.startswith(".")]
+    return sorted(everything, key=lambda item: (item.kind, item.id))
 
 
 def areas(store: Store) -> dict[str, int]:
@@ -81,59 +81,28 @@ def _layers(store: Store) -> Iterator[Item]:
             used_s = path.stat().st_mtime
         except (OSError, ValueError):
             continue  # `verify` reports it
-        if record.key != f"sha256:{path.stem}":
-            continue
-        yield Item(
-            kind="layer",
-            id=record.key,
-            name=record.name,
-            blob=record.blob,
-            size_bytes=record.size_bytes,
-            used_s=used_s,
-            path=path,
-        )
+        if record.key == f"sha256:{path.stem}":
+            name, blob, size = record.name, record.blob, record.size_bytes
+            yield Item("layer", record.key, name, size_bytes=size, used_s=used_s, path=path, blob=blob)
 
 
 def _blobs(store: Store) -> Iterator[Item]:
     for path, status in walk_files(store.root / "blobs/sha256"):
-        if not _HEX.fullmatch(path.name):
-            continue
-        digest = f"sha256:{path.name}"
-        yield Item(
-            kind="blob",
-            id=digest,
-            name=path.name[:16],
-            blob=digest,
-            size_bytes=status.st_size,
-            used_s=status.st_mtime,
-            path=path,
-        )
+        if _HEX.fullmatch(path.name):
+            digest, size, used_s = f"sha256:{path.name}", status.st_size, status.st_mtime
+            yield Item("blob", digest, path.name[:16], size_bytes=size, used_s=used_s, path=path, blob=digest)
 
 
 def _files(store: Store) -> Iterator[Item]:
     for path in sorted((store.root / "files/sha256").glob("??/*")):
-        held = list(walk_files(path))
-        if not held or not _HEX.fullmatch(path.name):
-            continue
-        yield Item(
-            kind="file",
-            id=path.name,
-            name=held[0][0].name,
-            size_bytes=sum(status.st_size for _, status in held),
-            used_s=max(status.st_mtime for _, status in held),
-            path=path,
-        )
+        files = list(walk_files(path))
+        if files and _HEX.fullmatch(path.name):
+            size = sum(status.st_size for _, status in files)
+            used_s = max(status.st_mtime for _, status in files)
+            yield Item("file", path.name, files[0][0].name, size_bytes=size, used_s=used_s, path=path)
 
 
-def _plain(directory: Path, kind: Literal["scan", "log", "leftover"]) -> list[Item]:
-    return [
-        Item(
-            kind=kind,
-            id=path.stem if kind == "scan" else path.name,
-            name=path.name,
-            size_bytes=status.st_size,
-            used_s=status.st_mtime,
-            path=path,
-        )
-        for path, status in walk_files(directory)
-    ]
+def _others(directory: Path, kind: Kind) -> Iterator[Item]:
+    for path, status in walk_files(directory):
+        name = path.stem if kind == "scan" else path.name
+        yield Item(kind, name, path.name, size_bytes=status.st_size, used_s=status.st_mtime, path=path)

@@ -1,4 +1,4 @@
-"""Is a store whole? Every layer and locked file is read and compared with its name."""
+"""Verifies a store: every layer and locked file is read and compared with its name."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from envbuild.system.removal import remove
 What = Literal["record", "blob", "file", "root", "unknown"]
 
 REPLACEABLE: tuple[What, ...] = ("record", "blob", "file")
-"""What the next build makes or fetches again."""
+"""Kinds that the next build makes or fetches again."""
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something in a store that is not what its name says."""
+    """A damaged, missing or unknown file of a store."""
 
     what: What
     """``record``, ``blob``, ``file``, ``root``, or ``unknown``: a file that no store writes there."""
     id: str
-    """Layer key, blob digest or hex digest that the name stands for; empty where it is none."""
+    """Layer key, blob digest or hex digest of its name; empty for others."""
     path: Path
-    """Where it lies, or should."""
+    """Its place."""
     problem: str
-    """What is wrong with it."""
+    """How it differs from what its name says."""
     keys: tuple[str, ...] = ()
-    """Keys of the layers that cannot be used for it."""
+    """Keys of the layers that cannot be used because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was read, and what is wrong."""
+    """The result of reading a store."""
 
     layers: int
     blobs: int
@@ -52,14 +52,6 @@ class Verified:
     """How much of them was read."""
     damages: tuple[Damage, ...]
     """By path."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """A file that was read: its length, and what is wrong with it."""
-
-    size_bytes: int
-    problem: str = ""
 
 
 def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) -> Verified:
@@ -77,44 +69,29 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
     """
     damages: list[Damage] = []
     records = list(_records(store, damages))
-    users: dict[str, list[str]] = {}
-    for record in records:
-        users.setdefault(record.blob, []).append(record.key)
-    blobs = [path for path in _shelved(store.root / "blobs/sha256") if _is_named(path, damages)]
-    shelves = [path for path in _shelved(store.root / "files/sha256") if _is_named(path, damages)]
-    files = {path: shelf.name for shelf in shelves for path in sorted(shelf.iterdir())}
-    expected = {path: path.name for path in blobs} | files
+    blobs = {path: path.name for path in _entries(store.root / "blobs/sha256", damages)}
+    directories = list(_entries(store.root / "files/sha256", damages))
+    files = {path: directory.name for directory in directories for path in sorted(directory.iterdir())}
+    expected = blobs | files
     with ThreadPoolExecutor(host.cores()) as pool:
-        results = dict(
-            zip(
-                expected,
-                pool.map(lambda path: _read(path, expected[path], advanced), expected),
-                strict=True,
-            )
-        )
-    for path, read in results.items():
-        if not read.problem:
-            continue
-        if path in files:
-            damages.append(Damage(what="file", id=files[path], path=path, problem=read.problem))
-        else:
-            digest = f"sha256:{path.name}"
-            keys = tuple(users.get(digest, ()))
-            damages.append(Damage(what="blob", id=digest, path=path, problem=read.problem, keys=keys))
-    present = {f"sha256:{path.name}" for path in blobs}
+        results = list(pool.map(lambda path: _read(path, expected[path], advanced), expected))
+    for (path, digest), (_, problem) in zip(expected.items(), results, strict=True):
+        if problem and path in files:
+            damages.append(Damage(what="file", id=digest, path=path, problem=problem))
+        elif problem:
+            blob = f"sha256:{digest}"
+            keys = tuple(record.key for record in records if record.blob == blob)
+            damages.append(Damage(what="blob", id=blob, path=path, problem=problem, keys=keys))
     for record in records:
-        if record.blob not in present:
+        if store.blob_path(record.blob) not in blobs:
             problem = f"its squashfs {record.blob[:19]}… is missing"
-            path = store.record_path(record.key)
-            damages.append(
-                Damage(what="record", id=record.key, path=path, problem=problem, keys=(record.key,))
-            )
+            damages.append(_damaged_record(store.record_path(record.key), problem))
     damages += _damaged_roots(store)
     return Verified(
         layers=len(records),
         blobs=len(blobs),
-        files=len(shelves),
-        size_bytes=sum(read.size_bytes for read in results.values()),
+        files=len(directories),
+        size_bytes=sum(size_bytes for size_bytes, _ in results),
         damages=tuple(sorted(damages, key=lambda damage: str(damage.path))),
     )
 
@@ -122,7 +99,7 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
 def remove_damaged(store: Store, damages: Iterable[Damage]) -> None:
     """Remove what can be made or fetched again; with a blob the records that name it.
 
-    Nobody else uses the store meanwhile (`Store.alone`).
+    No other process uses the store meanwhile (`Store.alone`).
 
     Raises
     ------
@@ -130,39 +107,31 @@ def remove_damaged(store: Store, damages: Iterable[Damage]) -> None:
         Something cannot be removed.
     """
     for damage in damages:
-        if damage.what in ("blob", "file") and _is_whole_again(damage):
-            continue
         if damage.what in REPLACEABLE:
             for key in damage.keys:
                 store.record_path(key).unlink(missing_ok=True)
             remove(damage.path)
 
 
-def _is_whole_again(damage: Damage) -> bool:
-    """Return whether a build has replaced a file since: where there are no locks, it can."""
-    try:
-        return not damage.path.is_symlink() and sha256(damage.path) == damage.id.removeprefix("sha256:")
-    except OSError:
-        return False
-
-
 def _records(store: Store, damages: list[Damage]) -> Iterator[LayerRecord]:
-    for path in _shelved(store.root / "layers"):
-        if path.suffix != ".json" or not _is_named(path, damages):
-            continue
-        key = f"sha256:{path.stem}"
+    for path in _entries(store.root / "layers", damages, suffix=".json"):
         try:
             record = read_record(path)
         except FileNotFoundError:
-            continue
+            continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            damages.append(Damage(what="record", id=key, path=path, problem=f"it cannot be used: {error}"))
+            damages.append(_damaged_record(path, f"it cannot be used: {error}"))
             continue
-        if record.key == key:
+        if record.key == f"sha256:{path.stem}":
             yield record
         else:
             problem = f"it is the record of another layer, {record.name} {record.key[:19]}…"
-            damages.append(Damage(what="record", id=key, path=path, problem=problem))
+            damages.append(_damaged_record(path, problem))
+
+
+def _damaged_record(path: Path, problem: str) -> Damage:
+    key = f"sha256:{path.stem}"
+    return Damage(what="record", id=key, path=path, problem=problem, keys=(key,))
 
 
 def _damaged_roots(store: Store) -> Iterator[Damage]:
@@ -170,38 +139,31 @@ def _damaged_roots(store: Store) -> Iterator[Damage]:
         try:
             read_root(path)
         except FileNotFoundError:
-            continue
+            continue  # removed meanwhile
         except (OSError, ValueError) as error:
             yield Damage(what="root", id="", path=path, problem=f"{error}: what it needs is not known")
 
 
-def _shelved(directory: Path) -> list[Path]:
-    """Return what lies two levels below a directory, by path; none where there is no such directory."""
-    try:
-        shelves = sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
-    return [path for shelf in shelves if shelf.is_dir() for path in sorted(shelf.iterdir())]
+def _entries(directory: Path, damages: list[Damage], suffix: str = "") -> Iterator[Path]:
+    """Yield the entries ``ab/<hex>SUFFIX`` below a directory, by path; others are reported as unknown."""
+    for shelf in sorted(directory.iterdir()) if directory.exists() else ():
+        for path in sorted(shelf.iterdir()) if shelf.is_dir() else ():
+            if _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == shelf.name:
+                yield path
+            else:
+                damages.append(Damage(what="unknown", id="", path=path, problem="no store writes this here"))
 
 
-def _is_named(path: Path, damages: list[Damage]) -> bool:
-    """Return whether a file has a digest for its name and lies in its place."""
-    if _HEX.fullmatch(path.stem) and path.name[:2] == path.parent.name:
-        return True
-    damages.append(Damage(what="unknown", id="", path=path, problem="no store writes this here"))
-    return False
-
-
-def _read(path: Path, expected: str, advanced: Callable[[int], None]) -> _Read:
+def _read(path: Path, digest: str, advanced: Callable[[int], None]) -> tuple[int, str]:
+    """Return how many bytes a file has, and why it is not the file of a digest."""
     try:
         if path.is_symlink():
-            return _Read(size_bytes=0, problem=f"it is a link to `{path.readlink()}`")
-        size = path.stat().st_size
-        digest = sha256(path)
+            return 0, f"it is a link to `{path.readlink()}`"
+        size_bytes, actual = path.stat().st_size, sha256(path)
     except FileNotFoundError:
-        return _Read(size_bytes=0)  # a build has put another in its place, or `prune` removed it
+        return 0, ""  # replaced or removed meanwhile
     except OSError as error:
-        return _Read(size_bytes=0, problem=f"it cannot be read: {error.strerror}")
-    advanced(size)
-    problem = "" if digest == expected else f"its {size} bytes have the digest {digest[:12]}…"
-    return _Read(size_bytes=size, problem=problem)
+        return 0, f"it cannot be read: {error.strerror}"
+    advanced(size_bytes)
+    problem = "" if actual == digest else f"its {size_bytes} bytes have the digest {actual[:12]}…"
+    return size_bytes, problem
