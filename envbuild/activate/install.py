@@ -32,8 +32,8 @@ from envbuild.activate.layout import (
 from envbuild.activate.model import Installation, check_names
 from envbuild.activate.modulefile import modulefile_text
 from envbuild.errors import Location, MachineError, RequestError, raise_all
-from envbuild.system.files import copy_range, is_full, make_directory, sync, write_at
-from envbuild.system.leftovers import atomic_file, own_name, sweep
+from envbuild.system.files import atomic_file, copy_range, is_full, make_directory, sync, write_at
+from envbuild.system.leftovers import own_name, sweep
 
 _READ_ALL = 0o644
 _EXECUTE_ALL = 0o755

@@ -32,8 +32,8 @@ from envbuild.store.store import Store
 from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.process import thread_pool
 from envbuild.system.removal import remove
-from envbuild.system.threads import threads
 
 _PYTHON = f"{ENV_PREFIX}/bin/python"
 _WHEEL = "wheel:"
@@ -116,7 +116,7 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
     with (
         _claimed_wheels(missing, workshop) as wheels,
         store.stage() as stage,
-        threads(max(2, host.cores())) as pool,
+        thread_pool(max(2, host.cores())) as pool,
     ):
         missing = [layer for layer in missing if layer in wheels or not isinstance(layer.step, WheelStep)]
         for layer in plan.image_layers:
@@ -226,8 +226,7 @@ def _size(record: LayerRecord) -> str:
 def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, workshop: Workshop) -> LayerRecord:
     """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
     image = work / "layer.squashfs"
-    whiteouts = [squashfs.whiteout(path) for path in entries.whiteouts]
-    squashfs.make(tree, image, pseudo=whiteouts, compression=layer.compression)
+    squashfs.make(tree, image, whiteouts=entries.whiteouts, compression=layer.compression)
     record, other = workshop.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
     if other is not None:
         workshop.emit(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import BuildError, MachineError
-from envbuild.system.leftovers import private_directory, sweep
+from envbuild.system.leftovers import own_name, sweep
 from envbuild.system.privacy import open_parents
 from envbuild.system.removal import remove
 
@@ -36,8 +36,9 @@ def passable_directory() -> Iterator[Path]:
     for parent in map(Path.resolve, parents):
         if "%" in str(parent) or not _passable(parent) or open_parents(parent / "below"):
             continue
+        path = parent / own_name()
         try:
-            path = private_directory(parent)
+            path.mkdir(mode=0o700)
         except OSError:
             continue
         sweep(parent)

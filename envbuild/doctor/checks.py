@@ -18,9 +18,9 @@ from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
-from envbuild.system.apptainer_conf import configuration
+from envbuild.system.apptainer import configuration
 from envbuild.system.files import exists, is_directory
-from envbuild.system.network import Client, NetworkError, Patience
+from envbuild.system.network import Client, Limits, NetworkError
 from envbuild.system.redaction import redact
 from envbuild.system.survey import Survey
 
@@ -42,7 +42,7 @@ _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
 _ADMINISTRATOR = "an administrator"
 _IMPORT = "; or import layers that were built elsewhere, with `envbuild layer import`"
 _ADDRESSES = ("http://", "https://", "file:")
-_PATIENCE = Patience(connect_s=5.0, read_s=10.0, attempts=1)
+_LIMITS = Limits(connect_s=5.0, read_s=10.0)
 _UNSHARE_S = 20.0
 # Where Apptainer keeps its own tools, below its prefix.
 _APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
@@ -152,7 +152,7 @@ def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Finding]:
 
 def _unreachable(addresses: Sequence[str]) -> Iterator[Finding]:
     """Ask each address once; any answer, even a refusal, means that it is reached."""
-    with Client(_PATIENCE) as client:
+    with Client(_LIMITS) as client:
         for address in dict.fromkeys(addresses):
             reason = ""
             if (path := network.local_path(address)) is not None:

@@ -23,8 +23,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.squashfs.splice import Splice
-from envbuild.system.files import is_full, write_at
-from envbuild.system.leftovers import atomic_file
+from envbuild.system.files import atomic_file, is_full, write_at
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"

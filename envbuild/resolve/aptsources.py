@@ -16,40 +16,32 @@ _YES = frozenset({"yes", "true", "with", "on", "enable", "1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AptSource:
-    """One entry of apt's list, for binary packages.
-
-    Attributes
-    ----------
-    uris, suites, components : tuple of str
-        As apt has them.
-    signed_by : str
-        A key file, or the keys themselves, each line after the first indented
-        as deb822 wants it; empty for the keys that apt trusts anyway.
-    trusted : bool
-        Whether apt is told to do without a signature.
-    """
+    """One entry of apt's list, for binary packages."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
     components: tuple[str, ...]
     signed_by: str = ""
+    """A key file, or the keys themselves, each line after the first indented as in deb822; empty for the keys
+    that apt trusts anyway."""
     trusted: bool = False
+    """Whether no signature is required."""
 
 
 def read_sources(etc_apt: Path) -> list[AptSource]:
-    """Read every file that apt would read, in its order; what cannot be read is left out."""
+    """Read every file that apt would read, in its order; unreadable files are left out."""
     parts = sorted((etc_apt / "sources.list.d").glob("*"), key=lambda path: path.name)
-    found: list[AptSource] = []
+    sources: list[AptSource] = []
     for path in (etc_apt / "sources.list", *parts):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
         if path.suffix == ".list":
-            found += parse_one_line(text)
+            sources += parse_one_line(text)
         elif path.suffix == ".sources":
-            found += parse_deb822(text)
-    return found
+            sources += parse_deb822(text)
+    return sources
 
 
 def parse_one_line(text: str) -> Iterator[AptSource]:

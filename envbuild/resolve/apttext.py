@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import MachineError
@@ -35,21 +35,8 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uri:
-    """A file that apt would download.
-
-    Attributes
-    ----------
-    address : str
-        As apt wrote it.
-    name, version, architecture : str
-        In Debian's words; version with its epoch.
-    size_bytes : int
-        Length of the file.
-    sha256 : str
-        Hex digest of the file.
-    """
+class Uri(NamedTuple):
+    """A file that apt would download; name, version (with its epoch) and architecture in Debian's words."""
 
     address: str
     name: str
@@ -106,7 +93,7 @@ def preferences(versions: Mapping[str, str]) -> str:
 
 
 def proxies(dump: str, addresses: Iterable[str]) -> dict[str, str]:
-    """Read the proxies of ``apt-config dump``; a host's own setting wins, and ``DIRECT`` is none.
+    """Read the proxies of ``apt-config dump``; a host's own setting wins, and ``DIRECT`` means no proxy.
 
     Returns
     -------
@@ -114,7 +101,7 @@ def proxies(dump: str, addresses: Iterable[str]) -> dict[str, str]:
         ``scheme://host`` of the addresses → address of the proxy.
     """
     settings = dict(re.findall(r'^Acquire::(\S+) "([^"]*)";$', dump, re.MULTILINE))
-    found = {}
+    result = {}
     for address in addresses:
         parts = urlsplit(address)
         names = [f"{parts.scheme}::Proxy::{parts.hostname}", f"{parts.scheme}::Proxy"]
@@ -122,8 +109,8 @@ def proxies(dump: str, addresses: Iterable[str]) -> dict[str, str]:
             names.append("http::Proxy")  # as apt-transport-https(1) has it
         proxy = next((settings[name] for name in names if settings.get(name)), "DIRECT")
         if parts.hostname and proxy != "DIRECT":
-            found[f"{parts.scheme}://{parts.hostname}"] = proxy
-    return found
+            result[f"{parts.scheme}://{parts.hostname}"] = proxy
+    return result
 
 
 def parse_uris(text: str) -> tuple[Uri, ...]:
@@ -134,7 +121,7 @@ def parse_uris(text: str) -> tuple[Uri, ...]:
     MachineError
         A line names a file without its SHA-256.
     """
-    found = []
+    files = []
     for line in text.splitlines():
         if not line.startswith("'"):
             continue
@@ -146,28 +133,19 @@ def parse_uris(text: str) -> tuple[Uri, ...]:
                 hint="its archive must list SHA-256 sums: name another one under `origins` of the site file",
             )
         name, version, architecture = parts
-        found.append(
-            Uri(
-                address=match["uri"],
-                name=name,
-                version=version,
-                architecture=architecture,
-                size_bytes=int(match["size"]),
-                sha256=match["sha256"],
-            )
-        )
-    return tuple(found)
+        files.append(Uri(match["uri"], name, version, architecture, int(match["size"]), match["sha256"]))
+    return tuple(files)
 
 
 def parse_madison(text: str) -> dict[tuple[str, str], list[str]]:
     """Read the output of ``apt-cache madison``: (name, version) → suites that list it, in apt's order."""
-    found: dict[tuple[str, str], list[str]] = {}
+    suites: dict[tuple[str, str], list[str]] = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(" | ")]
         words = parts[2].split() if len(parts) == 3 else []
         if len(words) >= 2 and words[-1] == "Packages":
-            found.setdefault((parts[0], parts[1]), []).append(words[1].rpartition("/")[0])
-    return found
+            suites.setdefault((parts[0], parts[1]), []).append(words[1].rpartition("/")[0])
+    return suites
 
 
 def unknown(output: str) -> list[str]:
@@ -177,7 +155,7 @@ def unknown(output: str) -> list[str]:
 
 def virtual(output: str) -> dict[str, list[str]]:
     """Return names that are no packages, each with the packages that provide it."""
-    found: dict[str, list[str]] = {}
+    providers: dict[str, list[str]] = {}
     for name in re.findall(r"^E: Package '(\S+)' has no installation candidate$", output, re.MULTILINE):
         block = re.search(
             rf"^Package {re.escape(name)} is a virtual package provided by:\n((?: .*\n)*)",
@@ -185,35 +163,31 @@ def virtual(output: str) -> dict[str, list[str]]:
             re.MULTILINE,
         )
         lines = block[1].splitlines() if block else []
-        found[name] = sorted(line.split()[0] for line in lines if line.split())
-    return found
+        providers[name] = sorted(line.split()[0] for line in lines if line.split())
+    return providers
 
 
-def providers(output: str) -> list[str]:
-    """Read ``apt-cache showpkg`` of a name that is no package: the packages that provide it."""
-    _, _, after = output.partition("Reverse Provides:")
-    return sorted({line.split()[0] for line in after.splitlines() if line.strip()})
-
-
-def no_package(name: str, output: str) -> tuple[str, str]:
-    """Return what is wrong with a name that apt met with other packages, and what to write.
+def no_package(name: str, showpkg: str) -> tuple[str, str]:
+    """Return what is wrong with a name for which apt took other packages, and what to write.
 
     Parameters
     ----------
-    output : str
-        What ``apt-cache showpkg`` says of it.
+    showpkg : str
+        Output of ``apt-cache showpkg`` for the name.
     """
-    names = providers(output)
-    if names:
-        return f"`{name}` is not a package but a name that another provides", f"name it: {', '.join(names)}"
-    hint = "apt takes `.` and `+` for more than letters where no package is called so"
-    return f"no package is called `{name}`", hint
+    _, _, after = showpkg.partition("Reverse Provides:")
+    providers = sorted({line.split()[0] for line in after.splitlines() if line.strip()})
+    if providers:
+        problem = f"`{name}` is not a package but a name that another provides"
+        return problem, f"name it: {', '.join(providers)}"
+    hint = "apt read the name as a regular expression; check its spelling"
+    return f"there is no package `{name}`", hint
 
 
 def conflict(output: str) -> str:
-    """Return apt's account of unmet dependencies in one line; empty where there is none."""
-    _, found, after = output.partition("The following packages have unmet dependencies:\n")
-    lines = [line.strip() for line in after.splitlines() if line.startswith(" ")] if found else []
+    """Return apt's account of unmet dependencies in one line, or an empty string."""
+    _, heading, after = output.partition("The following packages have unmet dependencies:\n")
+    lines = [line.strip() for line in after.splitlines() if line.startswith(" ")] if heading else []
     return redact_text("; ".join(re.sub(r"\s+", " ", line) for line in lines[:4]))
 
 

@@ -1,9 +1,7 @@
-"""The cache of locked files: content-addressed, and never holding what was not checked.
+"""The cache of locked files: content-addressed, and without a file that was not compared with its pin.
 
-``files/sha256/ab/<hex>/<file name>``: the digest decides, the name is what
-tools want to see. A file gets its name only after its bytes were compared
-with the lock, flushed and renamed, so that a killed download leaves nothing
-but an ``.unverified-*`` file.
+``files/sha256/ab/<hex>/<file name>``: the digest decides; tools need the name. A file gets its name
+after its bytes were compared with the pin and flushed. A killed download leaves an ``.unverified-*`` file.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import MachineError
@@ -26,17 +23,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class WrongBytes(Exception):
-    """A file is not the one that is locked."""
+    """A file is not the locked one."""
 
 
 class FileCache:
-    """Locked files below one directory.
-
-    Parameters
-    ----------
-    root : Path
-        Made when the first file is added.
-    """
+    """Locked files below one directory, which is made when the first file is added."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,20 +39,9 @@ class FileCache:
             raise ValueError(f"not a file's digest and name: {pin.sha256!r} {name!r}")
         return self.root / "sha256" / pin.sha256[:2] / pin.sha256 / name
 
-    def has(self, pin: Pin) -> bool:
-        """Return whether a pin's file is there, with its length; the digest was compared when it came."""
-        try:
-            return self.path(pin).stat().st_size == pin.size_bytes
-        except OSError:
-            return False
-
-    def freshen(self, pin: Pin) -> None:
-        """Note that a file is in use, in its times: `prune` leaves what is young."""
-        with contextlib.suppress(OSError):
-            os.utime(self.path(pin))
-
-    def add(self, pin: Pin, write: Callable[[Path], None]) -> Path:
-        """Make a file with `write`, compare it with the pin, and give it its name.
+    @contextlib.contextmanager
+    def adding(self, pin: Pin) -> Iterator[Path]:
+        """Yield a path to write; at the end of the block the file is compared with the pin and named.
 
         Raises
         ------
@@ -73,32 +53,25 @@ class FileCache:
         final = self.path(pin)
         try:
             make_directory(final.parent)
-            with self._unverified() as part:
-                write(part)
+            handle, name = tempfile.mkstemp(prefix=".unverified-", dir=self.root)
+            os.close(handle)
+            part = Path(name)
+            try:
+                yield part
                 check(part, pin)
-                # Read-only and the same for every user of a shared store.
                 part.chmod(0o444)
                 sync(part)
                 part.replace(final)
+            finally:
+                part.unlink(missing_ok=True)
             sync(final.parent)
         except OSError as error:
             problem = f"the cache `{self.root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
-        return final
-
-    @contextmanager
-    def _unverified(self) -> Iterator[Path]:
-        handle, name = tempfile.mkstemp(prefix=".unverified-", dir=self.root)
-        os.close(handle)
-        part = Path(name)
-        try:
-            yield part
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def file_name(pin: Pin) -> str:
-    """Return the name that a pin's file has for tools."""
+    """Return the name of a pin's file."""
     return pin.file_name if isinstance(pin, DebPin) else pin.file
 
 
@@ -108,11 +81,24 @@ def check(path: Path, pin: Pin) -> None:
     Raises
     ------
     WrongBytes
-        Its length or digest is another.
+        Its length or digest is another, or it cannot be read.
     """
-    size = path.stat().st_size
-    if size != pin.size_bytes:
-        raise WrongBytes(f"it has {size} bytes, {pin.size_bytes} are locked")
-    found = sha256(path)
-    if found != pin.sha256:
-        raise WrongBytes(f"its sha256 is {found[:12]}…, {pin.sha256[:12]}… is locked")
+    try:
+        size_bytes, digest = path.stat().st_size, ""
+        if size_bytes == pin.size_bytes:
+            digest = sha256(path)
+    except OSError as error:
+        raise WrongBytes(f"it cannot be read: {error.strerror or error}") from error
+    if size_bytes != pin.size_bytes:
+        raise WrongBytes(f"it has {size_bytes} bytes, {pin.size_bytes} are locked")
+    if digest != pin.sha256:
+        raise WrongBytes(f"its sha256 is {digest[:12]}…, {pin.sha256[:12]}… is locked")
+
+
+def is_whole(path: Path, pin: Pin) -> bool:
+    """Return whether a file is the locked one."""
+    try:
+        check(path, pin)
+    except WrongBytes:
+        return False
+    return True

@@ -142,15 +142,7 @@ def _debian(
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
     with task(context.emit, "lock:debian", "resolve Debian packages"):
-        return resolve_debian(
-            asked,
-            previous=old,
-            upgrade=upgrade,
-            machine=context.machine,
-            cache_dir=context.cache_dir,
-            emit=context.emit,
-            offline=context.offline,
-        )
+        return resolve_debian(asked, previous=old, upgrade=upgrade, context=context)
 
 
 def _python(

@@ -1,10 +1,11 @@
-"""From a base's finished root to the files that hold it, each with its digest.
+"""Pins of the files of a base's finished root.
 
 Source: OCI image specification 1.1 (image layout, manifest, configuration).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -15,7 +16,7 @@ from typing import Any
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.lock.model import RootPin
 from envbuild.spec.asked import Asked
-from envbuild.system.files import is_directory, read_input, sha256
+from envbuild.system.files import IrregularError, is_directory, read_input, sha256
 
 _LIMIT_BYTES = 4 << 20
 _MAX_LAYERS = 512
@@ -32,7 +33,7 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     Raises
     ------
     RequestError
-        It is not there, is another than the definition says, or for another machine.
+        It is missing, is not the one that the definition names, or is for another architecture.
     """
     root, place = asked.base.root, asked.root_place
     if root is None or place is None:
@@ -40,34 +41,27 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     at = Location(path=asked.base_path)
     if root.kind == "oci":
         if not is_directory(place):
-            raise RequestError(
-                f"there is no directory `{place}`",
-                at=at,
-                hint="mend `place` under `root` of the base image: it names an OCI layout",
-            )
+            hint = "correct `place` under `root` of the base image: it names an OCI layout"
+            raise RequestError(f"there is no directory `{place}`", at=at, hint=hint)
         return tuple(_Layout(place, at, asked.architecture).layers(root.sha256))
     try:
-        is_file = place.is_file()
+        size_bytes, digest = place.stat().st_size, sha256(place)
+    except (FileNotFoundError, IrregularError):
+        hint = "correct `place` under `root` of the base image, or put the file there"
+        raise RequestError(f"there is no file `{place}`", at=at, hint=hint) from None
     except OSError as error:
-        raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at, hint=_READABLE) from None
-    if not is_file:
-        raise RequestError(
-            f"there is no file `{place}`",
-            at=at,
-            hint="mend `place` under `root` of the base image, or put the file there",
-        )
+        hint = "check that you may read it; `root` of the base image names it"
+        raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at, hint=hint) from None
     if not _NAME.fullmatch(place.name):
+        hint = "name it with letters, digits, `.`, `_` and `-`"
+        raise RequestError(f"`{place.name}` cannot be locked", at=at, hint=hint)
+    if digest != root.sha256:
         raise RequestError(
-            f"`{place.name}` cannot be locked", at=at, hint="call it by letters, digits, `.`, `_` and `-`"
-        )
-    found = _digest(place, at)
-    if found != root.sha256:
-        raise RequestError(
-            f"`{place}` is another file: its sha256 is {found}, and the definition says {root.sha256}",
+            f"`{place}` is another file: its sha256 is {digest}, and the definition says {root.sha256}",
             at=at,
             hint="if it is the right one, put its sha256 into the definition",
         )
-    return (RootPin(kind=root.kind, file=place.name, size_bytes=place.stat().st_size, sha256=found),)
+    return (RootPin(kind=root.kind, file=place.name, size_bytes=size_bytes, sha256=digest),)
 
 
 def place_of(asked: Asked, pin: RootPin) -> Path:
@@ -78,19 +72,11 @@ def place_of(asked: Asked, pin: RootPin) -> Path:
     return place / "blobs" / "sha256" / pin.sha256 if pin.kind == "oci" else place
 
 
-def _digest(path: Path, at: Location) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        raise RequestError(f"`{path}` cannot be read: {error.strerror}", at=at, hint=_READABLE) from None
-
-
 _WRITTEN = "name a layout as `skopeo copy docker://IMAGE oci:DIR` or `podman save` writes it, whole"
-_READABLE = "see that it may be read by you; `root` of the base image names it"
 
 
 class _Layout:
-    """The directory of an OCI image layout; what it says is believed by its digests alone."""
+    """The directory of an OCI image layout; its files count by their digests alone."""
 
     def __init__(self, place: Path, at: Location, architecture: str) -> None:
         self._blobs = place / "blobs" / "sha256"
@@ -98,20 +84,20 @@ class _Layout:
         self._architecture = architecture
 
     def layers(self, manifest: str) -> Iterator[RootPin]:
-        found = self._json(manifest)
-        if "manifests" in found:
-            raise self._wrong(manifest, "is an index of several images", self._offered(found))
-        config = self._json(self._hex(found.get("config")))
+        content = self._json(manifest)
+        if "manifests" in content:
+            raise self._wrong(manifest, "is an index of several images", self._offered(content))
+        config = self._json(self._hex(content.get("config")))
         if config.get("architecture") != self._architecture or config.get("os") != "linux":
             what = f"{config.get('os')}/{config.get('architecture')}"
             raise self._wrong(manifest, f"is for {what}", f"this machine is linux/{self._architecture}")
-        layers = found.get("layers")
+        layers = content.get("layers")
         if not isinstance(layers, list) or not 0 < len(layers) <= _MAX_LAYERS:
             raise self._wrong(manifest, "names no layers")
         for layer in layers:
             digest, size = self._hex(layer), layer.get("size")
             if not _LAYERS.fullmatch(str(layer.get("mediaType"))) or type(size) is not int or size < 0:
-                raise self._wrong(digest, "is no layer of a kind that is known")
+                raise self._wrong(digest, "is a layer of an unknown kind")
             yield RootPin(kind="oci", file=f"{digest}.layer", size_bytes=size, sha256=digest)
 
     def _json(self, digest: str) -> dict[str, Any]:
@@ -120,13 +106,11 @@ class _Layout:
         content = read_input(path, limit_bytes=_LIMIT_BYTES, at=self._at, hint=hint)
         if hashlib.sha256(content).hexdigest() != digest:
             raise self._wrong(digest, "was changed: its bytes have another digest")
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise self._wrong(digest, "is no manifest or configuration")
-        return found
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(content)
+            if isinstance(value, dict):
+                return value
+        raise self._wrong(digest, "is no manifest or configuration")
 
     def _hex(self, descriptor: object) -> str:
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
@@ -136,14 +120,13 @@ class _Layout:
         return match[1]
 
     def _offered(self, index: dict[str, Any]) -> str | None:
-        """Return what an index has for this machine."""
+        """Return a hint with the digest for this machine."""
         manifests = index["manifests"] if isinstance(index["manifests"], list) else []
-        for one in manifests:
-            platform = one.get("platform") if isinstance(one, dict) else None
+        for manifest in manifests:
+            platform = manifest.get("platform") if isinstance(manifest, dict) else None
             if isinstance(platform, dict) and platform.get("architecture") == self._architecture:
-                return (
-                    f"write the digest of its image for {self._architecture} in its place: {self._hex(one)}"
-                )
+                digest = self._hex(manifest)
+                return f"write the digest of its image for {self._architecture} in its place: {digest}"
         return None
 
     def _wrong(self, digest: str, problem: str, hint: str | None = None) -> EnvbuildError:

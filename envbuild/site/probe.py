@@ -16,7 +16,7 @@ from envbuild.spec.site import (
     SiteRuntime,
     SiteScheduler,
 )
-from envbuild.system.apptainer_conf import configuration
+from envbuild.system.apptainer import configuration
 from envbuild.system.survey import Survey
 
 _NVIDIA, _AMD = "0x10de", "0x1002"

@@ -35,7 +35,7 @@ from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import clock, host, locks
 from envbuild.system.descriptors import close, named, open_directory, through
-from envbuild.system.files import copy, make_directory, settled, sha256, signature, sync, what_is_full
+from envbuild.system.files import copy, make_directory, sha256, signature, sync, what_is_full
 from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, closed_temporary_directory, open_parents
 from envbuild.system.removal import remove
@@ -250,8 +250,7 @@ class Store:
         if kept is not None and kept[0] == now:
             return kept[1]
         record = read_record(path)
-        if settled(now):
-            self._records[key] = (now, record)
+        self._records[key] = (now, record)
         return record
 
     def records(self) -> list[LayerRecord]:

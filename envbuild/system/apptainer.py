@@ -1,31 +1,33 @@
-"""Apptainer: which one, and the command lines that start something in an image."""
+"""Apptainer: choose one, read how it is set up, and make the command lines that run something in an image."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import MachineError
+from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import host, process
 from envbuild.system.descriptors import named
-from envbuild.system.process import Finished
-from envbuild.system.terminal import plain
+from envbuild.system.files import read_input
+from envbuild.system.process import Finished, plain
+from envbuild.system.survey import Survey
 
 # Name → oldest release that has `--mount` and with which a user can start an image.
 # SingularityCE before 4.1 unpacks the image at each start, unless it is installed set-user-id.
 # Source: the change logs of Apptainer 1.1.0 and of SingularityCE 3.9.0 and 4.1.0.
 _OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 9)}
 _LABELS = {"apptainer": "Apptainer", "singularity-ce": "SingularityCE"}
-_PROGRAMS = ("apptainer", "singularity")
+_CONFIGURATION_BYTES = 1 << 20
 _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
 
 
 class OldApptainerError(MachineError):
-    """An Apptainer is older than what images need; `version` is what it says of itself."""
+    """An Apptainer is too old for our images; `version` is its own output."""
 
     def __init__(self, program: Path, name: str, version: str) -> None:
         self.oldest = ".".join(map(str, _OLDEST[name]))
@@ -37,24 +39,23 @@ class OldApptainerError(MachineError):
 
 
 class NotStartedError(MachineError):
-    """Apptainer started nothing of what it was asked to.
+    """Apptainer did not start the program.
 
     Attributes
     ----------
     said : str
         Its last lines.
     early : bool
-        Whether it came not even to the image: what it lacks is the machine's.
+        Whether it failed before it opened the image: the machine lacks something.
     """
 
     def __init__(self, what: str, done: Finished, *, early: bool) -> None:
-        said = done.last_lines(8)
+        self.said = done.last_lines(8)
+        self.early = early
         super().__init__(
-            f"Apptainer cannot start {what} here\n{said}\nrepeat it: {done.command}",
+            f"Apptainer cannot start {what} here\n{self.said}\nrepeat it: {done.command}",
             hint="`envbuild doctor` shows what this machine lacks",
         )
-        self.said = said
-        self.early = early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +75,13 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apptainer:
-    """An Apptainer on this machine.
-
-    Attributes
-    ----------
-    program : Path
-        The command.
-    version : str
-        ``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``.
-    unprivileged : bool
-        Whether it is told to start in a user namespace, since it has no other way.
-    """
+    """An Apptainer on this machine."""
 
     program: Path
     version: str
+    """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``."""
     unprivileged: bool = False
+    """Whether it has to start in a user namespace."""
 
     def command(
         self,
@@ -119,7 +112,7 @@ class Apptainer:
         """
         words = [str(self.program), "--silent", action]
         if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
-            # A root without CAP_SYS_RESOURCE cannot start an image otherwise, and none is worse for it.
+            # A root without CAP_SYS_RESOURCE cannot start an image otherwise; it does other roots no harm.
             words.append("--userns")
         if isolated:
             words += ["--containall", "--cleanenv"]
@@ -136,50 +129,50 @@ class Apptainer:
         return [*words, str(image), *argv]
 
     def buildcfg(self) -> str:
-        """Return what it says of how it was built; empty where it does not tell."""
+        """Return its build configuration; empty if it prints none."""
         done = process.run([self.program, "buildcfg"], env=host.environment(), timeout_s=30)
         return done.stdout if done.ok else ""
 
 
 def not_started(done: Finished, what: str) -> NotStartedError | None:
-    """Return what Apptainer says where it has started nothing; None where it has, or nothing is known.
+    """Return an error if Apptainer started nothing; None if it did, or this is unknown.
 
-    Its starter, which makes the namespaces, ends with 1; what sets up the container with 255. What runs in
-    a container can say and return the same: it gets no better verdict by that.
+    Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program in
+    a container can print and return the same: it gets no better verdict by that.
 
     Parameters
     ----------
     what : str
-        What it was to start, for people.
+        The program or image, for people.
     """
-    said = plain(done.stderr)
-    early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", said) is not None
-    if not early and not (done.code == 255 and "FATAL" in said):
+    stderr = plain(done.stderr)
+    early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", stderr) is not None
+    if not early and not (done.code == 255 and "FATAL" in stderr):
         return None
     return NotStartedError(what, done, early=early)
 
 
 def find(path: Path | None = None) -> Apptainer:
-    """Return the Apptainer to use: the one named, else ENVBUILD_APPTAINER, else the one on PATH.
+    """Return the Apptainer to use: `path`, else ENVBUILD_APPTAINER, else the one on PATH.
 
-    SingularityCE does as well; on PATH it is taken if there is no Apptainer.
+    SingularityCE works as well; it is used if PATH has no Apptainer.
 
     Raises
     ------
     MachineError
         There is none, or (an `OldApptainerError`) it is too old.
     """
-    given = path or (Path(os.environ["ENVBUILD_APPTAINER"]) if os.environ.get("ENVBUILD_APPTAINER") else None)
-    # Absolute: it is not started where we are.
-    program = given.absolute() if given else _on_path()
+    named = path or os.environ.get("ENVBUILD_APPTAINER")
+    # Absolute: it is started in another directory.
+    program = Path(named).absolute() if named else _on_path()
     if not program.is_file():
         raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
-    told = process.run([program, "--version"], env=host.environment(), timeout_s=30)
+    finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)
     match = re.search(
-        r"^(apptainer|singularity-ce) version ((\d+)\.(\d+)(\.\d+)?\S*)", told.stdout, re.MULTILINE
+        r"^(apptainer|singularity-ce) version ((\d+)\.(\d+)(\.\d+)?\S*)", finished.stdout, re.MULTILINE
     )
-    if not told.ok and (said := told.last_lines(1)):
-        raise MachineError(f"`{program} --version` fails: {said}", hint=_HINT)
+    if not finished.ok and finished.output:
+        raise MachineError(f"`{program} --version` fails: {finished.last_lines(1)}", hint=_HINT)
     if match is None:
         raise MachineError(f"`{program}` is not an Apptainer or SingularityCE", hint=_HINT)
     name, version = match[1], match[2]
@@ -189,8 +182,51 @@ def find(path: Path | None = None) -> Apptainer:
 
 
 def _on_path() -> Path:
-    first, *others = _PROGRAMS
-    for name in (first, *others):
+    for name in ("apptainer", "singularity"):
         with contextlib.suppress(MachineError):
             return host.find_program(name)
-    return host.find_program(first, hint=_HINT)
+    return host.find_program("apptainer", hint=_HINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """How an Apptainer starts images."""
+
+    setuid: bool | None = None
+    """Whether it may start with root's powers; None if this is unknown."""
+    starter: bool = False
+    """Whether the starter with these powers is installed: owned by root and with its bit."""
+
+
+def configuration(buildcfg: str, machine: Survey) -> Configuration:
+    """Return how an Apptainer is set up.
+
+    Parameters
+    ----------
+    buildcfg : str
+        Output of its ``buildcfg``; may be empty.
+    machine : Survey
+        Where the paths are that it names.
+    """
+    built = dict(re.findall(r"^(\w+)=(/.*|[01])$", buildcfg, flags=re.MULTILINE))
+    # One that was built without it has the setting nevertheless.
+    without = built.get("APPTAINER_SUID_INSTALL") == "0"
+    starter = False
+    if "LIBEXECDIR" in built:
+        with contextlib.suppress(OSError, ValueError):
+            status = machine.path(f"{built['LIBEXECDIR']}/apptainer/bin/starter-suid").stat()
+            starter = bool(status.st_mode & stat.S_ISUID) and status.st_uid == 0
+    setuid = False if without else _allows_setuid(built.get("APPTAINER_CONF_FILE"), machine)
+    return Configuration(setuid=setuid, starter=starter)
+
+
+def _allows_setuid(path: str | None, machine: Survey) -> bool | None:
+    """Return the last ``allow setuid`` of a configuration file."""
+    if path is None:
+        return None
+    try:
+        text = read_input(machine.path(path), limit_bytes=_CONFIGURATION_BYTES).decode(errors="replace")
+    except EnvbuildError:
+        return None
+    values = re.findall(r"^[ \t]*allow setuid[ \t]*=[ \t]*(\w+)", text, re.MULTILINE)
+    return values[-1] != "no" if values else None

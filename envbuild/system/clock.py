@@ -1,4 +1,4 @@
-"""The only clock of the house. What it says goes into records and progress, never into a product."""
+"""The only clock. Its times go into records and progress, never into a product."""
 
 from __future__ import annotations
 
@@ -19,8 +19,3 @@ def now() -> str:
 def epoch_s() -> float:
     """Return the present time in seconds since the epoch, as the times of files have it."""
     return time.time()
-
-
-def pause(seconds: float) -> None:
-    """Do nothing for so many seconds."""
-    time.sleep(seconds)

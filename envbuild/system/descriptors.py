@@ -1,8 +1,8 @@
-"""Directories and files that are reached through an open descriptor, whatever becomes of their names.
+"""Directories and files that are reached through an open descriptor, whatever happens to their names.
 
-Whoever may write to the parent of a directory can put another one, or a link, in its place at any time. A
-path through `/proc/self/fd` (proc(5)) leads to what was opened and checked. Other programs
-cannot use such a path, and people cannot read it: what they get is `named` first.
+A user who may write to the parent of a directory can put another one, or a link, in its place at any time.
+A path through `/proc/self/fd` (proc(5)) leads to the directory that was opened and checked. It means nothing
+to other programs and to people: `named` replaces it by the present name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 _THROUGH = re.compile(r"/proc/self/fd/(\d+)(?!\d)")
-# Only ours are renamed: a step's script may write to /proc/self/fd/2.
+# Only these are replaced: a step's script may write to /proc/self/fd/2.
 _open: set[int] = set()
 
 
@@ -22,7 +22,7 @@ def open_directory(path: Path) -> int:
     Raises
     ------
     OSError
-        It is not there or is no directory, or may not be read.
+        It does not exist, is no directory, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     _open.add(descriptor)
@@ -35,7 +35,7 @@ def open_file(path: Path) -> int:
     Raises
     ------
     OSError
-        It is not there, or may not be read.
+        It does not exist, or cannot be read.
     """
     # A pipe in its place must not make us wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -44,18 +44,18 @@ def open_file(path: Path) -> int:
 
 
 def close(descriptor: int) -> None:
-    """Close what `open_directory` or `open_file` opened."""
+    """Close a descriptor of `open_directory` or `open_file`."""
     _open.discard(descriptor)
     os.close(descriptor)
 
 
 def through(descriptor: int) -> Path:
-    """Return the path of what is open; it holds in this process alone."""
+    """Return the path through a descriptor; it holds in this process alone."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
 def named(text: str) -> str:
-    """Return a text with present names in place of paths through descriptors."""
+    """Return a text with paths through descriptors replaced by present names."""
     return _THROUGH.sub(_name, text)
 
 

@@ -1,4 +1,4 @@
-"""Files of the user: read with limits, listed in order, written whole or not at all."""
+"""Files: read with limits, listed in order, written whole or not at all, copied and hashed."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import stat
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from time import time_ns
 
 import envbuild
-from envbuild.errors import Location, MachineError, RequestError, did_you_mean
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean
+from envbuild.system.leftovers import own_name, sweep
 
-# Of what the house notes for itself.
+# Of files that envbuild keeps for itself.
 NOTE_LIMIT_BYTES = 64 << 20
 
 _CHUNK_BYTES = 1024 * 1024
 _COPY_BYTES = 16 * 1024 * 1024
 _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
-
-_READABLE = "see that it is there, and may be read by you"
+_READABLE = "check that it exists, and that you may read it"
 _WRITABLE = "name a file in a directory of yours"
 _ROOM = "free some space, or name another place"
 
 
 class IrregularError(OSError):
-    """What is at a path is no regular file; ``strerror`` says what it is."""
+    """A path is no regular file; ``strerror`` says what it is."""
+
+
+class TooLargeError(ValueError):
+    """A file is longer than its reader accepts."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file that somebody named, for reading.
+    """Open a file for reading.
 
     Raises
     ------
     OSError, ValueError
-        It is not there or cannot be read; `IrregularError` where it is no regular file.
+        It does not exist or cannot be read; an `IrregularError` if it is no regular file.
     """
     return os.fdopen(_open_regular(path), "rb")
 
 
 def _open_regular(path: Path | str) -> int:
-    # Not blocking: a named pipe must not hang us before it is recognised.
+    # Not blocking: a named pipe must not stop us.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -57,12 +58,12 @@ def _open_regular(path: Path | str) -> int:
 
 
 def file_named(text: str) -> Path:
-    """Return the path of a file that is to be written, which a text names.
+    """Return the path of an output file from a text.
 
     Raises
     ------
     RequestError
-        It ends in a slash, and there is no such directory: a file of that name would come to be.
+        It ends in a slash, and there is no such directory: a file of that name would be created.
     """
     if text.endswith("/") and not is_directory(Path(text)):
         hint = "make it and name a file in it, or leave the slash out"
@@ -71,19 +72,19 @@ def file_named(text: str) -> Path:
 
 
 def read_small(path: Path, *, limit_bytes: int) -> bytes:
-    """Read a whole file that is one of ours, or should be.
+    """Read a whole file of envbuild's.
 
     Raises
     ------
     OSError
         It is not there, cannot be read, or is no regular file.
     ValueError
-        It is longer than one of ours can be.
+        It is longer; a `TooLargeError`.
     """
     with open_regular(path) as stream:
         content = stream.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise ValueError(f"it is larger than {limit_bytes} bytes")
+        raise TooLargeError(f"it is larger than {limit_bytes} bytes")
     return content
 
 
@@ -126,26 +127,17 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
         It is missing, no regular file, unreadable or too large.
     """
     try:
-        stream = open_regular(path)
+        return read_small(path, limit_bytes=limit_bytes)
     except FileNotFoundError:
-        raise RequestError(
-            f"there is no file `{path}`",
-            at=at,
-            hint=_neighbour_hint(path) or hint or "name one that is there",
-        ) from None
+        hint = _neighbour_hint(path) or hint or "name one that is there"
+        raise RequestError(f"there is no file `{path}`", at=at, hint=hint) from None
     except IrregularError as error:
         raise RequestError(f"`{path}` is {error.strerror}", at=at, hint=hint or "name a file") from None
+    except TooLargeError:
+        problem = f"`{path}` is too large: more than {limit_bytes} bytes"
+        raise RequestError(problem, at=at, hint="name another file, or make it shorter") from None
     except (OSError, ValueError) as error:
         raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
-    with stream:
-        try:
-            content = stream.read(limit_bytes + 1)
-        except OSError as error:
-            raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
-    if len(content) > limit_bytes:
-        problem = f"`{path}` is too large: more than {limit_bytes} bytes"
-        raise RequestError(problem, at=at, hint="name another file, or make it shorter")
-    return content
 
 
 def is_below(path: Path, directory: Path) -> bool:
@@ -169,7 +161,7 @@ def is_directory(path: Path) -> bool:
 
 
 def list_directory(path: Path) -> tuple[str, ...]:
-    """Return the names in a directory, sorted; none where there is no such directory.
+    """Return the names in a directory, sorted; none if there is no such directory.
 
     Raises
     ------
@@ -187,6 +179,48 @@ def list_directory(path: Path) -> tuple[str, ...]:
     return names
 
 
+@contextlib.contextmanager
+def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
+    """Yield a new file, open for writing; it takes its place at the end of the block, unless that fails.
+
+    Parameters
+    ----------
+    path : Path
+        Its place; a file there is replaced.
+    mode : int
+        Its mode, less the umask.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; or something else than a regular file is there.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if path.exists() and not path.is_file():
+        # Replacing /dev/null or a named pipe is never meant.
+        raise PermissionError(errno.EPERM, "it is not a regular file")
+    # Shortened, so that it is no longer than a name may be if the target's is not.
+    before, after = f".{os.fsdecode(os.fsencode(path.name)[:100])}.", ".partial"
+    sweep(path.parent, before=before, after=after)
+    partial = path.parent / f"{before}{own_name()}{after}"
+    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        try:
+            yield file
+            os.fsync(file)
+        finally:
+            # Before it has its name: a file that is open for writing cannot be executed.
+            os.close(file)
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    # Some network file systems cannot; the file itself is safe by then.
+    with contextlib.suppress(OSError):
+        sync(path.parent)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
@@ -200,35 +234,47 @@ def write_atomically(path: Path, data: bytes) -> None:
         The disk is full or broken.
     """
     target = path.resolve()
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
     try:
-        if target.is_dir():
-            raise IsADirectoryError(0, "it is a directory")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(descriptor, "wb") as stream:
+        with atomic_file(target) as file:
             if target.exists():
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            stream.write(data)
-            stream.flush()
-            os.fsync(descriptor)
-        temporary.replace(target)
-        sync(target.parent)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise RequestError(f"`{path}` cannot be written: {_reason(error)}", hint=_WRITABLE) from None
+                os.fchmod(file, stat.S_IMODE(target.stat().st_mode))
+            write_at(file, data, 0)
     except OSError as error:
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
 
 
-def what_is_full(path: Path) -> str:
-    """Return what a full file system has no more of: space, or inodes, each of which is one file."""
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that does not exist yet, and the directories that lead to it.
+
+    Raises
+    ------
+    RequestError
+        It exists, or cannot be written here.
+    MachineError
+        The disk is full or broken.
+    """
     try:
-        found = os.statvfs(path)
-    except OSError:
-        return "space"
-    return "inodes" if found.f_files and not found.f_favail else "space"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # No link is followed, and of two commands at once one fails.
+        stream = path.open("xb")
+    except FileExistsError as error:
+        problem = f"`{error.filename}` is there already"
+        raise RequestError(problem, hint="nothing is overwritten: name another file") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        with stream:
+            stream.write(data)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> EnvbuildError:
+    problem = f"`{path}` cannot be written: {_reason(error)}"
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
+        return RequestError(problem, hint=_WRITABLE)
+    return MachineError(problem, hint=_ROOM)
 
 
 def sync(path: Path) -> None:
@@ -240,35 +286,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet, and the directories that lead to it.
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that there is no space, or no more of a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-    Raises
-    ------
-    RequestError
-        It is there, or cannot be written here.
-    MachineError
-        The disk is full or broken.
-    """
+
+def what_is_full(path: Path) -> str:
+    """Return what a full file system has no more of: space, or inodes, each of which is one file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # With O_EXCL no link is followed, and of two who come at once one is told.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError as error:
-        what = path if error.filename == str(path) else error.filename
-        raise RequestError(
-            f"`{what}` is there already", hint="nothing is overwritten: name another file"
-        ) from None
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise RequestError(f"`{path}` cannot be written: {_reason(error)}", hint=_WRITABLE) from None
-    except OSError as error:
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise MachineError(f"`{path}` cannot be written: {_reason(error)}", hint=_ROOM) from None
+        status = os.statvfs(path)
+    except OSError:
+        return "space"
+    return "inodes" if status.f_files and not status.f_favail else "space"
 
 
 def configuration_homes() -> tuple[Path, ...]:
@@ -288,7 +317,7 @@ def settings_homes() -> tuple[Path, ...]:
 
 
 def environment_paths(variable: str) -> tuple[Path, ...]:
-    """Return the paths that an environment variable lists; none where it is not set."""
+    """Return the paths that an environment variable lists; none if it is not set."""
     return tuple(Path(part) for part in os.environ.get(variable, "").split(os.pathsep) if part)
 
 
@@ -325,15 +354,13 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-def sha256(path: Path | str, over: threading.Event | None = None) -> str:
-    """Return the hex digest of a file's bytes, 64 characters; empty where it was over before the end."""
+def sha256(path: Path | str) -> str:
+    """Return the hex digest of a file's bytes, 64 characters."""
     digest = hashlib.sha256()
     # Not buffered: of small files, of which a layer has many, a buffer costs more than all else.
     descriptor = _open_regular(path)
     try:
         while chunk := os.read(descriptor, _CHUNK_BYTES):
-            if over is not None and over.is_set():
-                return ""
             digest.update(chunk)
     finally:
         os.close(descriptor)
@@ -341,18 +368,10 @@ def sha256(path: Path | str, over: threading.Event | None = None) -> str:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file's bytes, sharing them with the original where the file system can."""
+    """Copy a file's bytes, sharing them with the original if the file system can."""
     with source.open("rb") as reading, target.open("wb") as writing:
-        left = source.stat().st_size
-        try:
-            while left > 0 and (sent := os.copy_file_range(reading.fileno(), writing.fileno(), left)):
-                left -= sent
-        except OSError:
-            reading.seek(0)
-            writing.seek(0)
-            writing.truncate()
-            while chunk := reading.read(_CHUNK_BYTES):
-                writing.write(chunk)
+        size_bytes = os.fstat(reading.fileno()).st_size
+        copy_range(reading.fileno(), 0, size_bytes, writing.fileno(), 0)
 
 
 # What copy_file_range answers for two file systems, or for one of a kind, that it cannot copy between.
@@ -361,7 +380,12 @@ _REFLINK_BYTES = 4096
 
 
 def copy_range(
-    source: int, start: int, size: int, target: int, offset: int, advanced: Callable[[int], None]
+    source: int,
+    start: int,
+    size: int,
+    target: int,
+    offset: int,
+    advanced: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Copy a part of an open file into another, by reference where their file system can.
 
@@ -413,11 +437,6 @@ def write_at(file: int, content: bytes, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
-# A change so soon after a look may leave the times of a file as they were; some file systems count seconds.
-_SETTLED_NS = 50_000_000
-_COARSE_NS = 2_000_000_000
-
-
 def signature(path: Path) -> list[int]:
     """Return the fields of a file's status that any change of it alters; empty if there is no such file."""
     try:
@@ -425,16 +444,3 @@ def signature(path: Path) -> list[int]:
     except OSError:
         return []
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def settled(was: Sequence[int]) -> bool:
-    """Return whether any later change of a file shows in its signature: it has been there for a while."""
-    if not was:
-        return False
-    coarse = was[4] % 1_000_000 == 0
-    return time_ns() > was[4] + (_COARSE_NS if coarse else _SETTLED_NS)
-
-
-def is_full(error: OSError) -> bool:
-    """Return whether an error says that there is no space, or no more of a quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,19 +1,17 @@
-"""Which kind of host this is: the facts that decide whether a proof still holds.
+"""The kind of this host: the facts that decide whether a verdict still holds.
 
-Equal nodes of a cluster have equal fingerprints; another driver, kernel or
-fabric firmware makes another one.
+Equal nodes of a cluster have equal fingerprints; another driver, kernel or fabric firmware makes another one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MachineError
 from envbuild.system import apptainer as runtime
 from envbuild.system import host
@@ -22,25 +20,18 @@ from envbuild.system.apptainer import Apptainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFingerprint:
-    """The facts of a host that matter, and their digest.
-
-    Attributes
-    ----------
-    facts : dict of str to str
-        Name → value; a fact that the host lacks is absent. No host name, no
-        serial number, no address.
-    """
+    """The facts of a host that matter, and their digest."""
 
     facts: dict[str, str]
+    """Name → value, without host name, serial number or address; facts that the host lacks are absent."""
 
     @property
     def digest(self) -> str:
         """``sha256:…`` over the facts as canonical JSON."""
-        text = json.dumps(self.facts, sort_keys=True, separators=(",", ":"))
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return sha256_of(canonical_json(self.facts))
 
     def with_fact(self, name: str, value: str) -> HostFingerprint:
-        """Return the fingerprint of a host that is used in a way of its own (with its MPI, say)."""
+        """Return the fingerprint of a host that is used in a special way (with its MPI, say)."""
         return HostFingerprint(facts=dict(sorted({**self.facts, name: value}.items())))
 
 
@@ -50,9 +41,9 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
     Parameters
     ----------
     apptainer : Apptainer, optional
-        The one in use; the machine's own, if it has one, when absent.
+        The one in use; if absent, the machine's, if it has one.
     root : Path
-        Where /proc, /sys and /dev are looked for.
+        Parent of /proc, /sys and /dev.
     """
     facts = {
         "architecture": host.architecture(),
@@ -60,7 +51,7 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
         "libc": " ".join(platform.libc_ver()),
         "apptainer": _apptainer_version(apptainer),
         "cpu": _cpu(root),
-        "nvidia": _found(root / "proc/driver/nvidia/version", r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s"),
+        "nvidia": _match(root / "proc/driver/nvidia/version", r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s"),
         "amdgpu": _text(root / "sys/module/amdgpu/version"),
         "cxi-driver": _text(root / "sys/module/cxi_core/version"),
         **dict(_fabric(root)),
@@ -78,8 +69,8 @@ def _apptainer_version(named: Apptainer | None) -> str:
 def _cpu(root: Path) -> str:
     text = _text(root / "proc/cpuinfo", limit=64 * 1024)
     for pattern in (r"^model name\s*:\s*(.+)$", r"^CPU part\s*:\s*(.+)$", r"^cpu\s*:\s*(.+)$"):
-        if found := re.search(pattern, text, re.MULTILINE):
-            return found[1].strip()
+        if match := re.search(pattern, text, re.MULTILINE):
+            return match[1].strip()
     return ""
 
 
@@ -99,13 +90,13 @@ def _fabric(root: Path) -> Iterator[tuple[str, str]]:
             yield f"{kind}.{device}", " ".join(fact for fact in facts if fact) or "present"
 
 
-def _found(path: Path, pattern: str) -> str:
-    found = re.search(pattern, _text(path))
-    return found[1] if found else ""
+def _match(path: Path, pattern: str) -> str:
+    match = re.search(pattern, _text(path))
+    return match[1] if match else ""
 
 
 def _text(path: Path, *, limit: int = 4096) -> str:
-    """Return the start of a small file of the kernel; empty where there is none."""
+    """Return the start of a small file of the kernel; empty if there is none."""
     try:
         with path.open("rb") as file:
             return file.read(limit).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Facts of this host that the house needs, read from its environment and files."""
+"""Facts of this host, read from its environment and files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import grp
 import os
 import platform
 import pwd
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from envbuild.errors import MachineError
 
-# What a child may inherit to reach the network as its user does: proxies and CA bundles.
+# Variables that let a child reach the network as its user does: proxies and CA bundles.
 NETWORK_VARIABLES = (
     "http_proxy",
     "https_proxy",
@@ -64,13 +63,39 @@ def find_program(name: str, *, hint: str | None = None) -> Path:
     MachineError
         It is not on this machine.
     """
-    found = shutil.which(name, path=environment()["PATH"])
-    if found is None:
+    path = search_path(name)
+    if path is None:
         raise MachineError(
             f"`{name}` is not on this machine",
             hint=hint or "`make setup` installs what envbuild needs",
         )
-    return Path(found)
+    return Path(path)
+
+
+def search_path(
+    name: str, *, variables: Mapping[str, str] | None = None, root: Path = Path("/")
+) -> str | None:
+    """Return the absolute path of a program on PATH, or in a system directory.
+
+    Parameters
+    ----------
+    variables : mapping, optional
+        The environment; ours if absent.
+    root : Path
+        Where the machine's file system begins; the returned path is within.
+    """
+    searched = (os.environ if variables is None else variables).get("PATH", "")
+    for directory in f"{searched}:{_SYSTEM_PATH}".split(":"):
+        path = f"{directory.rstrip('/')}/{name}"
+        if directory.startswith("/") and is_program(root / path.lstrip("/")):
+            return path
+    return None
+
+
+def is_program(path: Path) -> bool:
+    """Return whether there is a file that may be started."""
+    # In a directory that we may not enter, `Path.is_file` would raise.
+    return os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
 
 
 def architecture() -> str:
@@ -80,7 +105,7 @@ def architecture() -> str:
 
 
 def name() -> str:
-    """Return this machine's name in its network."""
+    """Return this machine's network name."""
     return platform.node()
 
 
@@ -103,7 +128,7 @@ def is_root() -> bool:
 
 
 def user_id(account: str) -> int | None:
-    """Return the user id of an account, a login name or a number; None where there is no such account."""
+    """Return the user id of an account, a login name or a number; None if there is no such account."""
     if account.isdecimal():
         return int(account)
     try:
@@ -113,7 +138,7 @@ def user_id(account: str) -> int | None:
 
 
 def group(gid: int) -> str:
-    """Return the name of a group; the number where it has none."""
+    """Return the name of a group; the number if it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -121,7 +146,7 @@ def group(gid: int) -> str:
 
 
 def user(uid: int | None = None) -> str:
-    """Return the login name of a user, or of whoever runs this process; the number where there is none."""
+    """Return the login name of a user, this process's if absent; the number if there is none."""
     uid = os.geteuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name

@@ -1,7 +1,7 @@
 """Locks among processes, on files.
 
-The kernel lets a lock go when its holder ends, however it ends (flock(2)). Not every network file system has
-locks, or tells other machines of them.
+The kernel releases a lock when its holder ends, however it ends (flock(2)). Some network file systems have no
+locks, or do not share them among machines.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from envbuild.system import clock, process
+from envbuild.system import process
 
 _PAUSE_S = 0.1
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock's file, made if absent; closing it lets the lock go.
+    """Open a lock's file, created if absent; closing it releases the lock.
 
     Raises
     ------
     OSError
-        It cannot be made.
+        It cannot be created.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(file: int, *, shared: bool) -> bool | None:
-    """Take a lock; return False where another process has it, None where the file system has no locks."""
+    """Take a lock; return False if another process has it, None if the file system has no locks."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,7 +39,7 @@ def try_lock(file: int, *, shared: bool) -> bool | None:
 
 
 def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lambda: None) -> bool:
-    """Take a lock once no other process has it; return False where the file system has none.
+    """Take a lock once no other process has it; return False if the file system has no locks.
 
     Parameters
     ----------
@@ -56,8 +56,6 @@ def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lamb
         waiting()
     # Not in the kernel: a thread that waits there cannot be interrupted.
     while taken is False:
-        clock.pause(_PAUSE_S)
-        if process.closing():
-            raise KeyboardInterrupt
+        process.pause(_PAUSE_S)
         taken = try_lock(file, shared=shared)
     return taken is not None

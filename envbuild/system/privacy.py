@@ -39,7 +39,7 @@ class PrivateTree:
         Raises
         ------
         OSError
-            It is not there, or cannot be looked at.
+            It does not exist, or its status cannot be read.
         """
         status = (self._root / name).lstat()
         return stat.S_ISREG(status.st_mode) and self.is_closed(status) and self._holds(Path(name).parent)
@@ -59,9 +59,9 @@ class PrivateTree:
 
 
 def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
-    """Return the directories above a path in which others can rename what leads to it, from ``/`` on.
+    """Return the directories above a path in which others can rename an entry of the path, from ``/`` on.
 
-    Below a directory that only its owner can pass, such as many homes, nobody else can rename anything.
+    Below a directory that only its owner can pass, such as many homes, no other user can rename anything.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
 
 
 def closed_temporary_directory() -> Path:
-    """Return a directory for temporary files in which nobody else can rename ours.
+    """Return a directory for temporary files in which no other user can rename ours.
 
     Raises
     ------

@@ -1,17 +1,21 @@
-"""Start processes: the only place in the house that does."""
+"""The only module that starts processes."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import re
 import selectors
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,45 +23,48 @@ from typing import IO, NoReturn
 
 from envbuild.errors import MachineError
 from envbuild.system.descriptors import named
-from envbuild.system.terminal import plain
 
 STDOUT_BYTES = 256 << 20
 STDERR_BYTES = 128 << 10
 LOG_BYTES = 64 << 20
-_UMASK = 0o022
+_UMASK = 0o022  # set, never inherited: it decides modes and so bytes
 _GRACE_S = 3.0
+_LOOK_S = 0.5
+_CHUNK_BYTES = 65536
+_STARTABLE = "check that it is a program for this machine, and that you may run it"
 
-# Process groups that must not outlive us, whichever thread started them.
-_STARTABLE = "see that it is a program for this machine, and may be run by you"
+# Control sequences, as of colours; strings, up to their end; and other escapes: ECMA-48, 5.3 to 5.6.
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])")
+
+# The processes whose groups must not outlive us, whichever thread started them.
 _running: dict[int, subprocess.Popen[bytes]] = {}
-# Set on the way out: a thread between two processes must not start the second.
+# Set on the way out. A process is registered before its thread looks here, and `end_all` looks at the
+# registered ones after it has set this: one of the two ends the process.
 _closing = threading.Event()
+
+
+class _Start(threading.local):
+    """Whether this thread starts a process, and was interrupted meanwhile."""
+
+    underway = False
+    interrupted = False
+
+
+_start = _Start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How a process ended.
-
-    Attributes
-    ----------
-    argv : tuple of str
-        What was run.
-    code : int
-        Exit code; negative for a signal, as `subprocess` has it.
-    stdout, stderr : str
-        What it wrote, undecodable bytes replaced; of long output the beginning and the end.
-    seconds : float
-        Wall clock.
-    timed_out : bool
-        Whether it was ended because its time was up.
-    """
+    """How a process ended."""
 
     argv: tuple[str, ...]
     code: int
+    """Exit code; negative for a signal, as in `subprocess`."""
     stdout: str
     stderr: str
-    seconds: float
+    """Its output, undecodable bytes replaced; of long output the beginning and the end."""
     timed_out: bool = False
+    """Whether it was ended because its time was up."""
 
     @property
     def ok(self) -> bool:
@@ -66,7 +73,7 @@ class Finished:
 
     @property
     def output(self) -> str:
-        """Stdout, then stderr, without a terminal's colours: for showing what a failed process said."""
+        """Stdout, then stderr, without a terminal's colours: for messages."""
         parts = (plain(self.stdout), plain(self.stderr))
         return "\n".join(part.rstrip("\n") for part in parts if part.strip())
 
@@ -76,8 +83,13 @@ class Finished:
         return shlex.join(self.argv)
 
     def last_lines(self, count: int = 20) -> str:
-        """Return the last lines of what it wrote."""
+        """Return the last lines of its output."""
         return "\n".join(self.output.splitlines()[-count:])
+
+
+def plain(text: str) -> str:
+    """Return a text without control sequences for terminals."""
+    return _ESCAPES.sub("", text)
 
 
 def run(
@@ -86,33 +98,30 @@ def run(
     env: Mapping[str, str],
     cwd: Path | None = None,
     timeout_s: float | None = None,
-    stdin: bytes | None = None,
+    stdin: bytes = b"",
     log: Path | None = None,
-    memory_bytes: int | None = None,
     stdout_bytes: int = STDOUT_BYTES,
     guarded: bool = False,
 ) -> Finished:
-    """Run a process to its end and return how it ended.
+    """Run a process to its end.
 
-    Both output streams are drained while it runs. It has a process group of
-    its own; on time-out, interrupt or error the whole group is ended.
+    It has its own process group, which is ended as a whole on time-out, interrupt or error.
 
     Parameters
     ----------
     argv : sequence of str or Path
         Program and arguments: a list, never a shell string.
     env : mapping
-        The complete environment; nothing is inherited besides it.
+        The complete environment; nothing else is inherited.
     cwd : Path, optional
-        Where it runs; our own working directory if absent.
+        Its working directory; ours if absent.
     timeout_s : float, optional
         Wall-clock limit in seconds.
-    stdin : bytes, optional
-        What it reads; nothing if absent.
+    stdin : bytes
+        Its input.
     log : Path, optional
-        File that receives both streams as they come; of more than `LOG_BYTES` the beginning and the end.
-    memory_bytes : int, optional
-        How much data each of its processes may hold.
+        File to which both streams are appended as they come; of more than `LOG_BYTES` the beginning and
+        the end.
     stdout_bytes : int
         How much of stdout is kept.
     guarded : bool
@@ -126,41 +135,24 @@ def run(
         `end_all` was called while it ran.
     """
     words = tuple(named(str(word)) for word in argv)
-    started = time.monotonic()
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    stdout, stderr = io.BytesIO(), io.BytesIO()
     with contextlib.ExitStack() as stack:
-        sink = stack.enter_context(log.open("ab")) if log is not None else None
-        process = _start((*_limiting(memory_bytes), *words), env=env, cwd=cwd, has_stdin=stdin is not None)
-        stack.callback(_forget, process)
-        stack.callback(_end_group, process)
+        own = (_Bounded(stdout, stdout_bytes), _Bounded(stderr, STDERR_BYTES))
+        shared = () if log is None else (_Bounded(stack.enter_context(log.open("ab")), LOG_BYTES),)
+        process = stack.enter_context(_child(words, env=env, cwd=cwd, stdin=stdin))
         if guarded:
             stack.enter_context(_guard(process.pid))
-        deadline = None if timeout_s is None else started + timeout_s
-        collector = _Collector(sink=sink, stdout_bytes=stdout_bytes)
-        timed_out = not collector.drain(process, stdin=stdin, deadline=deadline)
-        if not timed_out:
-            try:
-                process.wait(None if deadline is None else max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                timed_out = True
+        timed_out = not _finished(process, [(sink, *shared) for sink in own], deadline)
         if timed_out:
             _end_group(process)
         code = process.wait()
-        stdout, stderr = collector.finish()
+        for sink in (*own, *shared):
+            sink.finish()
     if _closing.is_set():
-        raise KeyboardInterrupt  # it did not fail: it was ended, with all the others
-    return Finished(
-        argv=words,
-        code=code,
-        stdout=stdout,
-        stderr=stderr,
-        seconds=time.monotonic() - started,
-        timed_out=timed_out,
-    )
-
-
-def _limiting(memory_bytes: int | None) -> tuple[str, ...]:
-    """Return what starts a program with less memory: set from outside, a limit could come too late."""
-    return () if memory_bytes is None else ("prlimit", f"--data={memory_bytes}", "--")
+        raise KeyboardInterrupt  # it did not fail: it was ended with all others
+    output, errors = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
+    return Finished(argv=words, code=code, stdout=output, stderr=errors, timed_out=timed_out)
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
@@ -188,40 +180,47 @@ def end_all() -> None:
 
 
 def closing() -> bool:
-    """Return whether we are on the way out: whoever waits for something gives up."""
+    """Return whether the run is being ended; long work gives up then."""
     return _closing.is_set()
 
 
+def pause(seconds: float) -> None:
+    """Wait; raises KeyboardInterrupt once the run is being ended."""
+    if _closing.wait(seconds):
+        raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def none_left() -> Iterator[None]:
-    """End every process group, those too that other threads start while the block runs."""
-    over = threading.Event()
+def thread_pool(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield threads that run processes; waiting tasks are dropped if the block fails.
 
-    def end() -> None:
-        end_all()
-        while not over.wait(0.1):
-            end_all()
-
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    yield
-    # Left by a second interrupt it goes on to the end: whoever waits for a process would wait for ever.
-    over.set()
-    thread.join()
+    On an interrupt, which does not reach the processes' groups by itself, the processes are ended too.
+    """
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                end_all()
+            raise
 
 
 @contextlib.contextmanager
 def ended_with_us() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into a KeyboardInterrupt while the block runs.
-
-    So that a terminated build cleans up as an interrupted one does.
-    """
+    """Turn SIGINT, SIGTERM and SIGHUP into a KeyboardInterrupt; no process outlives the block."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise KeyboardInterrupt
+        # A process that is started and not yet registered would be left.
+        _start.interrupted = _start.underway
+        if not _start.underway:
+            raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # as `nohup` sets it
+                signal.signal(number, interrupt)
         yield
     finally:
         end_all()
@@ -230,39 +229,75 @@ def ended_with_us() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _start(
-    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, has_stdin: bool
-) -> subprocess.Popen[bytes]:
-    if _closing.is_set():
-        raise KeyboardInterrupt
+@contextlib.contextmanager
+def _child(
+    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, stdin: bytes
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process in its own group, which is empty after the block."""
+    process = None
     try:
-        process = subprocess.Popen(
-            words,
-            env={name: named(value) for name, value in env.items()},
-            cwd=cwd,
-            stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            umask=_UMASK,  # set, never inherited: it decides modes and so bytes
-        )
-    except FileNotFoundError as error:
-        if cwd is not None and not cwd.is_dir():
-            raise MachineError(
-                f"`{words[0]}` cannot be started: there is no directory `{cwd}`",
-                hint="make it, or begin elsewhere",
-            ) from error
-        raise MachineError(
-            f"`{words[0]}` is not on this machine",
-            hint="install it; `make setup` installs all that envbuild needs",
-        ) from error
+        with _input(stdin) as source, _uninterrupted():
+            process = subprocess.Popen(
+                words,
+                env={name: named(value) for name, value in env.items()},
+                cwd=cwd,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                umask=_UMASK,
+            )
+            _running[process.pid] = process
+        if _closing.is_set():
+            raise KeyboardInterrupt
+        yield process
     except OSError as error:
-        raise MachineError(f"`{words[0]}` cannot be started: {error.strerror}", hint=_STARTABLE) from error
-    _running[process.pid] = process
-    return process
+        if process is not None:
+            raise
+        raise _not_started(words[0], cwd, error) from error
+    finally:
+        if process is not None:
+            _end_group(process)
+            _running.pop(process.pid, None)
+            for stream in filter(None, (process.stdout, process.stderr)):
+                stream.close()
 
 
-# Reads from a pipe that only we hold: its end without a word means that we were killed.
+@contextlib.contextmanager
+def _input(content: bytes) -> Iterator[IO[bytes] | int]:
+    """Yield a process's input: a file without a name, through which it can change nothing of ours."""
+    if not content:
+        yield subprocess.DEVNULL
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        yield file
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let the interrupts of `ended_with_us` wait until the end of the block."""
+    _start.underway, _start.interrupted = True, False
+    try:
+        yield
+    finally:
+        _start.underway = False
+        if _start.interrupted:
+            raise KeyboardInterrupt
+
+
+def _not_started(program: str, cwd: Path | None, error: OSError) -> MachineError:
+    if isinstance(error, FileNotFoundError) and cwd is not None and not cwd.is_dir():
+        problem = f"`{program}` cannot be started: there is no directory `{cwd}`"
+        return MachineError(problem, hint="create it, or start elsewhere")
+    if isinstance(error, FileNotFoundError):
+        hint = "install it; `make setup` installs all that envbuild needs"
+        return MachineError(f"`{program}` is not on this machine", hint=hint)
+    return MachineError(f"`{program}` cannot be started: {error.strerror}", hint=_STARTABLE)
+
+
+# Reads from a pipe that only we hold: its end without a byte means that we were killed.
 _GUARD = """
 import os, signal, sys, time
 if not sys.stdin.buffer.read(1):
@@ -291,22 +326,14 @@ def _guard(group: int) -> Iterator[None]:
         guard.communicate(b".")
 
 
-def _forget(process: subprocess.Popen[bytes]) -> None:
-    _running.pop(process.pid, None)
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the group: politely first, then for good. Does nothing once the group is empty."""
-    for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+    """End a group: politely first, then for good. Does nothing once the group is empty."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
         except (ProcessLookupError, PermissionError):
             break
-        deadline = time.monotonic() + grace_s
+        deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline and _group_lives(process):
             time.sleep(0.02)
     process.poll()
@@ -318,7 +345,7 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
         os.killpg(process.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    # A dead orphan still counts for killpg until init buries it, and the init of a container may never do.
+    # A dead orphan counts for killpg until init buries it, and the init of a container may never do.
     return any(_runs_in(entry, process.pid) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
@@ -331,113 +358,58 @@ def _runs_in(entry: Path, group: int) -> bool:
 
 
 class _Bounded:
-    """The beginning and the end of a stream that may be endless; what lies between is counted.
+    """Writes the beginning and the end of a stream that may be endless; the bytes between are counted."""
 
-    Parameters
-    ----------
-    limit_bytes : int
-        How much is kept.
-    sink : file, optional
-        Receives the beginning as it comes, and the end at last.
-    """
-
-    def __init__(self, limit_bytes: int, sink: IO[bytes] | None = None) -> None:
-        self._half = self._room = limit_bytes // 2
+    def __init__(self, sink: IO[bytes], limit_bytes: int) -> None:
         self._sink = sink
-        self._head, self._tail = bytearray(), bytearray()
-        self._left_out = 0
+        self._half = limit_bytes // 2
+        self._size = 0
+        self._tail = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        head, rest = chunk[: self._room], chunk[self._room :]
-        self._room -= len(head)
-        if self._sink is None:
-            self._head += head
-        elif head:
-            self._sink.write(head)
-            self._sink.flush()
-        self._tail += rest
-        # Not at each chunk: moving what is kept takes time.
+        room = max(self._half - self._size, 0)
+        self._size += len(chunk)
+        self._sink.write(chunk[:room])
+        self._sink.flush()
+        self._tail += chunk[room:]
+        # Not at each chunk: moving the tail takes time.
         if len(self._tail) > 2 * self._half:
-            self._cut()
+            del self._tail[: -self._half]
 
-    def finish(self) -> bytes:
-        """Return what was kept; with a sink, what it received now."""
-        if len(self._tail) > self._half:
-            self._cut()
-        middle = f"\n[{self._left_out} bytes left out]\n".encode() if self._left_out else b""
-        if self._sink is not None:
-            self._sink.write(middle + self._tail)
-        return bytes(self._head + middle + self._tail)
-
-    def _cut(self) -> None:
-        extra = len(self._tail) - self._half
-        del self._tail[:extra]
-        self._left_out += extra
+    def finish(self) -> None:
+        del self._tail[: -self._half]
+        left_out = self._size - min(self._size, self._half) - len(self._tail)
+        self._sink.write(f"\n[{left_out} bytes left out]\n".encode() if left_out else b"")
+        self._sink.write(self._tail)
 
 
-class _Collector:
-    """Drains both streams of a process without letting either block it."""
-
-    def __init__(self, *, sink: IO[bytes] | None, stdout_bytes: int) -> None:
-        self._kept = {"stdout": _Bounded(stdout_bytes), "stderr": _Bounded(STDERR_BYTES)}
-        self._log = None if sink is None else _Bounded(LOG_BYTES, sink)
-
-    def finish(self) -> tuple[str, str]:
-        """Return what was kept of both streams, and end the log."""
-        if self._log is not None:
-            self._log.finish()
-        stdout, stderr = (self._kept[name].finish().decode(errors="replace") for name in ("stdout", "stderr"))
-        return stdout, stderr
-
-    def drain(self, process: subprocess.Popen[bytes], *, stdin: bytes | None, deadline: float | None) -> bool:
-        """Read until both streams end; False when the deadline came first."""
-        pending = memoryview(stdin or b"")
-        with selectors.DefaultSelector() as selector:
-            selector.register(_stream(process.stdout), selectors.EVENT_READ, "stdout")
-            selector.register(_stream(process.stderr), selectors.EVENT_READ, "stderr")
-            if process.stdin is not None:
-                os.set_blocking(process.stdin.fileno(), False)
-                selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
-            over = False
-            while selector.get_map():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                # A child of the child may hold the streams open for ever: look up now and then.
-                ready = selector.select(0 if over else 0.5 if left is None else min(left, 0.5))
-                for key, _ in ready:
-                    if key.data == "stdin":
-                        pending = _feed(selector, key, pending)
-                    else:
-                        self._read(selector, key)
-                if not ready and over:
+def _finished(
+    process: subprocess.Popen[bytes], sinks: Sequence[Sequence[_Bounded]], deadline: float | None
+) -> bool:
+    """Read both streams of a process to their ends, and wait for it; False if the deadline came first."""
+    with selectors.DefaultSelector() as selector:
+        for stream, receiving in zip((process.stdout, process.stderr), sinks, strict=True):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, receiving)
+        group_ended = False
+        while selector.get_map():
+            left_s = _LOOK_S if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            ready = selector.select(0 if group_ended else min(left_s, _LOOK_S))
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                for sink in key.data:
+                    sink.add(chunk)
+            if not ready:
+                if group_ended:
                     break
-                # Once more: what it said last may have come after the look above.
-                over = over or (not ready and process.poll() is not None and not _group_lives(process))
-        return True
-
-    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        chunk = os.read(key.fd, 65536)
-        if not chunk:
-            selector.unregister(key.fileobj)
-            return
-        self._kept[key.data].add(chunk)
-        if self._log is not None:
-            self._log.add(chunk)
-
-
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise AssertionError("both streams are pipes here")
-    return stream
-
-
-def _feed(selector: selectors.BaseSelector, key: selectors.SelectorKey, pending: memoryview) -> memoryview:
+                # A daemon may hold the streams open for ever. Its last words may have come since the select.
+                group_ended = process.poll() is not None and not _group_lives(process)
     try:
-        pending = pending[os.write(key.fd, pending[:65536]) :]
-    except BrokenPipeError:
-        pending = memoryview(b"")
-    if not pending:
-        selector.unregister(key.fileobj)
-        key.fileobj.close()  # type: ignore[union-attr]
-    return pending
+        process.wait(None if deadline is None else max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True

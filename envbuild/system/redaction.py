@@ -1,4 +1,4 @@
-"""Addresses as they may be shown and logged: without what lets others in."""
+"""Addresses as they may be shown and logged: without credentials."""
 
 from __future__ import annotations
 

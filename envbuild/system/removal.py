@@ -1,4 +1,4 @@
-"""Remove trees, whatever a step or a job has left in them. Standard library only: travels in every image."""
+"""Remove trees, whatever a step or a job left in them. Standard library only: travels in every image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def remove(path: Path) -> None:
-    """Remove a tree, read-only directories in it included; nothing there is no error."""
+    """Remove a tree, read-only directories in it included; a missing one is no error."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return

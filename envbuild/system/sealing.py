@@ -1,4 +1,4 @@
-"""JSON objects that carry their own digest: a flipped bit in one would change images unseen."""
+"""JSON objects that carry their own digest: an undetected bit flip would change images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_seal(text: str) -> str:
     Raises
     ------
     ValueError
-        It is another one than was written.
+        The text is not the one that was written.
     """
     _, _, rest = text.partition(",")
     if text != sealed("{" + rest):
@@ -26,7 +26,7 @@ def check_seal(text: str) -> str:
 
 
 def sealed_line(text: str) -> str:
-    """Return a sealed JSON object as a file of text holds it: a line break ends it, outside of the seal."""
+    """Return a sealed JSON object as a line of text; the line break is outside of the seal."""
     return sealed(text.removesuffix("\n")) + "\n"
 
 
@@ -36,6 +36,6 @@ def check_sealed_line(text: str) -> str:
     Raises
     ------
     ValueError
-        It is another one than was written.
+        The text is not the one that was written.
     """
     return check_seal(text.removesuffix("\n"))

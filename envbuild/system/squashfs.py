@@ -1,14 +1,12 @@
-"""Make and unpack squashfs files: the same tree gives the same bytes, whoever makes it."""
+"""Make squashfs files: the same tree gives the same bytes, whichever user makes it."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,8 +72,8 @@ def _options_of(program: Path) -> tuple[str, ...]:
     MachineError
         No options help.
     """
-    told = process.run([program, "-version"], env=host.environment(), timeout_s=30)
-    version = release(told.output)
+    finished = process.run([program, "-version"], env=host.environment(), timeout_s=30)
+    version = release(finished.output)
     if corrupts(version):
         raise MachineError(
             f"`{program}` is squashfs-tools {'.'.join(map(str, version))}, which corrupts sparse files",
@@ -84,99 +82,72 @@ def _options_of(program: Path) -> tuple[str, ...]:
     return ("-no-duplicates",) if version == _RACING else ()
 
 
-def make(
-    tree: Path,
-    out: Path,
-    *,
-    exclude: Sequence[str] = (),
-    pseudo: Sequence[str] = (),
-    processors: int | None = None,
-    compression: Compression = "zstd",
-) -> None:
+def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: Compression = "zstd") -> None:
     """Make a squashfs of a directory tree.
 
-    Names, kinds, modes and contents decide its bytes; owners, times, hard
-    links, extended attributes, the order of the directories and the mode of
-    the tree's own directory do not.
+    Names, kinds, modes and contents decide its bytes; owners, times, hard links, extended attributes, the
+    order of the directories and the mode of the tree's own directory do not.
 
     Parameters
     ----------
     tree : Path
         Its root; it stays as it is.
     out : Path
-        The file; one that is there is replaced.
-    exclude : sequence of str
-        Paths relative to the tree that are left out with all below them.
-    pseudo : sequence of str
-        Further entries in mksquashfs's notation, such as those of `whiteout`;
-        blanks in names stand behind a backslash.
-    processors : int, optional
-        Threads (count); as many as this process may use if absent.
+        The file; an existing one is replaced.
+    whiteouts : sequence of str
+        Paths of lower layers to hide, relative to the root, by a character device 0/0. The directory of
+        each must be in the tree.
     compression : str
         ``zstd`` (level 3), or ``gzip`` for kernels without zstd.
 
     Raises
     ------
     BuildError
-        A file cannot be read, a pseudo entry lies in no directory of the
-        tree, or mksquashfs failed otherwise.
+        A file cannot be read, a whiteout lies in no directory of the tree, or mksquashfs failed otherwise.
     MachineError
         There is no mksquashfs, or no space.
     """
-    for entry in pseudo:
-        _check_parent(tree, entry)
-    words = [os.path.abspath(tree)]  # noqa: PTH100  # resolve() would follow links
-    entries = [word for entry in pseudo for word in ("-p", entry)]
-    # Last: everything behind it is a name.
-    excludes = ["-e", *exclude] if exclude else []
-    _mksquashfs(words, out, [*entries, *excludes], processors=processors, compression=compression)
+    pseudo = []
+    for path in whiteouts:
+        parent = (tree / path.strip("/")).parent
+        if parent.is_symlink() or not parent.is_dir():  # mksquashfs would drop it without a word
+            raise BuildError(
+                f"the whiteout `{path}` lies in no directory of the tree `{tree}`",
+                hint="its directory must be in the tree, and no symbolic link",
+            )
+        name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
+        pseudo += ["-p", f"{name} c 000 0 0 0 0"]
+    # Absolute: the path may begin with a dash. `resolve` would follow links.
+    _make(os.path.abspath(tree), out, pseudo, compression)  # noqa: PTH100
 
 
-def make_of_dumps(
-    dumps: Sequence[Path],
-    out: Path,
-    *,
-    processors: int | None = None,
-    compression: Compression = "zstd",
-) -> None:
-    """Make a squashfs of what `dump` wrote; needs neither root nor the tree.
+def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: int = 0) -> None:
+    """Make a squashfs again with another compression, with neither root nor an unpacked tree.
 
-    Parameters
-    ----------
-    dumps : sequence of Path
-        Their entries must not collide, and a directory's entry must come
-        before those of what it holds.
-
-    Raises
-    ------
-    BuildError, MachineError
-        As `make`.
-    """
-    files = [word for path in dumps for word in ("-pf", str(path))]
-    _mksquashfs(["-"], out, files, processors=processors, compression=compression)
-
-
-def dump(squashfs: Path, into: Path, *, offset: int = 0) -> None:
-    """Write all that a squashfs holds as one file: its entries as lines of text, then all contents.
-
-    So modes, owners and device nodes pass through an ordinary user's hands
-    unchanged, which they do not where the tree is unpacked.
+    Modes, owners and device nodes pass through an ordinary user's hands unchanged, as text beside `out`.
 
     Parameters
     ----------
     offset : int
-        Where in its file the squashfs begins, in bytes: images hold several.
+        Where in its file the squashfs begins, in bytes.
 
     Raises
     ------
     BuildError
         It is no squashfs, or damaged.
     MachineError
-        There is no unsquashfs, or no space.
+        There is no unsquashfs or mksquashfs, or no space.
     """
-    into.unlink(missing_ok=True)
-    place = ["-o", str(offset)] if offset else []
-    _unsquashfs(squashfs, [*place, "-pf", str(into)], into)
+    dump = out.with_name(f"{out.name}.dump")
+    argv = [str(host.find_program("unsquashfs", hint=_HINT)), "-no-progress", "-quiet"]
+    argv += ["-o", str(offset), "-pf", str(dump), str(squashfs)]
+    try:
+        finished = process.run(argv, env=host.environment())
+        if not finished.ok:
+            raise _failure(f"`{squashfs}` cannot be unpacked", finished)
+        _make("-", out, ["-pf", str(dump)], compression)
+    finally:
+        dump.unlink(missing_ok=True)
 
 
 # Where the data of a squashfs begins, and where its superblock says that they end.
@@ -229,90 +200,24 @@ def digests(squashfs: Path) -> Digests:
     )
 
 
-def extract(squashfs: Path, into: Path) -> None:
-    """Unpack a squashfs into a new directory.
-
-    An ordinary user becomes the owner of everything and cannot make device
-    nodes; set-user-id bits are lost.
-
-    Raises
-    ------
-    BuildError
-        It is no squashfs, is damaged, or holds what this user cannot make.
-    MachineError
-        There is no unsquashfs, or no space.
-    """
-    _unsquashfs(squashfs, ["-no-xattrs", "-d", str(into)], into)
-
-
-def whiteout(path: str) -> str:
-    """Return the pseudo entry that hides a path of the layers below: a character device 0/0.
-
-    Parameters
-    ----------
-    path : str
-        Relative to the root of the tree; the directory that holds it must be there.
-    """
-    name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
-    return f"{name} c 000 0 0 0 0"
-
-
-def _check_parent(tree: Path, entry: str) -> None:
-    """Refuse what mksquashfs would drop without a word."""
-    name = re.match(r"(?:\\.|[^\\\s])*", entry)
-    parent = (tree / re.sub(r"\\(.)", r"\1", name[0] if name else "").lstrip("/")).parent
-    if parent.is_symlink() or not parent.is_dir():
-        raise BuildError(
-            f"`{entry}` lies in no directory of the tree `{tree}`",
-            hint="its directory must be in the tree, and no symbolic link",
-        )
-
-
-def _mksquashfs(
-    sources: Sequence[str],
-    out: Path,
-    options: Sequence[str],
-    *,
-    processors: int | None,
-    compression: Compression,
-) -> None:
+def _make(source: str, out: Path, options: Sequence[str], compression: Compression) -> None:
+    """Run mksquashfs; a failure or an interrupt leaves no piece of the file."""
     program = host.find_program("mksquashfs", hint=_HINT)
-    argv = [str(program), *sources, str(out), *_CANONICAL, *_COMPRESSION[compression]]
-    argv += ["-processors", str(processors or host.cores()), *_options_of(program), *options]
-    # A complete environment of ours: it lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
-    with _removed_on_failure(out):
+    argv = [str(program), source, str(out), *_CANONICAL, *_COMPRESSION[compression]]
+    argv += ["-processors", str(host.cores()), *_options_of(program), *options]
+    try:
+        # This environment lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
         finished = process.run(argv, env=host.environment())
         if not finished.ok:
             raise _failure(f"`{out.name}` cannot be made", finished)
-
-
-def _unsquashfs(squashfs: Path, options: Sequence[str], into: Path) -> None:
-    program = host.find_program("unsquashfs", hint=_HINT)
-    argv = [str(program), "-no-progress", "-quiet", "-processors", str(host.cores())]
-    # Queues of 64 MiB in place of 256: several layers may be unpacked at the same time.
-    argv += ["-da", "64", "-fr", "64", *options, str(squashfs)]
-    with _removed_on_failure(into):
-        finished = process.run(argv, env=host.environment())
-        if not finished.ok:
-            raise _failure(f"`{squashfs}` cannot be unpacked", finished)
-
-
-@contextlib.contextmanager
-def _removed_on_failure(path: Path) -> Iterator[None]:
-    """Leave no piece of a file or tree behind, also on an interrupt."""
-    try:
-        yield
     except BaseException:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        out.unlink(missing_ok=True)
         raise
 
 
 def _failure(problem: str, finished: process.Finished) -> BuildError | MachineError:
-    said = finished.last_lines(5)
-    hint = f"it said:\n{said}\nto try again: {finished.command}"
-    if "No space left" in said or "quota exceeded" in said:
+    output = finished.last_lines(5)
+    hint = f"its output:\n{output}\nto try again: {finished.command}"
+    if "No space left" in output or "quota exceeded" in output:
         return MachineError(f"{problem}: there is no space", hint=hint)
     return BuildError(problem, hint=hint)

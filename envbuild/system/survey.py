@@ -1,4 +1,4 @@
-"""Look at a machine: its small files, its programs, and what they say of themselves."""
+"""Look at a machine: its small files, its programs and their output."""
 
 from __future__ import annotations
 
@@ -13,41 +13,31 @@ from envbuild.system.files import exists, list_directory
 
 _LIMIT_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
-# What a module that is loaded sets so that its programs start.
+# Set by loaded modules, so that their programs start.
 _PASSED_ON = ("LD_LIBRARY_PATH", "I_MPI_ROOT", "MPI_HOME", "SLURM_CONF", "UCX_TLS")
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A machine to look at.
-
-    Attributes
-    ----------
-    root : Path
-        Where its file system begins; paths that it is asked for are absolute within.
-    architecture : str
-        In Debian's words.
-    variables : mapping of str to str
-        Its environment.
-    timeout_s : float
-        How long a program may think, in seconds.
-    hung : set of str
-        Programs that have not answered in time: they are not asked again.
-    """
+    """A machine to look at; paths are absolute in its file system."""
 
     root: Path = Path("/")
+    """Where its file system begins."""
     architecture: str = field(default_factory=host.architecture)
+    """In Debian's words."""
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """Its environment."""
     timeout_s: float = _TIMEOUT_S
+    """Limit on each program, in seconds."""
     hung: set[str] = field(default_factory=set)
+    """Programs that did not end in time: they are not started again."""
 
     def path(self, absolute: str) -> Path:
-        """Return where a path of the machine is found from here."""
+        """Return where this process reaches a path of the machine."""
         return self.root / absolute.lstrip("/")
 
     def text(self, absolute: str) -> str:
-        """Return the start of a small file, at most 64 KiB; empty where there is none to be read."""
+        """Return the start of a small file, at most 64 KiB; empty if it cannot be read."""
         try:
             with self.path(absolute).open("rb") as file:
                 return file.read(_LIMIT_BYTES).decode(errors="replace").strip()
@@ -55,7 +45,7 @@ class Survey:
             return ""
 
     def names(self, absolute: str) -> tuple[str, ...]:
-        """Return the names in a directory, sorted; none where there is none to be read."""
+        """Return the names in a directory, sorted; empty if it cannot be read."""
         try:
             return list_directory(self.path(absolute))
         except EnvbuildError:
@@ -68,24 +58,19 @@ class Survey:
     def real(self, absolute: str) -> str:
         """Return a path with its symbolic links followed, as far as they stay within the root."""
         root = os.path.realpath(self.root)
-        found = os.path.realpath(self.path(absolute))
-        inside = os.path.relpath(found, root)
+        inside = os.path.relpath(os.path.realpath(self.path(absolute)), root)
         return absolute if inside.startswith("..") else f"/{inside}"
 
     def program(self, name: str) -> str | None:
-        """Return the absolute path of a program that the machine's PATH leads to."""
-        searched = f"{self.variables.get('PATH', '')}:{_SYSTEM_PATH}".split(":")
-        paths = (f"{directory.rstrip('/')}/{name}" for directory in searched if directory.startswith("/"))
-        return next((path for path in paths if self.is_program(path)), None)
+        """Return the absolute path of a program on the machine's PATH."""
+        return host.search_path(name, variables=self.variables, root=self.root)
 
     def is_program(self, absolute: str) -> bool:
         """Return whether there is a file that may be started."""
-        path = self.path(absolute)
-        # PATH may lead where we may not look, which `is_file` would raise.
-        return exists(path) and path.is_file() and os.access(path, os.X_OK)
+        return host.is_program(self.path(absolute))
 
     def starts(self, absolute: str) -> bool:
-        """Return whether the system can start a file as a program, whatever that then makes of it."""
+        """Return whether the system can start a file as a program, whatever its exit code."""
         try:
             process.run([self.path(absolute), "--version"], env=host.environment(), timeout_s=self.timeout_s)
         except EnvbuildError:
@@ -93,7 +78,7 @@ class Survey:
         return True
 
     def says(self, program: str | None, *arguments: str) -> str:
-        """Return what a program writes on both streams; empty where it is not there, fails or hangs.
+        """Return the output of a program, both streams; empty if it does not exist, fails or hangs.
 
         Parameters
         ----------

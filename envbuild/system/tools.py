@@ -1,4 +1,4 @@
-"""Which tools make our bytes: their versions and digests, which a lock records."""
+"""Versions and digests of the tools that decide the bytes of layers; a lock records them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,19 @@ NAMES = ("installer", "mksquashfs", "mmdebstrap", "zstandard")
 _PACKAGES = frozenset({"installer", "zstandard"})
 
 _VERSION_FLAG = {"mksquashfs": "-version"}
-# What a program loads that decides its output; the rest of its libraries do not.
+# Libraries that decide a program's output.
 _LIBRARIES = {"mksquashfs": r"^lib(zstd|z)\.so"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ToolIdentity:
-    """A tool whose bytes decide ours.
-
-    Attributes
-    ----------
-    version : str
-        What the tool says of itself: the first line.
-    digest : str
-        ``sha256:…`` over the digests of the program and of the compression libraries that it loads.
-    """
+    """A tool that decides the bytes of layers."""
 
     name: str
     version: str
+    """The first line of its ``--version``."""
     digest: str
+    """``sha256:…`` over the digests of the program and of the compression libraries that it loads."""
 
 
 def identify(names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
@@ -45,7 +39,7 @@ def identify(names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
     Raises
     ------
     MachineError
-        Tools are missing or cannot tell their version: all of them at once.
+        Tools are missing or do not print their version; all are reported at once.
     """
     identities: list[ToolIdentity] = []
     errors: list[EnvbuildError] = []
@@ -59,7 +53,7 @@ def identify(names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
 
 
 def locate(name: str) -> Path:
-    """Return the path of a tool; uv is the one that envbuild was installed with, else the one on PATH.
+    """Return the path of a tool; for uv the one that envbuild was installed with, else the one on PATH.
 
     Raises
     ------
@@ -107,8 +101,8 @@ def _libraries(name: str, program: Path) -> list[Path]:
     if pattern is None:
         return []
     listed = process.run([host.find_program("ldd"), program], env=host.environment(), timeout_s=30)
-    found = re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, flags=re.MULTILINE)
-    return [Path(path).resolve() for soname, path in sorted(found) if re.match(pattern, soname)]
+    libraries = re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, flags=re.MULTILINE)
+    return [Path(path).resolve() for soname, path in sorted(libraries) if re.match(pattern, soname)]
 
 
 def _digest(path: Path) -> str:
@@ -117,5 +111,5 @@ def _digest(path: Path) -> str:
     except OSError as error:
         raise MachineError(
             f"`{path}` cannot be read: {error.strerror}",
-            hint="see that it may be read by you, or put another one first on PATH",
+            hint="check that you may read it, or put another one first on PATH",
         ) from error

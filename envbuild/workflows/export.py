@@ -20,8 +20,8 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
-from envbuild.system.files import copy_range, sha256, write_atomically
-from envbuild.system.leftovers import atomic_file, private_work
+from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
+from envbuild.system.leftovers import private_work
 from envbuild.workflows.places import refuse_in_store
 
 Format = Literal["squashfs", "shifter", "oci"]
@@ -140,9 +140,8 @@ def _write_shifter(
             _copy(content, made, advanced)
         else:
             # Shifter mounts by the kernel of the node, which may lack zstd.
-            dump = work / "dump"
-            squashfs.dump(Path(content.file.name), dump, offset=content.offset)
-            squashfs.make_of_dumps([dump], made, compression="gzip")
+            source = Path(content.file.name)
+            squashfs.recompress(source, made, compression="gzip", offset=content.offset)
         name = shifter.image_id(made)
         image = path / f"{name}.squashfs"
         made.replace(image)

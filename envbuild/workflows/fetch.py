@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
+from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.origins import read_machine
 from envbuild.spec.asked import Asked
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.places import refuse_in_store
@@ -53,13 +55,12 @@ def fetch_pins(
     """Make files exist in the store's cache, verified; return the cache."""
     cache = FileCache(settings.store.directory("files"))
     with settings.store.directory_for_programs("resolve") as cache_dir:
-        fetch(
-            tuple(pins),
-            files=cache,
-            asked=asked,
-            sources=tuple(sources),
-            offline=offline,
+        context = ResolveContext(
+            machine=read_machine(),
             cache_dir=cache_dir,
             emit=settings.emit,
+            offline=offline,
+            directories=tuple(sources),
         )
+        fetch(pins, asked, cache, context)
     return cache

@@ -22,14 +22,16 @@ from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.satisfy import tool_differences
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
+from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
+from envbuild.resolve.origins import read_machine
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
-from envbuild.system.files import is_directory, sha256
+from envbuild.system.files import exists, is_directory, sha256
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import finished_layers
 from envbuild.workflows.fetch import all_pins
@@ -214,22 +216,21 @@ def _located(
     missing: list[Pin] = []
     for digest in sorted(wanted):
         pin = pins[digest]
-        if kept.has(pin) and _is_whole(kept.path(pin), pin, settings):
+        if exists(kept.path(pin)) and _is_whole(kept.path(pin), pin, settings):
             places[digest] = settings.store.for_programs(kept.path(pin), work)
         else:
             missing.append(pin)
             places[digest] = fetched.path(pin)
     if missing:
         try:
-            fetch(
-                missing,
-                files=fetched,
-                asked=_asked(story, settings),
-                sources=tuple(sources),
-                offline=offline,
+            context = ResolveContext(
+                machine=read_machine(),
                 cache_dir=work / "resolve",
                 emit=settings.emit,
+                offline=offline,
+                directories=tuple(sources),
             )
+            fetch(missing, _asked(story, settings), fetched, context)
         except EnvbuildError as error:
             # What fetching says of a spec (take newer versions) is no way out for an image.
             raise_all([_told_of_image(single) for single in error.each()])
@@ -247,8 +248,6 @@ def _is_whole(path: Path, pin: Pin, settings: Settings) -> bool:
         check(path, pin)
     except WrongBytes as error:
         settings.emit(Warned(text=f"`{file_name(pin)}` in the store is damaged and is not used: {error}"))
-        return False
-    except OSError:
         return False
     return True
 

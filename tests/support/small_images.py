@@ -115,5 +115,5 @@ def _pack(layer: Layer, tree: Path, blob: Path) -> None:
         elif content is not None:
             path.write_bytes(content.bytes() if isinstance(content, Elf) else content)
             path.chmod(0o755 if isinstance(content, Elf) else 0o644)
-    gone = [squashfs.whiteout(path) for path, content in layer.items() if content is None]
-    squashfs.make(tree, blob, pseudo=gone)
+    gone = [path for path, content in layer.items() if content is None]
+    squashfs.make(tree, blob, whiteouts=gone)

@@ -132,7 +132,7 @@ def told(looked: Looked, change: Change, directory: Path) -> list[tuple[str, str
             path.chmod(0o755)
     blob = directory / "top.sqfs"
     gone = [name for name, content in change.items() if content is None]
-    squashfs.make(tree, blob, pseudo=[squashfs.whiteout(name) for name in gone])
+    squashfs.make(tree, blob, whiteouts=gone)
     with blob.open("rb") as file:
         top = scan_layer(Squashfs(file, 0, os.fstat(file.fileno()).st_size))
     found = replace(looked, scans=(*looked.scans, top)).preflight().problems

@@ -33,7 +33,7 @@ def with_layer(image: Path, files: dict[str, bytes], gone: list[str], directory:
     for name in gone:
         (tree / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     top = directory / "top.sqfs"
-    squashfs.make(tree, top, pseudo=[squashfs.whiteout(name) for name in gone])
+    squashfs.make(tree, top, whiteouts=gone)
     whole = directory / "whole.sqfs"
     with file_system(image) as shown:
         whole.write_bytes(os.pread(shown.file.fileno(), shown.size_bytes, shown.offset))

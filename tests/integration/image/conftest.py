@@ -63,9 +63,9 @@ def sample() -> Iterator[Sample]:
     with users.shared_directory() as directory:
         make_trees(directory)
         layers = {name: directory / f"{name}.squashfs" for name in ("base", "middle", "metadata")}
-        hidden = [squashfs.whiteout("/etc/hidden"), squashfs.whiteout("/srv/hidden")]
+        hidden = ["/etc/hidden", "/srv/hidden"]
         for name, blob in layers.items():
-            squashfs.make(directory / name, blob, pseudo=hidden if name == "middle" else [])
+            squashfs.make(directory / name, blob, whiteouts=hidden if name == "middle" else [])
         image = directory / "demo.sif"
         manifest = trees.write_image(image, layers, lock=LOCK)
         yield Sample(directory, layers, image, manifest)

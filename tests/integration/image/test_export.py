@@ -62,9 +62,8 @@ def gzip_image(sample: Sample) -> Iterator[Path]:
     with users.shared_directory() as directory:
         layers = {}
         for name, blob in sample.layers.items():
-            squashfs.dump(blob, directory / "dump")
             layers[name] = directory / f"{name}.squashfs"
-            squashfs.make_of_dumps([directory / "dump"], layers[name], compression="gzip")
+            squashfs.recompress(blob, layers[name], compression="gzip")
         image = directory / "gzip.sif"
         trees.write_image(image, layers, lock=LOCK)
         yield image

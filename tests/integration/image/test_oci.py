@@ -63,7 +63,7 @@ def pack(directory: Path, name: str, files: Files, links: Mapping[str, str], hid
     for path, target in links.items():
         (tree / path.lstrip("/")).symlink_to(target)
     blob = directory / f"{name}.squashfs"
-    squashfs.make(tree, blob, pseudo=[squashfs.whiteout(path) for path in hidden])
+    squashfs.make(tree, blob, whiteouts=hidden)
     return blob
 
 

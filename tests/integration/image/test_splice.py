@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +59,9 @@ def spliced(paths: Sequence[Path], out: Path, offset: int = 0) -> Splice:
 
 def pack(tree: Tree, out: Path, compression: squashfs.Compression = "zstd") -> Path:
     """Pack a layer as the product does: owners are root, times 0."""
-    whiteouts = [squashfs.whiteout(path) for path, node in tree.items() if node == WHITEOUT]
-    squashfs.make(write_tree(tree, out.with_suffix(".tree")), out, pseudo=whiteouts, compression=compression)
+    whiteouts = [path for path, node in tree.items() if node == WHITEOUT]
+    made = write_tree(tree, out.with_suffix(".tree"))
+    squashfs.make(made, out, whiteouts=whiteouts, compression=compression)
     return out
 
 
@@ -170,7 +172,8 @@ def test_a_foreign_file_system_at_the_bottom(seed: int, compressor: str, tmp_pat
     argv += ["-quiet", "-no-progress", "-noappend"]
     argv += ["-comp", compressor, "-b", str(block), "-all-root", "-all-time", "0", "-no-xattrs"]
     for path, node in above.items():
-        argv += ["-p", squashfs.whiteout(path)] if node == WHITEOUT else []
+        name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
+        argv += ["-p", f"{name} c 000 0 0 0 0"] if node == WHITEOUT else []
     subprocess.run(argv, check=True, capture_output=True)
     whole = tmp_path / "whole.sqfs"
     spliced([bottom, layer], whole)

@@ -54,7 +54,7 @@ def tree(tmp_path: Path) -> Path:
 
 def packed(tree: Path, compression: Compression = "zstd") -> Path:
     out = tree.with_name("layer.sqfs")
-    squashfs.make(tree, out, pseudo=[squashfs.whiteout("nothing/gone")], compression=compression)
+    squashfs.make(tree, out, whiteouts=["nothing/gone"], compression=compression)
     return out
 
 

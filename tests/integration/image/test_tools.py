@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import ManyErrors
-from envbuild.system import tools
+from envbuild.system import host, tools
 from tests.support import trees
 
 
@@ -53,7 +53,7 @@ def test_a_tool_rewritten_in_place_with_its_old_time_is_another(fake: Path) -> N
 
 
 def test_all_missing_tools_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr(host, "search_path", lambda name: None)
     with pytest.raises(ManyErrors) as caught:
         tools.identify(["mksquashfs", "mmdebstrap"])
     assert [error.problem for error in caught.value.each()] == [

@@ -22,7 +22,8 @@ from envbuild.lock.satisfy import differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fetch import FileCache, export, fetch
+from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.resolve.state import HINT
@@ -135,14 +136,10 @@ class Desk:
 
     def fetch(self, what: Asked, lock: Lock, machine: Machine | None = None) -> FileCache:
         files = FileCache(self.place / "files")
-        fetch(
-            all_pins(lock),
-            files=files,
-            asked=what,
-            cache_dir=self.place / "cache",
-            emit=self.events.append,
-            machine=machine or self.machine(),
+        context = ResolveContext(
+            machine=machine or self.machine(), cache_dir=self.place / "cache", emit=self.events.append
         )
+        fetch(all_pins(lock), what, files, context)
         return files
 
     def refused(self, what: Asked, **options: Any) -> EnvbuildError:
@@ -248,9 +245,7 @@ def test_without_a_network_and_package_lists_that_is_what_is_told(desk: Desk) ->
     desk.server.requests.clear()
     error = desk.refused(what, offline=True)
     assert isinstance(error, MachineError)
-    assert error.problem == (
-        "the package lists of `debian:bookworm` are not on this machine, which is to do without network"
-    )
+    assert error.problem == ("offline: no package lists for `debian:bookworm` on this machine")
     assert "keep the lock beside the spec" in str(error.hint)
     assert desk.server.requests == []
 
@@ -408,7 +403,7 @@ def test_a_version_that_the_archive_dropped_is_renewed_and_told(desk: Desk) -> N
     desk.publish()
     again = desk.lock(desk.asked(system=["less"]), lock)
     assert versions(again)["libsmall"] == "1.1-1"
-    assert desk.warnings() == ["the archives no longer have what is locked of libsmall: renewed"]
+    assert desk.warnings() == ["the archives no longer have the locked versions of libsmall: renewed"]
 
 
 def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
@@ -852,6 +847,6 @@ def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
     pins = [pin for pin in all_pins(lock) if pin.name in ("six", "libgomp1")]
     assert len(pins) == 2
     files = FileCache(tmp_path / "files")
-    fetch(pins, files=files, asked=what, cache_dir=tmp_path, emit=events.append)
+    fetch(pins, what, files, context)
     assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
     assert {pin.name for pin in lock.base_debs} >= {"apt", "bash", "libc6", "python3", "python3.11-minimal"}

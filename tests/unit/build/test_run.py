@@ -37,7 +37,7 @@ from envbuild.plan.model import (
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.store.tree import scan
-from envbuild.system import clock, host, process, squashfs
+from envbuild.system import host, process, squashfs
 from envbuild.system.apptainer import Apptainer
 from tests.support.wheels import make_wheel
 
@@ -92,8 +92,8 @@ def _able_to_start_again() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(tree: Path, out: Path, *, pseudo: Sequence[str] = (), compression: str) -> None:
-        out.write_text(repr((scan(tree), tuple(pseudo), compression)))
+    def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: str) -> None:
+        out.write_text(repr((scan(tree), tuple(whiteouts), compression)))
 
     monkeypatch.setattr(squashfs, "make", make)
     monkeypatch.setattr(run, "compile_modules", lambda *_, **__: None)
@@ -285,7 +285,7 @@ class TestBuild:
             away.rename(record)
             other.close()
 
-        monkeypatch.setattr(clock, "pause", publish)
+        monkeypatch.setattr(process, "pause", publish)
         with other:
             build_layers(PLAN, workshop)
         assert started(events) == set()
@@ -301,7 +301,7 @@ class TestBuild:
         workshop.store.record_path(PLAN.layer(name).key).unlink()
         other = ExitStack()
         other.enter_context(Store(workshop.store.path).claim(PLAN.layer(name).key))
-        monkeypatch.setattr(clock, "pause", lambda _: other.close())
+        monkeypatch.setattr(process, "pause", lambda _: other.close())
         with other:
             build_layers(PLAN, workshop)
         assert started(events) == {name}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build import workdir
 from envbuild.build.workdir import passable_directory
 from envbuild.errors import BuildError, MachineError
 
@@ -54,10 +53,10 @@ def test_it_is_kept_after_a_failed_step_alone(variable: Path) -> None:
 
 
 def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Path:
+    def refuse(*_: object, **__: object) -> Path:
         raise OSError
 
-    monkeypatch.setattr(workdir, "private_directory", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(MachineError, match="no temporary directory") as caught, passable_directory():
         raise AssertionError("there is none")
     assert caught.value.hint is not None

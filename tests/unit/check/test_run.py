@@ -31,7 +31,6 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             code=int(str(answer["code"])),
             stdout=str(answer["stdout"]),
             stderr=str(answer["stderr"]),
-            seconds=1.0,
             timed_out=bool(answer["timed_out"]),
         )
 

@@ -166,7 +166,7 @@ def fail_to_start(
     monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Finding], code: int, stderr: str
 ) -> None:
     def probe(*_: object, limit_s: float) -> list[Finding]:
-        refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr, seconds=1.0), "a.sif")
+        refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr), "a.sif")
         assert refusal is not None
         raise refusal
 

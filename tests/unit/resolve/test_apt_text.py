@@ -88,8 +88,8 @@ def test_a_name_that_is_no_package() -> None:
     assert problem == "`editor` is not a package but a name that another provides"
     assert hint == "name it: nano, vim"
     problem, hint = apttext.no_package("nano+", "Package: nano+\nReverse Provides: \n")
-    assert problem == "no package is called `nano+`"
-    assert hint.startswith("apt takes")
+    assert problem == "there is no package `nano+`"
+    assert hint.startswith("apt read the name as a regular expression")
 
 
 def test_a_complaint_tells_no_credentials() -> None:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
-import io
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
-from envbuild.system import network
-from envbuild.system.certificates import trusted
+from envbuild.system import network, process
 from envbuild.system.redaction import redact, redact_text
 
 
@@ -55,18 +58,18 @@ def test_the_machines_own_certificates_are_trusted(tmp_path: Path, monkeypatch: 
     bundle.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    assert trusted() == str(bundle)
+    assert network.trusted_certificates() == str(bundle)
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
-    assert trusted() is True  # an empty directory trusts nobody: the package's own are used
+    assert network.trusted_certificates() is True  # an empty directory trusts no server
     (tmp_path / "1234abcd.0").touch()
-    assert trusted() == str(tmp_path)
+    assert network.trusted_certificates() == str(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("error", "problem"),
     [
         (requests.exceptions.SSLError(), "its certificate is not trusted here"),
-        (requests.exceptions.InvalidURL(), "cannot be asked: it is no usable address"),
+        (requests.exceptions.InvalidURL(), "is not a usable address"),
     ],
 )
 def test_errors_of_a_connection(error: Exception, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +78,67 @@ def test_errors_of_a_connection(error: Exception, problem: str, monkeypatch: pyt
 
     monkeypatch.setattr(requests.Session, "request", fail)
     with network.Client() as client, pytest.raises(network.NetworkError, match=problem):
-        client.page("https://index.example.org/simple/x/", accept="text/html")
+        client.length("https://index.example.org/simple/x/")
 
 
-def test_a_page_without_end_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = requests.Response()
-    answer.status_code, answer.raw = 200, io.BytesIO(b"x" * 100)
-    monkeypatch.setattr(network, "_PAGE_LIMIT_BYTES", 10)
-    monkeypatch.setattr(requests.Session, "request", lambda *_, **__: answer)
-    with network.Client() as client, pytest.raises(network.NetworkError, match="is longer than a page"):
-        client.page("https://index.example.org/simple/x/", accept="text/html")
+@contextmanager
+def server(status: int, headers: dict[str, str]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """Serve ``/first`` with a status, other paths with a file; yield the port, and paths with credentials."""
+    requested: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            requested.append((self.path, self.headers.get("Authorization", "")))
+            first = self.path == "/first"
+            self.send_response(status if first else 200)
+            for name, value in headers.items() if first else ():
+                self.send_header(name, value.format(port=serving.server_port))
+            self.send_header("Content-Length", "0" if first else "7")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield serving.server_port, requested
+        finally:
+            serving.shutdown()
+            thread.join()
+
+
+@pytest.mark.redteam
+def test_a_redirection_to_another_host_gets_no_password() -> None:
+    with (
+        server(302, {"Location": "http://localhost:{port}/second"}) as (port, requested),
+        network.Client() as client,
+    ):
+        assert client.length(f"http://me:secret@127.0.0.1:{port}/first") == 7
+    assert [path for path, _ in requested] == ["/first", "/second"]
+    assert [bool(authorization) for _, authorization in requested] == [True, False]
+
+
+def test_a_server_cannot_make_us_wait_for_long() -> None:
+    limits = network.Limits(attempts=2, longest_pause_s=0.1)
+    started = time.monotonic()
+    with (
+        server(503, {"Retry-After": "3600"}) as (port, requested),
+        network.Client(limits) as client,
+        pytest.raises(network.NetworkError, match="answered with status 503"),
+    ):
+        client.length(f"http://127.0.0.1:{port}/first")
+    assert len(requested) == 2 * limits.attempts, "HEAD, then GET"
+    assert time.monotonic() - started < 60
+
+
+def test_an_ended_run_tries_no_longer() -> None:
+    with server(503, {}) as (port, requested), network.Client() as client, process.ended_with_us():
+        process.end_all()
+        with pytest.raises(KeyboardInterrupt):
+            client.length(f"http://127.0.0.1:{port}/first")
+    assert len(requested) == 1

@@ -425,9 +425,9 @@ with Store(Path({str(store.path)!r})).in_use():
         with store.in_use(), store.claim(KEY), store.alone(lambda: None) as has_locks:
             assert not has_locks
 
-    def test_waiting_ends_when_the_run_does(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        with store.in_use():
-            monkeypatch.setattr(process, "closing", lambda: True)
+    def test_waiting_ends_when_the_run_does(self, store: Store) -> None:
+        with store.in_use(), process.ended_with_us():
+            process.end_all()
             with pytest.raises(KeyboardInterrupt), Store(store.path).alone(lambda: None):
                 pass
 

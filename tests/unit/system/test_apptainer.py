@@ -74,7 +74,8 @@ class TestFind:
     ) -> None:
         other = program(tmp_path / "bin/singularity", "echo 'singularity-ce version 4.3.7'")
         # Without the directories of this machine, in which there may be an Apptainer.
-        monkeypatch.setattr(host, "environment", lambda: {"PATH": f"{other.parent}:/usr/bin:/bin"})
+        monkeypatch.setattr(host, "_SYSTEM_PATH", "/usr/bin:/bin")
+        monkeypatch.setenv("PATH", f"{other.parent}")
         assert find() == Apptainer(program=other, version="singularity-ce 4.3.7")
         own = program(tmp_path / "bin/apptainer", "echo 'apptainer version 1.4.5'")
         assert find().program == own
@@ -125,7 +126,7 @@ class TestNotStarted:
         ],
     )
     def test_what_it_says_itself(self, code: int, stdout: str, stderr: str, early: bool | None) -> None:
-        done = Finished(argv=("a", "b c"), code=code, stdout=stdout, stderr=stderr, seconds=1.0)
+        done = Finished(argv=("a", "b c"), code=code, stdout=stdout, stderr=stderr)
         told = not_started(done, "x.sif")
         assert (told and told.early) == early
         if told is not None:

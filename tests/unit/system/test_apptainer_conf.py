@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.system.apptainer_conf import Configuration, configuration
+from envbuild.system.apptainer import Configuration, configuration
 from envbuild.system.survey import Survey
 
 CONF = "APPTAINER_CONF_FILE=/etc/a.conf\n"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.system import host
-from envbuild.system.leftovers import atomic_file, own_name, private_work, sweep
+from envbuild.system.files import atomic_file
+from envbuild.system.leftovers import own_name, private_work, sweep
 from envbuild.system.removal import remove
 from tests.support.trees import deepen
 

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,9 +114,8 @@ class TestInput:
     def test_a_process_that_reads_nothing_is_no_error(self) -> None:
         assert process.run(["true"], env=ENV, stdin=b"x" * MEGABYTE, timeout_s=30).ok
 
-    @pytest.mark.parametrize("given", [None, b""])
-    def test_without_any_it_reads_the_end_at_once(self, given: bytes | None) -> None:
-        assert process.run(["cat"], env=ENV, stdin=given, timeout_s=5).ok
+    def test_without_any_it_reads_the_end_at_once(self) -> None:
+        assert process.run(["cat"], env=ENV, timeout_s=5).ok
 
 
 class TestSurroundings:
@@ -125,14 +125,6 @@ class TestSurroundings:
         monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
         ended = process.run(["env"], env={"PATH": "/usr/bin", "A": "b"})
         assert sorted(ended.stdout.splitlines()) == ["A=b", "PATH=/usr/bin"]
-
-    def test_who_takes_more_memory_than_allowed_ends(self) -> None:
-        code = "import sys; x = bytearray(int(sys.argv[1])); print(len(x))"
-        limit = 256 * MEGABYTE
-        assert process.run(python(code, str(64 * MEGABYTE)), env=ENV, memory_bytes=limit).ok
-        ended = process.run(python(code, str(512 * MEGABYTE)), env=ENV, memory_bytes=limit)
-        assert "MemoryError" in ended.stderr
-        assert process.run(python(code, str(512 * MEGABYTE)), env=ENV).ok
 
     def test_working_directory(self, tmp_path: Path) -> None:
         assert process.run(["pwd"], env=ENV, cwd=tmp_path).stdout.strip() == str(tmp_path.resolve())
@@ -242,6 +234,51 @@ class TestEnding:
             process.run(["sh", "-c", code, tmp_path / "pid"], env=ENV)
         assert signal.getsignal(signal.SIGTERM) is before
         assert wait_for(lambda: not lives(int((tmp_path / "pid").read_text())))
+
+
+class TestInterrupts:
+    """An interrupt between the start of a child and its registration ends the child, too."""
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+    def test_while_a_child_is_started(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        pids: list[int] = []
+
+        class Interrupted(subprocess.Popen[bytes]):
+            def __init__(self, *arguments: object, **options: object) -> None:
+                super().__init__(*arguments, **options)  # type: ignore[call-overload]
+                pids.append(self.pid)
+                signal.raise_signal(signal.Signals(number))
+
+        monkeypatch.setattr(subprocess, "Popen", Interrupted)
+        with pytest.raises(KeyboardInterrupt), process.ended_with_us():
+            process.run(["sleep", "60"], env=ENV)
+        assert wait_for(lambda: not any(lives(pid) for pid in pids))
+
+    def test_of_a_pool_begins_nothing_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begun: list[int] = []
+
+        def work(number: int) -> None:
+            begun.append(number)
+            if number == 1:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            process.run(["sleep", "60"], env=ENV)
+
+        with (
+            pytest.raises(KeyboardInterrupt),
+            process.ended_with_us(),
+            process.thread_pool(2) as pool,
+        ):
+            list(pool.map(work, range(6)))
+        assert sorted(begun) == [0, 1]
+
+    def test_that_are_ignored_stay_ignored(self) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with process.ended_with_us():
+                signal.raise_signal(signal.SIGHUP)
+                assert process.run(["true"], env=ENV).ok
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.redteam

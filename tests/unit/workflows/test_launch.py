@@ -78,7 +78,7 @@ class Bench:
             assert env.get("SLURM_CONF") == os.environ.get("SLURM_CONF")
             if listed is None:
                 raise MachineError("`srun` cannot be started", hint="mend it")
-            return Finished(argv=("srun",), code=code, stdout="", stderr=listed, seconds=0.0)
+            return Finished(argv=("srun",), code=code, stdout="", stderr=listed)
 
         self._patch.setattr(process, "run", run)
 
