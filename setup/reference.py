@@ -178,7 +178,7 @@ def _inner(entry: dict[str, Any]) -> tuple[str, str]:
     """Return the table whose keys stand below a key, and what comes between in their paths."""
     if "$ref" in entry:
         return entry["$ref"].rpartition("/")[2], ""
-    for branch in (*entry.get("allOf", ()), *entry.get("anyOf", ())):
+    for branch in _branches(entry):
         if (inner := _inner(branch))[0]:
             return inner
     for key, between in (("items", "[]"), ("additionalProperties", ".NAME")):
@@ -187,9 +187,13 @@ def _inner(entry: dict[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
+def _branches(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    return next((entry[key] for key in ("anyOf", "oneOf", "allOf") if key in entry), [])
+
+
 def _kind(schema: dict[str, Any], entry: dict[str, Any]) -> str:
     """Say what may stand somewhere."""
-    branches = [branch for branch in entry.get("anyOf", entry.get("allOf", ())) if branch != {"type": "null"}]
+    branches = [branch for branch in _branches(entry) if branch != {"type": "null"}]
     if branches:
         return ", or ".join(_kind(schema, branch) for branch in branches)
     if "$ref" in entry:

@@ -30,7 +30,7 @@ from envbuild.spec.select import (
 )
 from envbuild.spec.site import Site
 from envbuild.spec.spec_rules import spec_errors
-from envbuild.spec.unknown import not_known, recipe_not_known, unknown_among_spared
+from envbuild.spec.unknown import not_known, recipe_not_known, unknown_beside_errors
 
 Errors = Iterator[EnvbuildError]
 
@@ -99,7 +99,7 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
         All errors at once, in the order of their places.
     """
     check = _Check(inputs)
-    every = [*errors, *check.named_base(), *unknown_among_spared(inputs.spec, inputs.known_recipes)]
+    every = [*errors, *check.named_base(), *unknown_beside_errors(inputs.spec, inputs.known_recipes)]
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
     every += [*recipe_problems, *base_problems]
@@ -125,8 +125,8 @@ def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[Ch
         base_digest=sha256_of(canonical_json(base.value.model_dump(mode="json", by_alias=True))),
         recipes=tuple(recipes),
         site=site.value if site is not None else None,
-        spec_places=spec.places,
-        site_places=site.places if site is not None else {},
+        spec_places=spec.document.places,
+        site_places=site.document.places if site is not None else {},
         files=inputs.files,
         architecture=inputs.architecture,
         system_places={
@@ -154,7 +154,7 @@ class _Check:
         """Yield the errors of the base image that the spec names."""
         spec, inputs = self._spec, self._inputs
         choice, at = spec.value.base, spec.at("base")
-        if choice is None or "base" in spec.left_out:
+        if choice is None or "base" in spec.invalid_keys:
             return
         if inputs.base is None:
             if choice.name not in inputs.faulty:
@@ -201,7 +201,7 @@ class _Check:
             )
             for chosen in recipes
         ]
-        if "base" in spec.left_out:
+        if "base" in spec.invalid_keys:
             return None, ()
         if spec.value.base is not None:
             named = inputs.base
@@ -214,7 +214,7 @@ class _Check:
 
     def missing_recipes(self) -> Errors:
         """Yield an error for each recipe that others require and the spec does not name."""
-        if {*SPEC_KEYS.values()} & self._spec.left_out:
+        if {*SPEC_KEYS.values()} & self._spec.invalid_keys:
             return
         named = {reference.choice.name for reference in self._references}
         for dependency in self._dependencies:
@@ -277,9 +277,9 @@ class _Check:
         choices = self._choices(reference)
         candidates: list[Candidate] = [(recipe, choices), *self._candidates(but=reference)]
         yield from self._version_errors(reference, recipe, choices, candidates)
-        if "accelerator" not in spec.left_out:
+        if "accelerator" not in spec.invalid_keys:
             yield from accelerator_errors(spec, at, recipe, candidates)
-        if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.left_out:
+        if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.invalid_keys:
             problem = f"the recipe `{recipe.name}` needs an MPI, and the spec has none"
             yield RequestError(problem, at=at, hint="add a line such as `mpi: mpich`")
 

@@ -1,7 +1,7 @@
 """What was asked: the model of a spec, and the words that all models are made of.
 
 Pure values. `envbuild.spec.load` makes them from YAML text and reports every
-mistake with its place; nothing here reads a file.
+error with its place; nothing here reads a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 from envbuild.spec.fields import Checked, Format, without_secrets
 
@@ -76,8 +86,8 @@ def parse_choice(value: object) -> object:
     if isinstance(value, Choice):
         return value
     if not isinstance(value, str):
-        # Never a mapping: a `Choice` made from one would not have been looked at.
-        raise ValueError("expected a name, such as `pytorch` or `pytorch@2.13`")
+        # Never a mapping: the parts of a `Choice` made from one would be unchecked.
+        raise PydanticCustomError("name_type", "expected a name")
     name, at, constraint = value.partition("@")
     if len(value) > MAX_NAME:
         raise ValueError(f"`{value[:40]}…` is longer than {MAX_NAME} characters")
@@ -294,6 +304,22 @@ class Prepend(Model):
     prepend: Text
 
 
+def _kind_of_setting(value: object) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "prepend" if isinstance(value, dict | Prepend) else None
+
+
+Setting = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[Prepend, Tag("prepend")],
+    Discriminator(
+        _kind_of_setting,
+        custom_error_type="setting_type",
+        custom_error_message="expected text or `{prepend: …}`",
+    ),
+]
+
+
 class Packages(Model):
     """Packages beside the frameworks.
 
@@ -412,7 +438,7 @@ class EnvSpec(Model):
     accelerator: Pick = Choice(name="cpu")
     site: Name | None = None
     packages: Packages = Packages()
-    environment: dict[VariableName, Text | Prepend] = {}
+    environment: dict[VariableName, Setting] = {}
     files: tuple[FileEntry, ...] = ()
     test: TestSettings = TestSettings()
     module: ModuleSettings = ModuleSettings()

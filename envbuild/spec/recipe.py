@@ -18,9 +18,9 @@ from envbuild.spec.model import (
     Name,
     Origin,
     Pick,
-    Prepend,
     PythonConstraint,
     PythonRequirement,
+    Setting,
     Soname,
     Text,
     VariableName,
@@ -294,5 +294,5 @@ class Recipe(Model):
     imports: tuple[ModuleName, ...] = ()
     verify: tuple[VerifyJob, ...] = ()
     needs_mpi: bool = False
-    environment: dict[VariableName, Text | Prepend] = {}
+    environment: dict[VariableName, Setting] = {}
     commands: tuple[CommandName, ...] = ()

@@ -155,7 +155,7 @@ def accelerator_errors(
         All recipes of the spec: the hint offers what suits all of them.
     """
     accelerator = spec.value.accelerator
-    if ("accelerator",) in spec.places:
+    if ("accelerator",) in spec.document.places:
         at = spec.at("accelerator")
     variant = variant_for(accelerator, recipe)
     if variant is None:
@@ -187,7 +187,7 @@ def unknown_accelerator_errors(
     """
     accelerator, at = spec.value.accelerator, spec.at("accelerator")
     name = accelerator.name
-    if ("accelerator",) not in spec.places or any(error.at == at for error in errors):
+    if ("accelerator",) not in spec.document.places or any(error.at == at for error in errors):
         return
     if name not in _ACCELERATORS:
         known = ", ".join(f"`{each}`" for each in _ACCELERATORS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from envbuild.errors import Location, RequestError, did_you_mean
-from envbuild.spec.load import Loaded
-from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.load import MAX_ERRORS, Loaded
+from envbuild.spec.model import NAME, SPEC_KEYS, EnvSpec
 
 
 def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
@@ -19,11 +20,14 @@ def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None
     return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
-def unknown_among_spared(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
-    """Yield the errors for recipes that nothing has in lists that have other mistakes."""
-    for loc, entry in spec.spared.items():
-        if loc[0] in SPEC_KEYS.values() and isinstance(entry, Choice) and entry.name not in known:
-            yield recipe_not_known(entry.name, known, spec.at(*loc))
+def unknown_beside_errors(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
+    """Yield the errors for unknown recipes in lists that also have other errors."""
+    for key in sorted(spec.invalid_keys & {*SPEC_KEYS.values()}):
+        entries = spec.document.value.get(key)
+        for index, entry in enumerate(entries[:MAX_ERRORS] if isinstance(entries, tuple) else ()):
+            name = entry.partition("@")[0] if isinstance(entry, str) else ""
+            if re.fullmatch(NAME, name) and name not in known:
+                yield recipe_not_known(name, known, spec.at(key, index))
 
 
 def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:

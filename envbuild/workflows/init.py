@@ -10,10 +10,10 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.asked import Asked, ChosenRecipe
-from envbuild.spec.composing import scalar_is_text
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.select import variant_for
+from envbuild.spec.yamlfile import scalar_is_text
 from envbuild.system.files import exists, is_directory, write_new
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.places import refuse_in_store

@@ -16,12 +16,12 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, select_and_check
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
-from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
 from envbuild.spec.unknown import not_known, recipe_not_known
+from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import (
     configuration_homes,
     environment_paths,
@@ -303,7 +303,7 @@ def read_asked(
         raise_all(reader.mistakes)
         raise AssertionError("a spec that cannot be read has a mistake")
     named = spec.value.base
-    wrong_base = "base" in spec.left_out
+    wrong_base = "base" in spec.invalid_keys
     base = None if named is None or wrong_base else reader.base(named)
     choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
     sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}

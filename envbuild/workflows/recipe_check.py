@@ -14,9 +14,9 @@ from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load as load_lock
 from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
 from envbuild.workflows.recipe_rules import (

@@ -15,11 +15,11 @@ from envbuild.spec.asked import owned_by_vendor
 from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
-from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.recipe import Recipe, VerifyJob
 from envbuild.spec.recipe_rules import RecipeSource
 from envbuild.spec.select import KNOWN_VARIANT, matching_versions
 from envbuild.spec.unknown import recipe_not_known
+from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 
 CONTROLS = "controls.yaml"

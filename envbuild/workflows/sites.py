@@ -14,8 +14,8 @@ from envbuild.site.draft import draft
 from envbuild.site.probe import Probed, probe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME
-from envbuild.spec.nodes import MAX_BYTES
 from envbuild.spec.site import Site
+from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
 from envbuild.workflows.inputs import find_catalog, read_site

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.spec.load import load_recipe
+from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.recipe_check import check_recipe, read_controls
@@ -18,7 +18,7 @@ from tests.support.controls import NAMES, RECIPES, every_control
 
 def recipe(name: str) -> Recipe:
     path = RECIPES / name / "recipe.yaml"
-    return load_recipe(path.read_bytes(), path)
+    return load(Recipe, path.read_bytes(), path).value
 
 
 def test_the_promised_recipes_are_there() -> None:

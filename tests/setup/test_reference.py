@@ -13,8 +13,8 @@ from jsonschema import Draft7Validator
 
 from envbuild.errors import EnvbuildError
 from envbuild.lock import text as locktext
-from envbuild.spec.nodes import read_yaml
 from envbuild.spec.schema import MODELS
+from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.schema import schema_text
 
@@ -46,7 +46,7 @@ def test_every_example_is_shown() -> None:
 @pytest.mark.parametrize(("name", "path"), EXAMPLES, ids=lambda value: getattr(value, "stem", value))
 def test_an_example_keeps_to_its_model_and_schema(name: str, path: Path) -> None:
     document = read_yaml(path.read_bytes(), path)
-    assert document.mistakes == []
+    assert document.errors == []
     if name == "lock":
         lock = locktext.load(path.read_bytes(), path)
         assert locktext.load(locktext.dump(lock).encode(), path) == lock

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envbuild.spec.load import load_site
+from envbuild.spec.load import load
+from envbuild.spec.site import Site
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 
@@ -22,7 +23,7 @@ def test_the_draft_of_this_machine_says_what_is_so(tmp_path: Path) -> None:
     said = envbuild("site", "probe", "-o", "here.yaml", cwd=tmp_path)
     assert (said.returncode, said.stdout) == (0, "")
     text = (tmp_path / "here.yaml").read_bytes()
-    site = load_site(text, tmp_path / "here.yaml")
+    site = load(Site, text, tmp_path / "here.yaml").value
     assert site.glibc == platform.libc_ver()[1]
     assert site.architecture == {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     assert site.libstdcxx

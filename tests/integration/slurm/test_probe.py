@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.spec.load import load_site
+from envbuild.spec.load import load
+from envbuild.spec.site import Site
 from tests.integration.conftest import Desk
 from tests.integration.slurm.conftest import ranks_told
 from tests.integration.slurm.test_launch import FOUR, Images
@@ -13,7 +14,7 @@ from tests.integration.slurm.test_launch import FOUR, Images
 def test_a_login_node_is_described_and_images_start_by_the_draft(login: Desk, image_on: Images) -> None:
     draft = login.place / "probed.yaml"
     login.envbuild("site", "probe", "-o", draft)
-    scheduler = load_site(draft.read_bytes(), draft).scheduler
+    scheduler = load(Site, draft.read_bytes(), draft).value.scheduler
     assert scheduler is not None
     said = login.run(["srun", "--version"]).stdout.split()[1]
     assert (scheduler.name, scheduler.version, scheduler.default_mpi_type) == ("slurm", said, "none")
@@ -28,5 +29,5 @@ def test_the_programs_of_slurm_alone_are_no_scheduler(login: Desk, desk: Desk) -
     # The same machine outside of the cluster.
     draft = desk.place / "outside.yaml"
     desk.envbuild("site", "probe", "-o", draft)
-    assert load_site(draft.read_bytes(), draft).scheduler is None
+    assert load(Site, draft.read_bytes(), draft).value.scheduler is None
     assert "finds no cluster" in draft.read_text()

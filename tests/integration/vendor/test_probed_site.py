@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from envbuild.spec.load import load_site
+from envbuild.spec.load import load
+from envbuild.spec.site import Site
 from tests.integration.conftest import Desk
 from tests.integration.vendor.test_host_mpi import Hosts, Images, from_host
 
@@ -24,7 +25,7 @@ def test_an_image_runs_on_an_mpi_that_was_only_probed(
     installed = host_mpi(host)
     draft = desk.place / f"probed-{host}.yaml"
     desk.envbuild("site", "probe", "--mpi", installed.prefix, "-o", draft)
-    mpi = load_site(draft.read_bytes(), draft).mpi
+    mpi = load(Site, draft.read_bytes(), draft).value.mpi
     assert mpi is not None
     assert (mpi.implementation, mpi.abis) == (host, abis)
     assert installed.version.startswith(str(mpi.version))

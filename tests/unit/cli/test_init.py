@@ -15,7 +15,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.spec.nodes import read_yaml
+from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.init import Choices, SpecDraft, spec_path
 from envbuild.workflows.inputs import read_asked
 from tests.support.schemas import complaints, plain

@@ -19,8 +19,8 @@ from envbuild.errors import EnvbuildError
 from envbuild.lock import text as locktext
 from envbuild.lock.schema import lock_schema
 from envbuild.spec import fields, model, recipe
-from envbuild.spec.nodes import read_yaml
 from envbuild.spec.schema import MODELS
+from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.schema import NAMES, schema_text
 from tests.support.asking import whole_lock
 from tests.support.schemas import complaints, plain
@@ -116,7 +116,7 @@ def test_a_file_that_its_model_refuses_is_refused_by_the_schema(path: Path, name
         document = read_yaml(path.read_bytes(), path)
     except EnvbuildError:
         return
-    if document.mistakes:
+    if document.errors:
         return
     try:
         MODELS[name].model_validate(document.value)
@@ -139,7 +139,7 @@ def test_most_bad_files_are_wrong_in_their_structure() -> None:
             document = read_yaml(path.read_bytes(), path)
         except EnvbuildError:
             continue
-        wrong += not document.mistakes and complaints(name, plain(document.value)) != []
+        wrong += not document.errors and complaints(name, plain(document.value)) != []
     assert wrong >= 30
 
 

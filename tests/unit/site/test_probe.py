@@ -9,8 +9,8 @@ import pytest
 
 from envbuild.site.draft import draft
 from envbuild.site.probe import Probed, mpi_types, probe
-from envbuild.spec.load import load_site
-from envbuild.spec.site import SiteFabric, SiteGpus, SiteRuntime, SiteScheduler
+from envbuild.spec.load import load
+from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteRuntime, SiteScheduler
 from tests.support.elves import Elf
 from tests.unit.site.machines import LIB, MPICH, OPENMPI, STANDARD, Machine
 
@@ -44,7 +44,7 @@ def test_a_bare_machine_claims_little_and_says_why(tmp_path: Path) -> None:
     }
     text = draft(probed)
     assert "# glibc: unknown: the loader's cache (`ldconfig -p`) has no libc.so.6\n" in text
-    assert load_site(text.encode(), Path("here.yaml")) == probed.site
+    assert load(Site, text.encode(), Path("here.yaml")).value == probed.site
 
 
 def test_c_libraries_by_the_versions_that_they_define(machine: Machine) -> None:
@@ -367,7 +367,7 @@ def test_a_draft_is_the_same_twice_and_loads_back(machine: Machine) -> None:
     probed = seen(machine, "/opt/x")
     text = draft(probed)
     assert text == draft(seen(machine, "/opt/x"))
-    assert load_site(text.encode(), Path("here.yaml")) == probed.site
+    assert load(Site, text.encode(), Path("here.yaml")).value == probed.site
     assert [line for line in text.splitlines() if len(line) > 100] == []
 
 

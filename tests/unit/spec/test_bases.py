@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from envbuild.errors import Location
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
-from envbuild.spec.load import Loaded, load_base_image
+from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import BaseRequirement
 from envbuild.spec.select import (
@@ -20,6 +20,7 @@ from envbuild.spec.select import (
     newest_of_distribution,
     no_fitting_base,
 )
+from envbuild.spec.yamlfile import Document
 from tests.support.asking import base_image
 
 HERE = Location(path=Path("spec.yaml"))
@@ -30,7 +31,7 @@ def loaded(name: str, version: str, python: str, **more: Any) -> Loaded[BaseImag
     image = base_image(
         name=name, version=version, python=BasePython(version=python, abi=abi, packages=("python3",)), **more
     )
-    return Loaded(value=image, path=Path(f"{name}.yaml"), places={}, key_places={})
+    return Loaded(value=image, document=Document(path=Path(f"{name}.yaml")))
 
 
 OLD = loaded("old", "11", "3.9", suite="bullseye", glibc="2.31", frozen="its support ended")
@@ -100,7 +101,7 @@ def test_requirements_that_no_base_image_meets_together() -> None:
 def test_a_finished_root_is_never_taken_by_itself() -> None:
     root = BaseRoot(kind="tar", place="root.tar", sha256="0" * 64)
     value = BaseImage(**{**NEWER.value.model_dump(by_alias=True, exclude={"origins"}), "root": root})
-    finished = Loaded(value=value, path=Path("newer.yaml"), places={}, key_places={})
+    finished = Loaded(value=value, document=Document(path=Path("newer.yaml")))
     assert first_fitting_base([need(python=">=3.12")], [NEWER], "amd64") == NEWER
     assert first_fitting_base([need(python=">=3.12")], [finished], "amd64") is None
 
@@ -110,7 +111,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "base-images").glob(
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_of_a_finished_root_is_right_but_for_its_digest(path: Path) -> None:
-    base = load_base_image(path.read_bytes(), path)
+    base = load(BaseImage, path.read_bytes(), path).value
     assert base.name == path.stem
     assert base.root == BaseRoot(kind="oci", place=path.stem, sha256="0" * 64)
     assert base.untried, "nobody has built on it"

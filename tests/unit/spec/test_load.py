@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
@@ -15,13 +14,13 @@ from pydantic import BaseModel
 
 from envbuild import errors
 from envbuild.errors import EnvbuildError, Location, ManyErrors
-from envbuild.spec import explain
-from envbuild.spec.composing import MAX_DEPTH
-from envbuild.spec.load import examine, load, load_base_image, load_recipe, load_site, load_spec
+from envbuild.spec import error_messages
+from envbuild.spec.base import BaseImage
+from envbuild.spec.load import MAX_ERRORS, examine, load, load_spec
 from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
-from envbuild.spec.nodes import MAX_BYTES, MAX_TOLD
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
+from envbuild.spec.yamlfile import MAX_BYTES, MAX_DEPTH
 
 TOP = Path(__file__).parents[3]
 HERE = Path("spec.yaml")
@@ -70,11 +69,11 @@ def test_the_example_is_the_ten_lines_of_the_design() -> None:
 
 def test_our_own_files_are_good() -> None:
     for path in sorted((TOP / "base-images").glob("*.yaml")):
-        assert load_base_image(path.read_bytes(), path).name == path.stem
+        assert load(BaseImage, path.read_bytes(), path).value.name == path.stem
     for path in sorted((TOP / "sites").glob("*.yaml")):
-        assert load_site(path.read_bytes(), path).name == path.stem
+        assert load(Site, path.read_bytes(), path).value.name == path.stem
     for path in sorted((TOP / "recipes").glob("*/recipe.yaml")):
-        assert load_recipe(path.read_bytes(), path).name == path.parent.name
+        assert load(Recipe, path.read_bytes(), path).value.name == path.parent.name
 
 
 def test_every_key_of_a_spec_is_read() -> None:
@@ -141,7 +140,7 @@ def test_at_names_values_keys_and_what_is_nearest() -> None:
     assert loaded.at_key("packages", "python", 1) == place(5, 19)
     assert loaded.at("packages", "system", 3) == place(5, 3)
     assert loaded.at("mpi") == place(1, 1)
-    assert loaded.left_out == frozenset()
+    assert loaded.invalid_keys == frozenset()
 
 
 def test_mistakes_come_in_the_order_of_their_places() -> None:
@@ -159,7 +158,7 @@ def test_what_is_right_can_be_used_although_the_rest_is_wrong() -> None:
     loaded, mistakes = examine(EnvSpec, text.encode(), HERE)
     assert len(mistakes) == 3
     assert loaded is not None
-    assert loaded.left_out == {"name", "version", "framworks", "frameworks"}
+    assert loaded.invalid_keys == {"name", "version", "framworks", "frameworks"}
     assert (loaded.value.base, loaded.value.mpi) == (Choice(name="debian-21"), Choice(name="mpich"))
     # A misspelt key that is required is told once.
     assert problems(MINIMAL.replace("name", "nmae")) == ["spec.yaml:1:1: unknown key `nmae`"]
@@ -181,7 +180,7 @@ def test_a_file_has_its_limits() -> None:
 
 
 def test_depth_has_its_limit_and_costs_nothing() -> None:
-    for opening in ("[", "{a: ", "- ", "? "):
+    for opening in ("[", "{a: ", "- "):
         assert problems("name: demo\nlabels:\n  " + opening * 100_000)[-1].endswith(
             f"nested deeper than {MAX_DEPTH} levels"
         )
@@ -220,7 +219,7 @@ def test_a_key_may_have_the_name_of_a_word_of_the_checker() -> None:
 def test_many_mistakes_are_told_in_part() -> None:
     told = problems(MINIMAL + "".join(f"k{index}: x\n" for index in range(200)))
     assert len(told) == 51
-    assert told[-1].endswith("and 150 more mistakes")
+    assert told[-1].endswith("and 150 more errors")
 
 
 def test_constraints_cannot_smuggle_white_space() -> None:
@@ -260,11 +259,10 @@ def test_what_is_not_told_costs_next_to_nothing(
         monkeypatch.setattr(owner, name, count)
 
     counted(errors, "get_close_matches")
-    counted(explain, "shorten")
-    counted(inspect, "cleandoc")
+    counted(error_messages, "shorten")
     content = text + "".join(told.format(number) for number in range(2000))
     with pytest.raises(ManyErrors) as caught:
         load(model, content.encode(), Path("x.yaml"))
-    assert len(caught.value.errors) == MAX_TOLD + 1
-    assert counts["get_close_matches"] <= 2000 + MAX_TOLD
-    assert counts["shorten"] + counts["cleandoc"] <= 10 * MAX_TOLD
+    assert len(caught.value.errors) == MAX_ERRORS + 1
+    assert counts["get_close_matches"] <= 2000 + MAX_ERRORS
+    assert counts["shorten"] <= 10 * MAX_ERRORS

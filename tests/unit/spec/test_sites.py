@@ -10,7 +10,8 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.rules.from_site import facts_of_site
 from envbuild.rules.rulebook import judge
-from envbuild.spec.load import load_site
+from envbuild.spec.load import load
+from envbuild.spec.site import Site
 from envbuild.workflows.inputs import read_site
 
 SITES = Path(__file__).parents[3] / "sites"
@@ -31,7 +32,7 @@ def test_a_dozen_machines_are_described() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_has_its_source(name: str) -> None:
     path = SITES / f"{name}.yaml"
-    site = load_site(path.read_bytes(), path)
+    site = load(Site, path.read_bytes(), path).value
     assert site.name == name
     assert site.sources
     assert site.architecture
@@ -42,7 +43,7 @@ def test_what_is_published_has_its_source(name: str) -> None:
 
 def test_local_claims_nothing() -> None:
     path = SITES / "local.yaml"
-    assert facts_of_site(load_site(path.read_bytes(), path)) == {}
+    assert facts_of_site(load(Site, path.read_bytes(), path).value) == {}
 
 
 def test_a_site_is_named_or_a_file(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_the_users_sites_come_first(tmp_path: Path) -> None:
 def test_what_is_no_address_is_told(address: str) -> None:
     text = f'name: here\norigins: {{pypi: ["{address}"]}}\n'
     with pytest.raises(RequestError, match="is not an address"):
-        load_site(text.encode(), Path("site.yaml"))
+        load(Site, text.encode(), Path("site.yaml"))
 
 
 @pytest.mark.parametrize("section", ["mpi: {implementation: mpich", "fabric: {name: fast"])
@@ -91,8 +92,8 @@ def test_what_is_no_address_is_told(address: str) -> None:
 def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name: str) -> None:
     text = f"name: here\n{section}, environment: {{{name}: /x}}}}\n"
     with pytest.raises(RequestError, match=f"`{name}` .* site may .*set it"):
-        load_site(text.encode(), Path("here.yaml"))
-    assert load_site(text.replace(name, "FI_PROVIDER").encode(), Path("here.yaml")).name == "here"
+        load(Site, text.encode(), Path("here.yaml"))
+    assert load(Site, text.replace(name, "FI_PROVIDER").encode(), Path("here.yaml")).value.name == "here"
 
 
 def test_a_site_that_nobody_knows() -> None:

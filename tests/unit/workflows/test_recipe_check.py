@@ -15,7 +15,8 @@ from envbuild.check.trial import Trial
 from envbuild.cli.recipes import format_checked
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.spec.control import Control
-from envbuild.spec.load import load_recipe
+from envbuild.spec.load import load
+from envbuild.spec.recipe import Recipe
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -316,7 +317,7 @@ def test_words_that_no_recipe_may_hold_are_told_once_each(tmp_path: Path) -> Non
 def test_a_name_that_yaml_would_read_otherwise(tmp_path: Path, name: str) -> None:
     new_recipe(name, "1", tmp_path, module="thing")
     path = tmp_path / name / "recipe.yaml"
-    recipe = load_recipe(path.read_bytes(), path)
+    recipe = load(Recipe, path.read_bytes(), path).value
     assert (recipe.name, recipe.owns) == (name, (name,))
 
 

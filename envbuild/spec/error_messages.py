@@ -1,0 +1,215 @@
+"""Puts pydantic's errors into plain words, each at its place in the file."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from envbuild.errors import Location, RequestError, did_you_mean, near
+from envbuild.spec.docstrings import described
+from envbuild.spec.model import Choice
+from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
+
+# Pydantic's types of errors → what is expected.
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "`true` or `false`",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+}
+_QUOTE_WHY = {
+    float: " (YAML reads a number otherwise, and 1.10 becomes 1.1)",
+    bool: " (YAML reads true or false otherwise)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One error of pydantic, and where it belongs."""
+
+    error: ErrorDetails
+    loc: Loc
+    """Steps in the file; of a missing key those to the place where it should be."""
+    at: Location
+    model: type[BaseModel]
+    """The innermost model around it."""
+    wanted: Any
+    """Annotation of the value."""
+    meaning: str
+    """Meaning of the nearest documented key."""
+    is_key: bool
+    """Whether the key is wrong, not its value."""
+
+    @property
+    def kind(self) -> str:
+        """Pydantic's type of the error."""
+        return self.error["type"]
+
+
+def locate_problems(
+    errors: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
+) -> list[Problem]:
+    """Return pydantic's errors with their places, without those that follow from another error."""
+    problems = [_locate(error, document, model) for error in errors]
+    unknown: dict[Loc, list[str]] = {}
+    for problem in problems:
+        if problem.kind == "extra_forbidden":
+            unknown.setdefault(problem.loc[:-1], []).append(str(problem.loc[-1]))
+    return [problem for problem in problems if not _follows(problem, document, unknown)]
+
+
+def _follows(problem: Problem, document: Document, unknown: Mapping[Loc, list[str]]) -> bool:
+    """Return whether a problem follows from another error."""
+    loc = problem.loc
+    if any(loc[:depth] in document.rejected for depth in range(len(loc) + 1)):
+        return True
+    if problem.kind == "missing":  # a misspelt key is reported once, as unknown
+        return bool(near(str(loc[-1]), unknown.get(loc[:-1], ())))
+    # A list is not empty if all of its entries are wrong.
+    return problem.kind == "too_short" and bool(problem.error["input"])
+
+
+def misspelt_keys(problem: Problem) -> list[str]:
+    """Return the known keys that an unknown key may stand for."""
+    return near(str(problem.loc[-1]), keys_of(problem.model)) if problem.kind == "extra_forbidden" else []
+
+
+def keys_of(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the keys of a model as they are written."""
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+def _locate(error: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
+    """Follow pydantic's steps through the model; some of them are in no file."""
+    loc: Loc = ()
+    wanted: Any = model
+    owner, meaning, is_key, container = model, "", False, None
+    for step in error["loc"]:
+        if step == "[key]" and container is dict and error["type"] != "extra_forbidden":
+            is_key = True  # pydantic's step for the key of a dict
+            break
+        members = _members(wanted)
+        if len(members) > 1:  # the step names a branch of a union; only its model has further steps
+            wanted = next((member for member in members if _is_model(member)), None)
+            continue
+        container = get_origin(members[0])
+        if _is_model(members[0]):
+            owner = members[0]
+            names = dict(zip(keys_of(owner), owner.model_fields, strict=True))
+            name = names.get(str(step), "")
+            if description := described(owner).get(name):
+                meaning = f"meaning of `{step}`: {description.rstrip('.')}"
+            wanted = owner.model_fields[name].annotation if name else None
+        else:
+            arguments = get_args(members[0])  # of a dict those of its keys and values
+            wanted = arguments[1 if container is dict else 0] if arguments else None
+        loc = (*loc, step)
+    if error["type"] == "missing":
+        at = document.at(*loc[:-1])
+    else:
+        at = document.at_key(*loc) if is_key or error["type"] == "extra_forbidden" else document.at(*loc)
+    return Problem(error=error, loc=loc, at=at, model=owner, wanted=wanted, meaning=meaning, is_key=is_key)
+
+
+def _members(wanted: Any) -> list[Any]:  # noqa: ANN401  # an annotation
+    """Return the members of a union without None, or the annotation itself."""
+    if get_origin(wanted) is Annotated:
+        return _members(get_args(wanted)[0])
+    if get_origin(wanted) not in (Union, types.UnionType):
+        return [wanted]
+    members = [member for member in get_args(wanted) if member is not type(None)]
+    return [inner for member in members for inner in _members(member)]
+
+
+def _is_model(wanted: Any) -> bool:  # noqa: ANN401  # an annotation
+    return isinstance(wanted, type) and issubclass(wanted, BaseModel)
+
+
+def explain(problem: Problem, document: Document, hint: str | None = None) -> RequestError:
+    """Return a problem in plain words; `hint` takes the place of the key's meaning."""
+    loc = problem.loc
+    key = shorten(str(loc[-1])) if loc else ""
+    parent = name_of(loc[:-1])
+    inside = f" in `{parent}`" if parent else ""
+    hint = hint or problem.meaning or "docs/reference has an example of each kind of file"
+    if problem.kind == "missing":
+        return RequestError(f"the key `{key}` is missing{inside}", at=problem.at, hint=hint)
+    if problem.kind == "extra_forbidden":
+        known = keys_of(problem.model)
+        hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
+        return RequestError(f"unknown key `{key}`{inside}", at=problem.at, hint=hint)
+    name = parent if problem.is_key else name_of(loc)
+    words, own_hint = _words(problem, document.words.get(loc))
+    return RequestError(f"`{name}`: {words}" if name else words, at=problem.at, hint=own_hint or hint)
+
+
+def _words(problem: Problem, written: str | None) -> tuple[str, str | None]:
+    """Return what is wrong with a value or key, and a hint if there is a better one than its meaning."""
+    error, kind, value = problem.error, problem.kind, problem.error["input"]
+    context = error.get("ctx", {})
+    if kind == "value_error":
+        given = str(value)
+        return shorten(str(context["error"]).replace(given, shorten(given)), 300), None
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return f"must be {words} {context[name]:g}, found {_shown(value, written)}", None
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty", None
+    expected = _EXPECTED.get(kind)
+    if kind == "tuple_type":
+        expected = f"a list of {_entries(get_args(_members(problem.wanted)[0]))}"
+    elif kind == "literal_error":
+        expected = str(context["expected"]).replace("'", "`")
+    elif error["msg"].startswith("expected "):
+        expected = error["msg"].removeprefix("expected ")
+    if expected is None:
+        return shorten(error["msg"], 300), None
+    return f"expected {expected}, found {_shown(value, written)}", _type_hint(problem, written)
+
+
+def _entries(arguments: tuple[Any, ...]) -> str:
+    member = _members(arguments[0])[0]
+    if member is Choice:
+        return "names"
+    return "text" if member is str else "mappings" if _is_model(member) else "entries"
+
+
+def _type_hint(problem: Problem, written: str | None) -> str | None:
+    kind, value = problem.kind, problem.error["input"]
+    if kind == "model_type" and _is_model(wanted := _members(problem.wanted)[0]):
+        return "its keys: " + ", ".join(keys_of(wanted))
+    if isinstance(value, dict | tuple):
+        return None
+    text = shorten(str(value) if written is None else written)
+    if value is None:
+        return "leave the key out"
+    if kind == "tuple_type":
+        return f"write a list: `[{text}]`"
+    if kind in ("string_type", "name_type", "setting_type"):
+        return f'write it in quotes: `"{text}"`{_QUOTE_WHY.get(type(value), "")}'
+    return None
+
+
+def _shown(value: object, written: str | None) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    text = shorten(str(value) if written is None else written)
+    if isinstance(value, bool):
+        return f"`{text}`, which YAML reads as true or false"
+    return f"the number {text}" if isinstance(value, int | float) else f"the text `{text}`"
