@@ -1,202 +1,222 @@
-"""What exactly: every package, recipe, base image and tool that an image is made from.
+"""Every package, recipe, base image and tool that an image is made from.
 
-The model and nothing else. Text form: `envbuild.lock.text`; does it still
-satisfy a spec: `envbuild.lock.satisfy`.
+Constructing a pin or a lock validates it, and so does `dataclasses.replace`. Text form:
+`envbuild.lock.text`; whether a lock still satisfies a spec: `envbuild.lock.diff`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
+from pydantic.dataclasses import dataclass
+
+from envbuild.spec.fields import Checked
+from envbuild.spec.model import (
+    NAME,
+    DebianPackage,
+    Digest,
+    Name,
+    Origin,
+    PythonRequirement,
+    ReleaseVersion,
+    Text,
+    full_match,
+)
 
 LOCK_FORMAT = 1
 
+_CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+_DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
+_DEB_PART = r"(?!\.{1,2}/)[A-Za-z0-9._+~%:-]+/"
+_MAX_PATH = 1024  # characters
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+
+def _python_version(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(f"`{value}` is not a Python version (PEP 440)") from None
+    return value
+
+
+# No archive holds a package of a tebibyte; a larger number is an error, or an attack on the disk.
+SizeBytes = Annotated[int, Strict(), Field(ge=0, le=2**40)]
+Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
+FileName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "a file name", limit=255)]
+DebianVersion = Annotated[str, full_match(_DEBIAN_VERSION, "a Debian version")]
+DebPath = Annotated[
+    str,
+    full_match(
+        rf"(?:{_DEB_PART})*[A-Za-z0-9._+~%:-]*\.deb",
+        "a relative path of a .deb file without `.` and `..`",
+        limit=_MAX_PATH,
+    ),
+]
+PythonName = Annotated[str, full_match(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", "a canonical Python name")]
+PythonVersion = Annotated[Text, Checked(_python_version, {}, "a Python version (PEP 440)")]
+LockedLayer = Annotated[
+    str, full_match(rf"mpi|python|accelerator|framework:{NAME}", "the name of a layer", limit=255)
+]
+# A lock does not depend on the order in which its entries were resolved.
+Sorted = AfterValidator(lambda entries: tuple(sorted(entries)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class DebPin:
-    """One Debian package.
+    """One Debian package."""
 
-    Attributes
-    ----------
-    name : str
-        Of the package, in Debian's words.
-    version : str
-        In Debian's words, with its epoch (``1:2.39.5-0+deb12u3``).
-    architecture : str
-        In Debian's words (``amd64``, ``all``).
-    origin : str
-        Logical origin (``debian:bookworm-security``).
-    file : str
-        Path below the archive's root (``pool/main/…``).
-    size_bytes : int
-        Length of the file.
-    sha256 : str
-        Hex digest of the file, 64 characters.
-    """
-
-    name: str
-    version: str
-    architecture: str
-    origin: str
-    file: str
-    size_bytes: int
-    sha256: str
+    name: DebianPackage
+    """Of the package, in Debian's words."""
+    version: DebianVersion
+    """In Debian's words, with its epoch (``1:2.39.5-0+deb12u3``)."""
+    architecture: Name
+    """In Debian's words (``amd64``, ``all``)."""
+    origin: Origin
+    """Logical origin (``debian:bookworm-security``)."""
+    file: DebPath
+    """Path below the archive's root (``pool/main/…``)."""
+    size_bytes: SizeBytes
+    """Length of the file."""
+    sha256: Sha256
+    """Hex digest of the file, 64 characters."""
 
     @property
     def file_name(self) -> str:
         """The last part of `file`."""
         return self.file.rpartition("/")[2]
 
+    @model_validator(mode="after")
+    def _check_file(self) -> Self:
+        # Archives may name their files as they like; only a version in its place can contradict. Most
+        # names leave the epoch out, some quote it.
+        parts = unquote(self.file_name).split("_")
+        versions = (self.version, self.version.partition(":")[2])
+        if len(parts) == 3 and re.fullmatch(_DEBIAN_VERSION, parts[1]) and parts[1] not in versions:
+            raise ValueError(f"`{self.file}` is not of version {self.version} of {self.name}")
+        return self
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class BuildDebPin(DebPin):
-    """One Debian package of a toolchain, which is not in the image.
+    """One Debian package of a toolchain, which is not in the image."""
 
-    Attributes
-    ----------
-    layer : str
-        Name of the layer that is built with it (``framework:horovod``).
-    """
-
-    layer: str
+    layer: LockedLayer
+    """Name of the layer that is built with it (``framework:horovod``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class PythonPin:
-    """One Python distribution, as one file.
+    """One Python distribution, as one file."""
 
-    Attributes
-    ----------
-    name : str
-        Canonical name (PEP 503).
-    version : str
-        PEP 440, with its local part (``2.13.0+cpu``).
-    origin : str
-        Logical origin (``pypi``, ``pytorch-cpu``, ``find-links``): where it was
-        found; any origin may serve it later, the digest decides.
-    file : str
-        File name of the wheel or sdist.
-    size_bytes : int
-        Length of the file.
-    sha256 : str
-        Hex digest of the file, 64 characters.
-    layer : str
-        Name of the layer that owns it (``mpi``, ``framework:pytorch``, ``python``).
-    requires : tuple of str
-        Canonical names of the locked distributions that it asked for.
-    """
-
-    name: str
-    version: str
-    origin: str
-    file: str
-    size_bytes: int
-    sha256: str
-    layer: str
-    requires: tuple[str, ...] = ()
+    name: PythonName
+    """Canonical name (PEP 503)."""
+    version: PythonVersion
+    """PEP 440, with its local part (``2.13.0+cpu``)."""
+    origin: Origin
+    """Logical origin (``pypi``, ``pytorch-cpu``, ``find-links``): where it was located; any origin may
+    serve it later, the digest decides."""
+    file: FileName
+    """File name of the wheel or sdist."""
+    size_bytes: SizeBytes
+    """Length of the file."""
+    sha256: Sha256
+    """Hex digest of the file, 64 characters."""
+    layer: LockedLayer
+    """Name of the layer that owns it (``mpi``, ``framework:pytorch``, ``python``)."""
+    requires: Annotated[tuple[PythonName, ...], Sorted]
+    """Canonical names of the locked distributions that it asked for."""
 
     @property
     def is_wheel(self) -> bool:
         """Whether it is installed as it is; a source archive has to be built."""
         return self.file.endswith(".whl")
 
+    @model_validator(mode="after")
+    def _check_file(self) -> Self:
+        try:
+            parse = parse_wheel_filename if self.is_wheel else parse_sdist_filename
+            if parse(self.file)[:2] == (self.name, Version(self.version)):
+                return self
+        except (InvalidWheelFilename, InvalidSdistFilename):
+            pass
+        raise ValueError(f"`{self.file}` is not a wheel or source archive of {self.name} {self.version}")
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class RecipePin:
-    """One recipe, as it was.
+    """One recipe, as it was."""
 
-    Attributes
-    ----------
-    name : str
-        The recipe.
-    kind : str
-        ``mpi``, ``framework`` or ``fabric``.
-    version : str
-        The version that was chosen.
-    variant : str
-        Accelerator variant (``cpu``).
-    digest : str
-        ``sha256:…`` over recipe.yaml and all files under verify/.
-    """
-
-    name: str
-    kind: str
-    version: str
-    variant: str
-    digest: str
+    name: Name
+    """The recipe."""
+    kind: Literal["mpi", "framework", "fabric"]
+    """``mpi``, ``framework`` or ``fabric``."""
+    version: ReleaseVersion
+    """The version that was chosen."""
+    variant: Name
+    """Accelerator variant (``cpu``)."""
+    digest: Digest
+    """``sha256:…`` over recipe.yaml and all files under verify/."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class BasePin:
-    """The base image definition, as it was.
+    """The base image definition, as it was."""
 
-    Attributes
-    ----------
-    name : str
-        The base image.
-    digest : str
-        ``sha256:…`` over the canonical JSON of the definition.
-    architecture : str
-        In Debian's words.
-    python : str
-        Version of its Python (``3.11``).
-    abi : str
-        ABI tag of its Python (``cp311``).
-    glibc : str
-        Version of its C library (``2.36``).
-    """
-
-    name: str
-    digest: str
-    architecture: str
-    python: str
-    abi: str
-    glibc: str
+    name: Name
+    """The base image."""
+    digest: Digest
+    """``sha256:…`` over the canonical JSON of the definition."""
+    architecture: Name
+    """In Debian's words."""
+    python: ReleaseVersion
+    """Version of its Python (``3.11``)."""
+    abi: Name
+    """ABI tag of its Python (``cp311``)."""
+    glibc: ReleaseVersion
+    """Version of its C library (``2.36``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class ToolPin:
-    """A tool whose bytes decide ours.
+    """A tool whose bytes decide ours."""
 
-    Attributes
-    ----------
-    name : str
-        The tool.
-    version : str
-        What the tool says of itself.
-    digest : str
-        ``sha256:…`` over the program (and the compression library it loads).
-    """
-
-    name: str
-    version: str
-    digest: str
+    name: Name
+    """The tool."""
+    version: Text
+    """Its version, as it reports it."""
+    digest: Digest
+    """``sha256:…`` over the program (and the compression library it loads)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class RootPin:
-    """One file of a base whose root somebody else has made.
+    """One file of a finished root."""
 
-    Attributes
-    ----------
-    kind : str
-        ``tar``, ``squashfs``, or ``oci`` for a layer of an image.
-    file : str
-        Its name.
-    size_bytes : int
-        Length of the file.
-    sha256 : str
-        Hex digest of the file, 64 characters.
-    """
-
-    kind: str
-    file: str
-    size_bytes: int
-    sha256: str
+    kind: Literal["tar", "oci", "squashfs"]
+    """``tar``, ``squashfs``, or ``oci`` for a layer of an image."""
+    file: FileName
+    """Its name."""
+    size_bytes: SizeBytes
+    """Length of the file."""
+    sha256: Sha256
+    """Hex digest of the file, 64 characters."""
 
     @property
     def name(self) -> str:
-        """What it is called for people."""
+        """Its name for people."""
         return self.file
 
     @property
@@ -205,73 +225,62 @@ class RootPin:
         return self.sha256[:12]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class Lock:
-    """Everything an image is made from; the input of the planner beside the spec.
+    """Everything an image is made from; the input of the planner beside the spec."""
 
-    Attributes
-    ----------
-    name : str
-        Of the spec.
-    version : str
-        Of the spec.
-    accelerator : str
-        As in the spec (``cpu``).
-    base : BasePin
-        The base image definition, as it was.
-    requests : tuple of str
-        The Python requirements that were resolved together, sorted: those of
-        the spec and those of its recipes.
-    system_requests : tuple of str
-        The Debian packages that were asked for beyond the base's own, sorted.
-    base_debs : tuple of DebPin
-        The Debian packages of the base, sorted by name.
-    system_debs : tuple of DebPin
-        The Debian packages that the system layer adds, sorted by name.
-    python : tuple of PythonPin
-        The Python distributions, sorted by name; one whose file is no wheel is built from its source.
-    base_root : tuple of RootPin
-        The files of a finished root, from bottom to top; empty where the
-        base is made of packages.
-    build_debs : tuple of BuildDebPin
-        What the builds from source add to the base for themselves.
-    build_python : tuple of PythonPin
-        Wheels that the builds from source import; `layer` names whose build.
-    recipes : tuple of RecipePin
-        The recipes, sorted by name.
-    tools : tuple of ToolPin
-        The tools whose bytes decide those of the image, sorted by name.
-    format : int
-        The format of the file.
-    """
-
-    name: str
-    version: str
-    accelerator: str
+    name: Name
+    """Of the spec."""
+    version: ReleaseVersion
+    """Of the spec."""
+    accelerator: Text
+    """As in the spec (``cpu``)."""
     base: BasePin
-    recipes: tuple[RecipePin, ...]
-    requests: tuple[str, ...]
-    system_requests: tuple[str, ...]
-    base_debs: tuple[DebPin, ...]
-    system_debs: tuple[DebPin, ...]
-    python: tuple[PythonPin, ...]
-    tools: tuple[ToolPin, ...]
+    """The base image definition, as it was."""
+    recipes: Annotated[tuple[RecipePin, ...], Sorted]
+    """The recipes, sorted by name."""
+    requests: Annotated[tuple[PythonRequirement, ...], Sorted]
+    """The Python requirements that were resolved together, sorted: those of the spec and those of its
+    recipes."""
+    system_requests: Annotated[tuple[DebianPackage, ...], Sorted]
+    """The Debian packages that were asked for beyond the base's own, sorted."""
+    base_debs: Annotated[tuple[DebPin, ...], Sorted]
+    """The Debian packages of the base, sorted by name."""
+    system_debs: Annotated[tuple[DebPin, ...], Sorted]
+    """The Debian packages that the system layer adds, sorted by name."""
+    python: Annotated[tuple[PythonPin, ...], Sorted]
+    """The Python distributions, sorted by name; one whose file is no wheel is built from its source."""
+    tools: Annotated[tuple[ToolPin, ...], Sorted]
+    """The tools whose bytes decide those of the image, sorted by name."""
     base_root: tuple[RootPin, ...] = ()
-    build_debs: tuple[BuildDebPin, ...] = ()
-    build_python: tuple[PythonPin, ...] = ()
-    format: int = LOCK_FORMAT
+    """The files of a finished root, from bottom to top; empty where the base is made of packages."""
+    build_debs: Annotated[tuple[BuildDebPin, ...], Sorted] = ()
+    """What the builds from source add to the base for themselves."""
+    build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
+    """Wheels that the builds from source import; `layer` names whose build."""
+    format: Literal[1] = 1
+    """The format of the file."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_format(cls, data: Any) -> Any:  # noqa: ANN401  # of a file, or arguments
+        if isinstance(data, dict) and data.get("format") != LOCK_FORMAT:
+            raise ValueError(f"not a lock of format {LOCK_FORMAT}, the only one that this version reads")
+        return data
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        if errors := [*_repeated(self), *_unpinned(self)]:
+            raise ValueError("; ".join(errors))
+        if len({pin.kind for pin in self.base_root}) > 1 or (self.base_root and self.base_debs):
+            raise ValueError("`base_root` is a tar, a squashfs or layers of one image, without `base_debs`")
+        return self
 
     @property
     def pins(self) -> tuple[DebPin | PythonPin | RootPin, ...]:
         """Everything that is pinned to a file, in the order of the tables; one file may be there twice."""
-        return (
-            *self.base_root,
-            *self.base_debs,
-            *self.system_debs,
-            *self.python,
-            *self.build_debs,
-            *self.build_python,
-        )
+        debs = (*self.base_debs, *self.system_debs)
+        return (*self.base_root, *debs, *self.python, *self.build_debs, *self.build_python)
 
     def needed_by(self, names: Iterable[str]) -> set[str]:
         """Return the Python distributions of the image that some need, themselves among them."""
@@ -284,3 +293,54 @@ class Lock:
                 seen.add(name)
                 todo += pins[name].requires
         return seen
+
+
+def _repeated(lock: Lock) -> Iterator[str]:
+    tables = {
+        "recipes": [pin.name for pin in lock.recipes],
+        "tools": [pin.name for pin in lock.tools],
+        "base_debs and system_debs": [pin.name for pin in (*lock.base_debs, *lock.system_debs)],
+        "python": [pin.name for pin in lock.python],
+        "build_debs": [f"{pin.name} for {pin.layer}" for pin in lock.build_debs],
+        "build_python": [f"{pin.name} for {pin.layer}" for pin in lock.build_python],
+    }
+    for table, names in tables.items():
+        for name, count in sorted(Counter(names).items()):
+            if count > 1:
+                yield f"`{name}` is pinned twice in {table}"
+
+
+def _unpinned(lock: Lock) -> Iterator[str]:
+    """Yield what pins require and the lock lacks; each build is resolved apart from the image."""
+    edges = [("", pin) for pin in lock.python] + [(pin.layer, pin) for pin in lock.build_python]
+    pinned = {(resolution, pin.name) for resolution, pin in edges}
+    for resolution, pin in edges:
+        for name in pin.requires:
+            if (resolution, name) not in pinned:
+                yield f"`{pin.name}` requires `{name}`, which is not pinned"
+
+
+def marker_environment(python: str, architecture: str) -> dict[str, str]:
+    """Return the environment markers (PEP 508) of an image's Python, as the first release of its series.
+
+    Parameters
+    ----------
+    python : str
+        Version of two numbers (``3.11``).
+    architecture : str
+        In Debian's words.
+    """
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{python}.0",
+        "os_name": "posix",
+        "platform_machine": _MACHINES.get(architecture, architecture),
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+        "extra": "",
+    }

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from pydantic import ValidationError
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
+from envbuild.lock.diff import diff
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
-from envbuild.lock.satisfy import differences
-from envbuild.lock.text import canonical, dump, load
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.model import first_problem
 
-_ANSWERED = "an archive or index answered so: a site file can name another address for it"
+_OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
 
 
 def make_lock(
@@ -55,7 +55,7 @@ def make_lock(
     """
     old = previous if previous is not None and previous.base.architecture == asked.architecture else None
     upgradable = _upgradable(asked, old, upgrade)
-    parts = {difference.part for difference in differences(old, asked)} if old is not None else set()
+    parts = {difference.scope for difference in diff(old, asked)} if old is not None else set()
     errors: list[EnvbuildError] = []
     debs = Debs()
     root: tuple[RootPin, ...] = ()
@@ -71,8 +71,8 @@ def make_lock(
         wheels = _python(asked, old, parts, upgradable, context)
         build_tools = _build_tools(asked, old, parts, wheels, upgradable, context)
     raise_all(errors)
-    lock = canonical(
-        Lock(
+    with _collected(errors):
+        return Lock(
             name=asked.spec.name,
             version=asked.spec.version,
             accelerator=str(asked.spec.accelerator),
@@ -88,9 +88,7 @@ def make_lock(
             build_debs=debs.build,
             build_python=build_tools,
         )
-    )
-    # What archives and indexes answered is trusted no more than a file that somebody sends.
-    return load(dump(lock).encode(), Path("the new lock"), hint=_ANSWERED)
+    raise errors[0]
 
 
 def _base_pin(asked: Asked) -> BasePin:
@@ -119,6 +117,10 @@ def _recipe_pin(chosen: ChosenRecipe) -> RecipePin:
 def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
     try:
         yield
+    except ValidationError as error:
+        # Answers of archives and indexes are untrusted; making a pin of one validates it.
+        problem = f"an archive or index returned invalid metadata: {first_problem(error)}"
+        errors.append(RequestError(problem, hint=_OTHER_ADDRESS))
     except EnvbuildError as error:
         # A store that cannot be written stops both in the same words.
         told = {single.problem for single in errors}

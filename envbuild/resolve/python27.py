@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
 from envbuild.events import Warned
-from envbuild.lock.satisfy import python_environment
+from envbuild.lock.diff import python_environment
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved, platforms

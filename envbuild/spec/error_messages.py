@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
@@ -23,6 +23,11 @@ _EXPECTED = {
     "bool_type": "`true` or `false`",
     "dict_type": "a mapping",
     "model_type": "a mapping",
+}
+# The same errors have other types for a dataclass.
+_OF_DATACLASS = {
+    "dataclass_type": "model_type",
+    "unexpected_keyword_argument": "extra_forbidden",
 }
 _LIMITS = {
     "greater_than_equal": ("ge", "at least"),
@@ -40,10 +45,12 @@ class Problem:
     """One error of pydantic, and where it belongs."""
 
     error: ErrorDetails
+    kind: str
+    """Pydantic's type of the error."""
     loc: Loc
     """Steps in the file; of a missing key those to the place where it should be."""
     at: Location
-    model: type[BaseModel]
+    model: type
     """The innermost model around it."""
     wanted: Any
     """Annotation of the value."""
@@ -52,15 +59,8 @@ class Problem:
     is_key: bool
     """Whether the key is wrong, not its value."""
 
-    @property
-    def kind(self) -> str:
-        """Pydantic's type of the error."""
-        return self.error["type"]
 
-
-def locate_problems(
-    errors: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
-) -> list[Problem]:
+def locate_problems(errors: Sequence[ErrorDetails], document: Document, model: type) -> list[Problem]:
     """Return pydantic's errors with their places, without those that follow from another error."""
     problems = [_locate(error, document, model) for error in errors]
     unknown: dict[Loc, list[str]] = {}
@@ -86,18 +86,24 @@ def misspelt_keys(problem: Problem) -> list[str]:
     return near(str(problem.loc[-1]), keys_of(problem.model)) if problem.kind == "extra_forbidden" else []
 
 
-def keys_of(model: type[BaseModel]) -> tuple[str, ...]:
+def keys_of(model: type) -> tuple[str, ...]:
     """Return the keys of a model as they are written."""
-    return tuple(field.alias or name for name, field in model.model_fields.items())
+    return tuple(_fields(model))
 
 
-def _locate(error: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
+def _fields(model: Any) -> dict[str, tuple[str, FieldInfo]]:  # noqa: ANN401  # a model, or a dataclass of pydantic
+    """Return the fields of a model by their keys: name and description of each."""
+    return {field.alias or name: (name, field) for name, field in model.__pydantic_fields__.items()}
+
+
+def _locate(error: ErrorDetails, document: Document, model: type) -> Problem:
     """Follow pydantic's steps through the model; some of them are in no file."""
+    kind = _OF_DATACLASS.get(error["type"], error["type"])
     loc: Loc = ()
     wanted: Any = model
     owner, meaning, is_key, container = model, "", False, None
     for step in error["loc"]:
-        if step == "[key]" and container is dict and error["type"] != "extra_forbidden":
+        if step == "[key]" and container is dict and kind != "extra_forbidden":
             is_key = True  # pydantic's step for the key of a dict
             break
         members = _members(wanted)
@@ -107,20 +113,21 @@ def _locate(error: ErrorDetails, document: Document, model: type[BaseModel]) -> 
         container = get_origin(members[0])
         if _is_model(members[0]):
             owner = members[0]
-            names = dict(zip(keys_of(owner), owner.model_fields, strict=True))
-            name = names.get(str(step), "")
-            if description := described(owner).get(name):
+            name, field = _fields(owner).get(str(step), ("", FieldInfo()))
+            if description := field.description or described(owner).get(name):
                 meaning = f"meaning of `{step}`: {description.rstrip('.')}"
-            wanted = owner.model_fields[name].annotation if name else None
+            wanted = field.annotation
         else:
             arguments = get_args(members[0])  # of a dict those of its keys and values
             wanted = arguments[1 if container is dict else 0] if arguments else None
         loc = (*loc, step)
-    if error["type"] == "missing":
+    if kind == "missing":
         at = document.at(*loc[:-1])
     else:
-        at = document.at_key(*loc) if is_key or error["type"] == "extra_forbidden" else document.at(*loc)
-    return Problem(error=error, loc=loc, at=at, model=owner, wanted=wanted, meaning=meaning, is_key=is_key)
+        at = document.at_key(*loc) if is_key or kind == "extra_forbidden" else document.at(*loc)
+    return Problem(
+        error=error, kind=kind, loc=loc, at=at, model=owner, wanted=wanted, meaning=meaning, is_key=is_key
+    )
 
 
 def _members(wanted: Any) -> list[Any]:  # noqa: ANN401  # an annotation
@@ -134,16 +141,16 @@ def _members(wanted: Any) -> list[Any]:  # noqa: ANN401  # an annotation
 
 
 def _is_model(wanted: Any) -> bool:  # noqa: ANN401  # an annotation
-    return isinstance(wanted, type) and issubclass(wanted, BaseModel)
+    return isinstance(wanted, type) and hasattr(wanted, "__pydantic_fields__")
 
 
-def explain(problem: Problem, document: Document, hint: str | None = None) -> RequestError:
-    """Return a problem in plain words; `hint` takes the place of the key's meaning."""
+def explain(problem: Problem, document: Document) -> RequestError:
+    """Return a problem in plain words."""
     loc = problem.loc
     key = shorten(str(loc[-1])) if loc else ""
     parent = name_of(loc[:-1])
     inside = f" in `{parent}`" if parent else ""
-    hint = hint or problem.meaning or "docs/reference has an example of each kind of file"
+    hint = problem.meaning or "docs/reference has an example of each kind of file"
     if problem.kind == "missing":
         return RequestError(f"the key `{key}` is missing{inside}", at=problem.at, hint=hint)
     if problem.kind == "extra_forbidden":

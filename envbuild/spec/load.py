@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.error_messages import explain, locate_problems, misspelt_keys
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.yamlfile import MAX_BYTES, Document, read_yaml
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 MAX_ERRORS = 50
 
 # They replace invalid required keys, so that the rest of a spec can be checked.
-_STAND_INS: dict[type[BaseModel], dict[str, object]] = {EnvSpec: {"name": "unnamed", "version": "0"}}
+_STAND_INS: dict[type, dict[str, object]] = {EnvSpec: {"name": "unnamed", "version": "0"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +44,20 @@ class Loaded(Generic[M]):
         return self.document.at_key(*loc)
 
 
-def load(
-    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, hint: str | None = None
-) -> Loaded[M]:
+def load(model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES) -> Loaded[M]:
     """Read one file.
 
     Parameters
     ----------
     path : Path
         Its name, for messages.
-    hint : str, optional
-        Hint of errors, instead of the description of the key.
 
     Raises
     ------
     RequestError, ManyErrors
         All errors of the file.
     """
-    loaded, errors = examine(model, content, path, max_bytes=max_bytes, hint=hint)
+    loaded, errors = examine(model, content, path, max_bytes=max_bytes)
     raise_all(errors)
     if loaded is None:
         raise AssertionError("a file that cannot be read has an error")
@@ -69,7 +65,7 @@ def load(
 
 
 def examine(
-    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, hint: str | None = None
+    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES
 ) -> tuple[Loaded[M] | None, list[EnvbuildError]]:
     """Read one file as far as it can be read.
 
@@ -85,14 +81,14 @@ def examine(
         return None, _bounded(list(error.each()), path)
     problems = []
     try:
-        value = model.model_validate(document.value)
+        value = TypeAdapter(model).validate_python(document.value)
         if not document.errors:
             return Loaded(value=value, document=document), []
     except ValidationError as error:
         problems = locate_problems(error.errors(include_url=False), document, model)
     # Only the errors that are shown are put into words: a hostile file may have a hundred thousand.
     problems.sort(key=lambda problem: problem.at)
-    shown = [explain(problem, document, hint) for problem in problems[:MAX_ERRORS]]
+    shown = [explain(problem, document) for problem in problems[:MAX_ERRORS]]
     errors = _bounded([*document.errors, *shown], path, more=len(problems) - len(shown))
     invalid = {str(loc[0]) for loc in (*document.rejected, *(problem.loc for problem in problems)) if loc}
     for problem in problems[:MAX_ERRORS]:
@@ -115,7 +111,7 @@ def _without(invalid: set[str], model: type[M], document: Document) -> M | None:
         return None
     valid = {key: value for key, value in document.value.items() if key not in invalid}
     try:
-        return model.model_validate({**stand_ins, **valid})
+        return TypeAdapter(model).validate_python({**stand_ins, **valid})
     except ValidationError:
         return None
 

@@ -75,6 +75,10 @@ class _Generator(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         found = super().dataclass_schema(schema)
+        for base in schema["cls"].__mro__:  # pydantic describes no inherited fields
+            for name, field in getattr(base, "__pydantic_fields__", {}).items():
+                if field.description:
+                    found["properties"][name].setdefault("description", field.description)
         return {**_explained(found, schema["cls"]), "additionalProperties": False}
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
@@ -119,6 +123,8 @@ def _draft_7(value: Any) -> Any:  # noqa: ANN401  # JSON
     if not isinstance(value, dict):
         return value
     whole = {key: _draft_7(entry) for key, entry in value.items()}
+    if isinstance(whole.get("description"), str):
+        whole["description"] = " ".join(whole["description"].split()).replace("``", "`")
     if "$ref" in whole and len(whole) > 1:
         return {"allOf": [{"$ref": whole.pop("$ref")}], **whole}
     return whole

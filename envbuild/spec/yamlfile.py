@@ -315,6 +315,7 @@ _SYNTAX_ERRORS = {
         "close it on the line where the text ends",
     ),
     "cannot start any token": ("a value without quotes cannot begin with `{here}`", "put it in quotes"),
+    "found a tab character": ("a tab may not indent a line", "use spaces"),
     "found unknown escape character": (
         "`{escape}` is not an escape sequence",
         "in single quotes a backslash stands for itself",

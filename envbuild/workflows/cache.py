@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError, did_you_mean
 from envbuild.events import Note, task
-from envbuild.lock.text import load
+from envbuild.lock.text import MAX_BYTES, load
 from envbuild.store.inventory import Item, areas, items
 from envbuild.store.prune import Pruned, prune
 from envbuild.store.roots import Needs, Root, StoredRoot, add_root, find_roots, needs_of, remove_roots
@@ -18,7 +18,6 @@ from envbuild.system.files import read_input
 from envbuild.workflows.keeping import identify, pinned_image, pinned_lock
 from envbuild.workflows.settings import Settings
 
-_LOCK_LIMIT_BYTES = 16 << 20
 # Without locks on the file system, builds of other processes show by what they used of late.
 _WITHOUT_LOCKS_S = 7 * GRACE_S
 
@@ -230,7 +229,7 @@ def pin(path: Path, settings: Settings) -> Root:
         The store cannot be written.
     """
     if path.name.endswith((".yaml", ".yml")):
-        lock = load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path)
+        lock = load(read_input(path, limit_bytes=MAX_BYTES), path)
         root = pinned_lock(path, lock, settings.store)
     elif path.is_file():
         root = pinned_image(path)

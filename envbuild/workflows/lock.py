@@ -9,9 +9,9 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned
+from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
-from envbuild.lock.satisfy import differences, tool_differences
-from envbuild.lock.text import dump, load
+from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
@@ -24,8 +24,6 @@ from envbuild.workflows.inputs import read_asked
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.words import typed
-
-_LOCK_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ def lock_spec(
             changes=(),
             verdicts=_fit(asked, previous, settings),
         )
-    if previous is not None and upgrade is None and not differences(previous, asked):
+    if previous is not None and upgrade is None and not diff(previous, asked):
         # Only tools differ: the same packages, and other bytes. Named, never silently used.
         for difference in tool_differences(previous, pins):
             hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
@@ -150,7 +148,7 @@ def _not_needed(
     RequestError
         There is more that differs, or layers would have to be made with other tools.
     """
-    if kept is None or lacking is None or differences(kept.lock, kept.asked):
+    if kept is None or lacking is None or diff(kept.lock, kept.asked):
         refuse(spec, changes)
         return ()
     names = lacking(kept) if changes else ()
@@ -194,13 +192,13 @@ def _previous(spec: Path) -> Lock | None:
     if not path.exists():
         return None
     hint = f"take it back from version control; or delete it and run `envbuild lock {typed(spec)}`"
-    return load(read_input(path, limit_bytes=_LOCK_LIMIT_BYTES), path, hint=hint)
+    return load(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
 
 
 def _changes(previous: Lock | None, asked: Asked, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
     if previous is None:
         return ("there was no lock",)
-    found = (*differences(previous, asked), *tool_differences(previous, pins))
+    found = (*diff(previous, asked), *tool_differences(previous, pins))
     return tuple(difference.sentence for difference in found)
 
 

@@ -18,8 +18,8 @@ from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
 from envbuild.image.verify import changed_file_system
+from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
-from envbuild.lock.satisfy import tool_differences
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
 from envbuild.resolve.context import ResolveContext

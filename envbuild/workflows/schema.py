@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from envbuild.lock.schema import lock_schema
+from envbuild.lock.text import lock_schema
 from envbuild.spec.schema import MODELS, json_schema
 
 NAMES = (*MODELS, "lock")

@@ -172,7 +172,7 @@ def recipe_pin(
     name: str,
     version: str,
     *,
-    kind: str = "framework",
+    kind: Literal["mpi", "framework", "fabric"] = "framework",
     variant: str = "cpu",
     digest: str = "sha256:" + "3" * 64,
 ) -> RecipePin:

@@ -16,7 +16,7 @@ from envbuild.check.preflight.extensions import foreign_extensions
 from envbuild.check.preflight.installed import Installed
 from envbuild.check.preflight.problems import Problem
 from envbuild.check.preflight.tree import ImageTree
-from envbuild.lock.markers import marker_environment
+from envbuild.lock.model import marker_environment
 
 # Where an image's layers put distributions; an MPI's wheels are there for what is linked with them.
 _PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")

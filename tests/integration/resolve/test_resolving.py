@@ -17,8 +17,8 @@ import pytest
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, render
 from envbuild.events import Event, TaskStarted, Warned
+from envbuild.lock.diff import diff
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
-from envbuild.lock.satisfy import differences
 from envbuild.lock.text import dump, load
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
@@ -196,7 +196,7 @@ def test_a_lock_holds_exactly_what_is_needed_and_satisfies_what_was_asked(desk: 
     assert (alpha.origin, alpha.layer, alpha.file) == ("pypi", "python", "alpha-1.0-py3-none-any.whl")
     assert alpha.sha256 == digest(desk.wheels / alpha.file)
     assert alpha.size_bytes == (desk.wheels / alpha.file).stat().st_size
-    assert differences(lock, what) == ()
+    assert diff(lock, what) == ()
     assert load(dump(lock).encode(), Path("x")) == lock
 
 

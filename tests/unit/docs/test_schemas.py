@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError
 from envbuild.lock import text as locktext
-from envbuild.lock.schema import lock_schema
+from envbuild.lock.text import lock_schema
 from envbuild.spec import fields, model, recipe
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml

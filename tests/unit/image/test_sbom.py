@@ -138,10 +138,12 @@ class TestDocument:
         assert {ref for each in found["dependencies"] for ref in each["dependsOn"]} <= refs
 
     def test_what_a_build_used_is_told_apart(self) -> None:
-        tool = build_deb(LOCK.base_debs[0], "x")
+        tool = build_deb(LOCK.base_debs[0], "framework:x")
         cmake = replace(tool, name="cmake", sha256="8" * 64)
         older = wheel("six", "1.17.0", sha256="9" * 64, layer="framework:horovod")
-        lock = replace(LOCK, build_debs=(tool, cmake, replace(cmake, layer="y")), build_python=(older,))
+        lock = replace(
+            LOCK, build_debs=(tool, cmake, replace(cmake, layer="framework:y")), build_python=(older,)
+        )
         found = document(lock)
         assert row(found, "deb:cmake@2.36-9")["scope"] == "excluded"
         assert "scope" not in row(found, "deb:libc6@2.36-9"), "the image holds it, too"

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.errors import EnvbuildError, render
 from envbuild.lock.model import RootPin, ToolPin
-from envbuild.lock.text import canonical, digest, dump, load
+from envbuild.lock.text import MAX_BYTES, digest, dump, load
 from tests.support.asking import build_deb, deb, wheel, whole_lock
 
 PATH = Path("demo.lock.yaml")
@@ -24,9 +25,7 @@ def refused(text: str | bytes) -> str:
 
 def test_a_lock_comes_back_as_it_was_written() -> None:
     lock = whole_lock()
-    again = load(dump(lock).encode(), PATH)
-    assert again == canonical(lock)
-    assert dump(again) == dump(lock)
+    assert load(dump(lock).encode(), PATH) == lock
 
 
 def test_what_builds_need_is_written_only_where_something_is_built() -> None:
@@ -38,7 +37,7 @@ def test_what_builds_need_is_written_only_where_something_is_built() -> None:
         wheel("setuptools", "84.0.0", layer="framework:other"),
     ]
     lock = replace(whole_lock(), build_debs=(compiler,), build_python=tuple(tools))
-    assert load(dump(lock).encode(), PATH) == canonical(lock)
+    assert load(dump(lock).encode(), PATH) == lock
     assert digest(lock) != digest(whole_lock())
 
 
@@ -46,9 +45,9 @@ def test_pins_are_those_of_every_table() -> None:
     compiler = build_deb(deb("g++"), "framework:horovod")
     root = RootPin(kind="tar", file="rocky.tar", size_bytes=1, sha256="0" * 64)
     tools = (wheel("setuptools", layer="framework:horovod"), wheel("setuptools", layer="framework:other"))
-    lock = replace(whole_lock(), base_root=(root,), build_debs=(compiler,), build_python=tools)
+    lock = replace(whole_lock(), base_debs=(), base_root=(root,), build_debs=(compiler,), build_python=tools)
     assert [pin.name for pin in lock.pins] == [
-        *("rocky.tar", "python3", "libc6", "git", "scipy", "numpy", "mpich", "mpi4py", "torch", "g++"),
+        *("rocky.tar", "git", "mpi4py", "mpich", "numpy", "scipy", "torch", "g++"),
         *("setuptools", "setuptools"),
     ]
 
@@ -67,7 +66,8 @@ def test_what_builds_need_is_checked_build_by_build(twice: bool, said: str) -> N
         wheel("setuptools", "82.0.0", layer="framework:horovod" if twice else "framework:more"),
         wheel("wheel", layer="framework:horovod", requires=["setuptools"]),
     ]
-    assert said in refused(dump(replace(whole_lock(), build_python=tuple(tools))))
+    with pytest.raises(ValidationError, match=said):
+        replace(whole_lock(), build_python=tuple(tools))
 
 
 def test_the_order_in_which_things_were_found_leaves_no_trace() -> None:
@@ -98,7 +98,7 @@ def test_every_field_is_in_the_digest() -> None:
     changed = [
         replace(lock, version="2"),
         replace(lock, base=replace(lock.base, glibc="2.37")),
-        replace(lock, python=(replace(lock.python[0], requires=()), *lock.python[1:])),
+        replace(lock, python=(*lock.python[:3], replace(lock.python[3], requires=()), lock.python[4])),
         replace(lock, tools=()),
         replace(lock, system_debs=(replace(lock.system_debs[0], size_bytes=11),)),
     ]
@@ -107,32 +107,33 @@ def test_every_field_is_in_the_digest() -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
 def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None:
-    lock = replace(whole_lock(), tools=(ToolPin(name="uv", version=version, digest="sha256:" + "f" * 64),))
     try:
-        assert load(dump(lock).encode(), PATH).tools[0].version == version
-    except RequestError as error:
-        assert "tools[0].version" in error.problem  # noqa: PT017 - either is fine, nothing else is
+        pin = ToolPin(name="uv", version=version, digest="sha256:" + "f" * 64)
+    except ValidationError:
+        return
+    lock = replace(whole_lock(), tools=(pin,))
+    assert load(dump(lock).encode(), PATH).tools == (pin,)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("format: 1", "format: 2", "lock format 2 is not the one that this version reads (1)"),
-        ("format: 1", 'format: "1"', "`format` is not a whole number"),
-        ('name: "demo"\n', "", "the lock file lacks `name`"),
-        ('name: "demo"\n', 'name: "demo"\nnmae: 1\n', "the lock file has an unknown key `nmae`"),
-        ('name: "demo"', "name: [demo]", "`name` is not a word"),
-        ("tools:\n", "tools: 3\n", "this is not YAML"),
-        ("requests:\n-", "requests:\n- 7\n-", "`requests[0]` is not a text in quotes"),
-        ('- "scipy>=1.11"', '- "scipy @ https://example.org/x"', "is not a Python requirement without an"),
-        ('- "git"', '- "Git"', "`system_requests[0]` is not a Debian package name"),
+        ("format: 1", "format: 2", "not a lock of format 1, the only one that this version reads"),
+        ("format: 1", 'format: "1"', "not a lock of format 1"),
+        ('name: "demo"\n', "", "the key `name` is missing"),
+        ('name: "demo"\n', 'name: "demo"\nnmae: 1\n', "unknown key `nmae`"),
+        ('name: "demo"', "name: [demo]", "`name`: expected text, found a list"),
+        ("tools:\n", "tools: 3\n", "this does not belong to the lines above"),
+        ("requests:\n-", "requests:\n- 7\n-", "`requests`: expected text, found the number 7"),
+        ('- "scipy>=1.11"', '- "scipy @ https://example.org/x"', "https://example.org/x` names an address"),
+        ('- "git"', '- "Git"', "`system_requests`: `Git` is not a Debian package name"),
         ("e" * 64, "e" * 63, "is not 64 hexadecimal digits"),
-        ("sha256:" + "1" * 64, "sha256:" + "1" * 65, "`recipes[0].digest` is not `sha256:` and 64"),
-        ("size_bytes: 10", "size_bytes: -1", "is not a whole number between 0 and 1099511627776"),
-        ("size_bytes: 10", "size_bytes: 1e9", "is not a whole number"),
-        ("size_bytes: 10", "size_bytes: 99999999999999999999", "is not a whole number"),
-        ("scipy-1.17.1-py3-none-any.whl", "../scipy-1.17.1-py3-none-any.whl", "`python[3].file` is not"),
-        ("scipy-1.17.1-py3-none-any.whl", "a/scipy-1.17.1-py3-none-any.whl", "`python[3].file` is not"),
+        ("sha256:" + "1" * 64, "sha256:" + "1" * 65, "is not a digest (`sha256:` and 64 hex digits)"),
+        ("size_bytes: 10", "size_bytes: -1", "must be at least 0, found the number -1"),
+        ("size_bytes: 10", "size_bytes: 1e9", "expected a whole number, found the number 1e9"),
+        ("size_bytes: 10", "size_bytes: 9999999999999", "must be at most"),
+        ("scipy-1.17.1-py3-none-any.whl", "../scipy-1.17.1-py3-none-any.whl", "is not a file name"),
+        ("scipy-1.17.1-py3-none-any.whl", "a/scipy-1.17.1-py3-none-any.whl", "is not a file name"),
         ("scipy-1.17.1-py3", "scipy-1.17.2-py3", "is not a wheel or source archive of scip"),
         ("scipy-1.17.1-py3", "numpy-1.17.1-py3", "is not a wheel or source archive of scip"),
         ("pool/main/g/git/", "pool/../g/git/", "is not a relative path of a .deb file"),
@@ -144,11 +145,11 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
         ("git_2.39.5-0", "git_2%3a2.39.5-0", "is not of version 1:2.39.5-0+deb12u3 of git"),
         ('version: "1.17.1"', 'version: "1.17.2"', "is not a wheel or source archive of scipy 1.17.2"),
         ('version: "1.17.1"', 'version: "one"', "is not a Python version"),
-        ('name: "scipy"', 'name: "SciPy"', "`python[3].name` is not a canonical Python name"),
+        ('name: "scipy"', 'name: "SciPy"', "`python.name`: `SciPy` is not a canonical Python name"),
         ('layer: "mpi"', 'layer: "/etc"', "is not the name of a layer"),
         ('requires: ["numpy"]', 'requires: ["nunpy"]', "`scipy` requires `nunpy`, which is not pinned"),
-        ('- {name: "numpy"', '- {name: "numpy", nmae: 1', "`python[2]` has an unknown key `nmae`"),
-        ('origin: "pytorch-cpu"', 'origin: "https://example.org"', "is not a logical origin"),
+        ('- {name: "numpy"', '- {name: "numpy", nmae: 1', "unknown key `nmae` in `python`"),
+        ('origin: "pytorch-cpu"', 'origin: "https://example.org"', "is not an origin, such as"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(old: str, new: str, problem: str) -> None:
@@ -191,34 +192,34 @@ def test_a_name_is_pinned_once(table: str) -> None:
     lock = whole_lock()
     pins = getattr(lock, table)
     twice: dict[str, Any] = {table: (*pins, pins[0])}
-    message = refused(dump(replace(lock, **twice)))
-    assert f"`{pins[0].name}` is pinned twice in" in message
+    with pytest.raises(ValidationError, match=f"`{pins[0].name}` is pinned twice in"):
+        replace(lock, **twice)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "this is not a lock file: it is empty"),
-        (b"[]", "the lock file is not a mapping"),
-        (b"name: x\n", "it has no `format`"),
-        (b"\xff\xfe", "this is not UTF-8 text: byte 0"),
-        ("format: 1\n".encode("utf-16"), "this is not UTF-8 text"),
-        (b"format: 1\nname: \x01\n", "it holds a character that may not stand in a text"),
-        (b"format: &a 1\nname: *a\n", "it uses anchors or aliases"),
-        (b"format: !!python/object/apply:os.system [x]\n", "it uses the tag"),
-        (b"format: 1\nformat: 1\n", "the key `format` stands there twice"),
-        (b"format: 1\n---\nformat: 1\n", "it holds more than one document"),
-        (b"? [1]\n: 2\n", "a key is not a word"),
-        (b"format: 1\nname: " + b"[" * 50_000, "it is nested too deeply"),
-        (b"{" * 50_000, "it is nested too deeply"),
-        (b"a: " + b"x" * (16 << 20), "it is larger than 16 MiB"),
-        (b"format: 1\n\tname: x\n", "this is not YAML"),
+        (b"", "the file is empty"),
+        (b"[]", "the file is not a mapping"),
+        (b"name: x\n", "not a lock of format 1"),
+        (b"\xff", "byte 0xff (offset 0) is not UTF-8"),
+        ("format: 1\n".encode("utf-16"), "the file is UTF-16, not UTF-8"),
+        (b"format: 1\nname: \x01\n", "the character U+0001 may not be in this file"),
+        (b"format: &a 1\nname: *a\n", "the alias `*a` is not allowed"),
+        (b"format: !!python/object/apply:os.system [x]\n", "the tag `!!python/object/apply:os.system`"),
+        (b"format: 1\nformat: 1\n", "the key `format` is given twice"),
+        (b"format: 1\n---\nformat: 1\n", "a second document begins here"),
+        (b"? [1]\n: 2\n", "a key must be text"),
+        (b"format: 1\nname: " + b"[" * 50_000, "nested deeper than 16 levels"),
+        (b"{" * 50_000, "a key must be text"),
+        (b"a: " + b"x" * MAX_BYTES, f"the file is too large: {MAX_BYTES + 3} bytes"),
+        (b"format: 1\n\tname: x\n", "a tab may not indent a line"),
     ],
 )
 def test_what_is_no_lock_file_is_refused(text: bytes, problem: str) -> None:
     message = refused(text)
     assert problem in message
-    assert message.endswith("; or delete it and run `envbuild lock SPEC`, which pins anew\n")
+    assert message.endswith("restore it from version control, or delete it and run `envbuild lock SPEC`\n")
 
 
 @pytest.mark.parametrize("cut", [10, 300, 500, 1000, 2000])
@@ -229,10 +230,3 @@ def test_every_mistake_has_a_hint(cut: int) -> None:
         with pytest.raises(EnvbuildError) as caught:
             load(broken.encode(), PATH, hint="begin anew")
         assert {single.hint for single in caught.value.each()} == {"begin anew"}
-
-
-def test_a_better_hint_stays() -> None:
-    with pytest.raises(EnvbuildError) as caught:
-        load(dump(whole_lock()).replace("\nname:", "\nnmae:", 1).encode(), PATH)
-    hints = [single.hint for single in caught.value.each()]
-    assert sorted(hint[:20] for hint in hints) == ["did you mean `name`?", "take it back from ver"[:20]]

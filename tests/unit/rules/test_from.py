@@ -24,7 +24,7 @@ def wheel(name: str, version: str, *requires: str) -> PythonPin:
 
 def lock(
     *python: PythonPin,
-    recipes: tuple[tuple[str, str, str], ...] = (),
+    recipes: tuple[tuple[str, Any, str], ...] = (),
     accelerator: str = "cpu",
     architecture: str = "amd64",
     debs: tuple[DebPin, ...] = (),
@@ -56,7 +56,12 @@ RUNTIME = wheel("nvidia-cuda-runtime", "13.0.96")
         ("pytorch", "2.13.0", [wheel("torch", "2.13.0+cpu")], ("cpu", None)),
         ("pytorch", "2.13.0", [wheel("torch", "2.13.0+cu126")], ("cuda", "12.6")),
         ("pytorch", "2.8.0", [wheel("torch", "2.8.0+rocm6.4")], ("rocm", "6.4")),
-        ("pytorch", "2.13.0", [wheel("torch", "2.13.0", "cuda-toolkit"), RUNTIME], ("cuda", "13.0")),
+        (
+            "pytorch",
+            "2.13.0",
+            [wheel("torch", "2.13.0", "cuda-toolkit"), wheel("cuda-toolkit", "13.0.2"), RUNTIME],
+            ("cuda", "13.0"),
+        ),
         ("pytorch", "2.9.0", [wheel("torch", "2.9.0"), RUNTIME], ("cpu", None)),
         ("tensorflow", "2.21.0", [wheel("tensorflow-cpu", "2.21.0")], ("cpu", None)),
         ("tensorflow", "2.21.0", [wheel("tensorflow", "2.21.0")], ("cpu", None)),
@@ -227,14 +232,6 @@ def test_the_newest_version_is_found_by_numbers(versions: list[str], expected: s
 )
 def test_what_nccl_net_plugin_stands_for(setting: str, file: str) -> None:
     assert plugin_file(setting) == file
-
-
-def test_facts_take_whatever_a_stranger_writes() -> None:
-    """They are shown neutralised, and never a traceback."""
-    name = "x\x1b[31m\n" + "y" * 5000
-    facts = facts_of_lock(lock(recipes=((name, "framework", "1\t2"),)))
-    assert facts[f"frameworks.{name}.version"].value == "1\t2"
-    assert all(verdict.outcome == "unknown" for verdict in judge(facts) if verdict.subject == name)
 
 
 @pytest.mark.parametrize("provider", ["cxi", "efa", "verbs", "psm2", "opx"])

@@ -1,7 +1,7 @@
-"""Does a lock still satisfy what is asked: every constraint is met by a pin, and no pin is orphaned.
+"""Whether a lock still satisfies a spec: a pin meets every constraint, and no pin is orphaned.
 
-Pure. A lock is judged by what it holds, never by a hash of the spec, so that
-a constraint that was only widened, or a comment, asks for no new lock.
+Pure. A lock is judged by its contents, never by a hash of the spec, so that
+a widened constraint or a comment needs no new lock.
 """
 
 from __future__ import annotations
@@ -12,52 +12,43 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.lock.markers import marker_environment
-from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin, marker_environment
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import SPEC_KEYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing in which a lock and what is asked differ.
+    """One difference between a lock and a spec."""
 
-    Attributes
-    ----------
-    part : str
-        What has to be resolved again: ``python``, ``system``, ``base`` or
-        ``build``; or ``facts`` where a new lock needs no resolving.
-    subject : str
-        The package, recipe or key that differs.
-    sentence : str
-        For people, without a full stop: ``packages.python gained `tabulate```.
-    """
-
-    part: str
+    scope: str
+    """What to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
     subject: str
+    """The package, recipe or key that differs."""
     sentence: str
+    """For people, without a full stop: ``packages.python gained `tabulate```."""
 
 
-def differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
-    """Return in what a lock no longer satisfies what is asked; empty where it does."""
+def diff(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+    """Return how a lock no longer satisfies a spec; empty if it does."""
     return (
-        *_facts(lock, asked),
+        *_metadata(lock, asked),
         *_recipes(lock, asked),
-        *python_differences(lock, asked),
+        *_python(lock, asked),
         *_system(lock, asked),
         *_builds(lock, asked),
     )
 
 
 def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, ...]:
-    """Return in what the tools of a lock differ from those of this machine.
+    """Return how the tools of a lock differ from those of this machine.
 
-    Such a lock is satisfied all the same: other tools make other bytes and
-    so other keys, but the same packages.
+    Such a lock satisfies its spec: other tools make other bytes and so other
+    keys, but of the same packages.
     """
     locked = {pin.name: pin for pin in lock.tools}
     here = {pin.name: pin for pin in tools}
-    found = []
+    differences = []
     for name in sorted(locked.keys() | here.keys()):
         was, now = locked.get(name), here.get(name)
         if was == now:
@@ -70,8 +61,8 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, 
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
-        found.append(Difference(part="facts", subject=name, sentence=sentence))
-    return tuple(found)
+        differences.append(Difference(scope="metadata", subject=name, sentence=sentence))
+    return tuple(differences)
 
 
 def python_environment(asked: Asked) -> dict[str, str]:
@@ -79,7 +70,7 @@ def python_environment(asked: Asked) -> dict[str, str]:
     return marker_environment(asked.base.python.version, asked.architecture)
 
 
-def _facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
+def _metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
     spec, base = asked.spec, asked.base
     for key, was, now in (
         ("name", lock.name, spec.name),
@@ -87,21 +78,22 @@ def _facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
         ("accelerator", lock.accelerator, str(spec.accelerator)),
     ):
         if was != now:
-            yield Difference(part="facts", subject=key, sentence=f"{key} is `{now}`, the lock has `{was}`")
+            sentence = f"{key} is `{now}`, the lock has `{was}`"
+            yield Difference(scope="metadata", subject=key, sentence=sentence)
     if lock.base.name != base.name:
         sentence = f"base is {base.name}, the lock has {lock.base.name}"
-        yield Difference(part="base", subject=base.name, sentence=sentence)
+        yield Difference(scope="base", subject=base.name, sentence=sentence)
     elif lock.base.architecture != asked.architecture:
         sentence = f"the architecture is {asked.architecture}, the lock has {lock.base.architecture}"
-        yield Difference(part="base", subject=asked.architecture, sentence=sentence)
+        yield Difference(scope="base", subject=asked.architecture, sentence=sentence)
     elif lock.base.digest != asked.base_digest:
-        yield Difference(part="base", subject=base.name, sentence=f"base image {base.name} changed")
+        yield Difference(scope="base", subject=base.name, sentence=f"base image {base.name} changed")
     else:
-        yield from _base_facts(lock, asked)
+        yield from _base_metadata(lock, asked)
 
 
-def _base_facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
-    """Tell what a lock says of its base image, which this is by its digest, and is not so."""
+def _base_metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
+    """Yield wrong facts about a base image whose digest is right."""
     pin, base = lock.base, asked.base
     for key, what, was, now in (
         ("python", "Python", pin.python, base.python.version),
@@ -110,7 +102,7 @@ def _base_facts(lock: Lock, asked: Asked) -> Iterable[Difference]:
     ):
         if was != now:
             sentence = f"base image {base.name} has {what} {now}, the lock says {was}"
-            yield Difference(part="facts", subject=key, sentence=sentence)
+            yield Difference(scope="metadata", subject=key, sentence=sentence)
 
 
 def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
@@ -118,14 +110,14 @@ def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
     chosen = {entry.recipe.name: entry for entry in asked.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
         where = SPEC_KEYS[chosen[name].recipe.kind]
-        yield Difference(part="facts", subject=name, sentence=f"{where} gained {name}")
+        yield Difference(scope="metadata", subject=name, sentence=f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
-        # What came with it may be asked for by nobody now.
-        yield Difference(part="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
+        # Its dependencies may be orphaned now.
+        yield Difference(scope="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
         sentence = _recipe_changed(locked[name], chosen[name], asked)
         if sentence:
-            yield Difference(part="facts", subject=name, sentence=sentence)
+            yield Difference(scope="metadata", subject=name, sentence=sentence)
 
 
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str | None:
@@ -143,30 +135,28 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str |
     return None
 
 
-def python_differences(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
-    """Return in what the Python pins of a lock no longer satisfy what is asked."""
+def _python(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+    """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
     environment = python_environment(asked)
     wanted = _by_name(asked.python_requests(), environment)
     before = _by_name(lock.requests, environment)
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for name, requirements in sorted(wanted.items()):
-        found += _unmet(name, requirements, pins.get(name), before.get(name, []), asked)
-    found += _orphans(
-        lock, set(wanted), set(before) - set(wanted), {chosen.layer for chosen in asked.recipes}
-    )
-    asked_for = _reachable(lock, set(wanted))
-    built = asked.built
+        differences += _unmet(name, requirements, pins.get(name), before.get(name, []), asked)
+    owners = {chosen.layer for chosen in asked.recipes}
+    differences += _orphans(lock, set(wanted), set(before) - set(wanted), owners)
+    needed = lock.needed_by(wanted)
     for pin in lock.python:
-        if pin.is_wheel == (pin.name in built):
+        if pin.is_wheel == (pin.name in asked.built):
             how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
             sentence = f"`{pin.name}` is locked as {how}"
-            found.append(Difference(part="python", subject=pin.name, sentence=sentence))
+            differences.append(Difference(scope="python", subject=pin.name, sentence=sentence))
         owner = asked.owner(pin.name)
-        if pin.layer != owner and pin.name in asked_for:
+        if pin.layer != owner and pin.name in needed:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
-            found.append(Difference(part="facts", subject=pin.name, sentence=sentence))
-    return tuple(found)
+            differences.append(Difference(scope="metadata", subject=pin.name, sentence=sentence))
+    return tuple(differences)
 
 
 def _by_name(texts: Iterable[str], environment: dict[str, str]) -> dict[str, list[Requirement]]:
@@ -188,18 +178,18 @@ def _unmet(
 ) -> Iterable[Difference]:
     where = _asked_by(name, asked)
     if pin is None:
-        yield Difference(part="python", subject=name, sentence=f"{where} gained `{name}`")
+        yield Difference(scope="python", subject=name, sentence=f"{where} gained `{name}`")
         return
     for requirement in requirements:
         if not requirement.specifier.contains(pin.version, prereleases=True):
             sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
-            yield Difference(part="python", subject=name, sentence=sentence)
+            yield Difference(scope="python", subject=name, sentence=sentence)
     extras = {extra for requirement in requirements for extra in requirement.extras}
     had = {extra for requirement in before for extra in requirement.extras}
     for verb, changed in (("gained", extras - had), ("lost", had - extras)):
         for extra in sorted(changed):
             yield Difference(
-                part="python", subject=name, sentence=f"{where}: `{name}` {verb} the extra `{extra}`"
+                scope="python", subject=name, sentence=f"{where}: `{name}` {verb} the extra `{extra}`"
             )
 
 
@@ -214,49 +204,36 @@ def _asked_by(name: str, asked: Asked) -> str:
 
 
 def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[Difference]:
-    """Tell which pins nobody asks for any more; what only they asked for goes with them untold."""
-    kept = _reachable(lock, wanted)
+    """Yield pins that are no longer requested, without those that only they need."""
+    kept = lock.needed_by(wanted)
     layers = {pin.name: pin.layer for pin in lock.python}
     lost = sorted(name for name in dropped if name in layers and name not in kept)
     for name in lost:
-        if layers[name] not in ("python", *owners):
-            continue  # its recipe is gone, which is told already
-        yield Difference(part="python", subject=name, sentence=f"packages.python lost `{name}`")
-    explained = kept | _reachable(lock, set(lost))
+        if layers[name] in ("python", *owners):  # otherwise the recipe is lost, which is a difference already
+            yield Difference(scope="python", subject=name, sentence=f"packages.python lost `{name}`")
+    explained = kept | lock.needed_by(lost)
     for pin in lock.python:
         if pin.name not in explained:
             sentence = f"`{pin.name}` is locked, and nothing asks for it"
-            yield Difference(part="python", subject=pin.name, sentence=sentence)
-
-
-def _reachable(lock: Lock, roots: set[str]) -> set[str]:
-    edges = {pin.name: pin.requires for pin in lock.python}
-    seen: set[str] = set()
-    todo = [name for name in roots if name in edges]
-    while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo += [other for other in edges[name] if other in edges]
-    return seen
+            yield Difference(scope="python", subject=pin.name, sentence=sentence)
 
 
 def _system(lock: Lock, asked: Asked) -> Iterable[Difference]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
     wanted = set(asked.system_requests())
     for name in sorted(wanted - pinned):
-        yield Difference(part="system", subject=name, sentence=f"packages.system gained `{name}`")
+        yield Difference(scope="system", subject=name, sentence=f"packages.system gained `{name}`")
     for name in sorted(set(lock.system_requests) - wanted):
-        yield Difference(part="system", subject=name, sentence=f"packages.system lost `{name}`")
+        yield Difference(scope="system", subject=name, sentence=f"packages.system lost `{name}`")
     if asked.base.root is not None:
         return
     for name in sorted(set(asked.base.packages) - {pin.name for pin in lock.base_debs}):
         sentence = f"base image {asked.base.name} needs `{name}`, which is not locked"
-        yield Difference(part="base", subject=name, sentence=sentence)
+        yield Difference(scope="base", subject=name, sentence=sentence)
 
 
 def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
-    """Tell what the builds from source ask for and the lock lacks, and what it has for no build."""
+    """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
     environment = python_environment(asked)
     for chosen in asked.built.values():
@@ -268,9 +245,9 @@ def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
         ]
         for name in lacking:
             sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
-            yield Difference(part="build", subject=name, sentence=sentence)
+            yield Difference(scope="build", subject=name, sentence=sentence)
     layers = {chosen.layer for chosen in asked.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
-        sentence = f"{layer} is built no more, and the lock has what its build needs"
-        yield Difference(part="facts", subject=layer, sentence=sentence)
+        sentence = f"{layer} is no longer built, but the lock has its build tools"
+        yield Difference(scope="metadata", subject=layer, sentence=sentence)

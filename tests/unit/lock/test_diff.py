@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import Lock, ToolPin
-from envbuild.lock.satisfy import differences, tool_differences
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
@@ -43,7 +43,7 @@ def like(**changes: object) -> Asked:
 
 
 def sentences(what: Asked) -> list[str]:
-    return [difference.sentence for difference in differences(LOCK, what)]
+    return [difference.sentence for difference in diff(LOCK, what)]
 
 
 def test_what_was_locked_is_satisfied() -> None:
@@ -79,24 +79,22 @@ def test_a_lost_package_is_told_alone_and_what_it_brought_goes_with_it() -> None
 
 def test_a_request_that_another_package_still_needs_is_no_orphan() -> None:
     lock = lock_of(like(python=["scipy", "numpy"]), python=PINS, system_debs=[deb("git")])
-    assert differences(lock, WHAT) == ()
+    assert diff(lock, WHAT) == ()
 
 
 def test_a_pin_that_nothing_asks_for_is_told() -> None:
     lock = replace(LOCK, python=(*PINS, wheel("stray")))
-    assert [entry.sentence for entry in differences(lock, WHAT)] == [
-        "`stray` is locked, and nothing asks for it"
-    ]
+    assert [entry.sentence for entry in diff(lock, WHAT)] == ["`stray` is locked, and nothing asks for it"]
 
 
 def test_pins_that_only_ask_for_each_other_are_orphans() -> None:
     lock = replace(LOCK, python=(*PINS, wheel("one", requires=["two"]), wheel("two", requires=["one"])))
-    assert len(differences(lock, WHAT)) == 2
+    assert len(diff(lock, WHAT)) == 2
 
 
 def test_an_extra_that_is_lost_is_told() -> None:
     lock = lock_of(like(python=["scipy[test]"]), python=PINS, system_debs=[deb("git")])
-    assert [entry.sentence for entry in differences(lock, WHAT)] == [
+    assert [entry.sentence for entry in diff(lock, WHAT)] == [
         "packages.python: `scipy` lost the extra `test`"
     ]
 
@@ -131,7 +129,7 @@ def test_everything_else(changes: dict[str, object], expected: list[str]) -> Non
 
 def test_a_base_image_that_changed_is_told() -> None:
     changed = replace(WHAT, base_digest="sha256:" + "8" * 64)
-    assert [(entry.part, entry.sentence) for entry in differences(LOCK, changed)] == [
+    assert [(entry.scope, entry.sentence) for entry in diff(LOCK, changed)] == [
         ("base", "base image debian-12 changed")
     ]
 
@@ -146,7 +144,7 @@ def test_a_base_image_that_changed_is_told() -> None:
 )
 def test_what_a_lock_says_of_its_base_is_so(fact: str, value: str, sentence: str) -> None:
     lock = replace(LOCK, base=replace(LOCK.base, **{fact: value}))
-    assert [(entry.part, entry.sentence) for entry in differences(lock, WHAT)] == [("facts", sentence)]
+    assert [(entry.scope, entry.sentence) for entry in diff(lock, WHAT)] == [("metadata", sentence)]
 
 
 def test_a_distribution_that_changed_hands_is_told() -> None:
@@ -156,12 +154,12 @@ def test_a_distribution_that_changed_hands_is_told() -> None:
 
 
 def test_name_version_and_architecture() -> None:
-    assert [entry.sentence for entry in differences(replace(LOCK, name="other", version="2"), WHAT)] == [
+    assert [entry.sentence for entry in diff(replace(LOCK, name="other", version="2"), WHAT)] == [
         "name is `demo`, the lock has `other`",
         "version is `1`, the lock has `2`",
     ]
     other = replace(LOCK, base=replace(LOCK.base, architecture="arm64"))
-    assert [entry.sentence for entry in differences(other, WHAT)] == [
+    assert [entry.sentence for entry in diff(other, WHAT)] == [
         "the architecture is amd64, the lock has arm64"
     ]
 
@@ -202,7 +200,7 @@ class TestBuilds:
     )
 
     def sentences(self, lock: Lock, what: Asked) -> list[tuple[str, str]]:
-        return [(difference.part, difference.sentence) for difference in differences(lock, what)]
+        return [(difference.scope, difference.sentence) for difference in diff(lock, what)]
 
     def test_a_whole_lock_is_satisfied(self) -> None:
         assert self.sentences(self.LOCK, self.WHAT) == []
@@ -219,12 +217,15 @@ class TestBuilds:
         found = self.sentences(replace(self.LOCK, build_python=other), self.WHAT)
         assert found == [
             ("build", "the build of horovod needs `setuptools`, which is not locked"),
-            ("facts", "framework:other is built no more, and the lock has what its build needs"),
+            ("metadata", "framework:other is no longer built, but the lock has its build tools"),
         ]
 
     def test_a_build_that_is_gone_is_told(self) -> None:
         found = self.sentences(self.LOCK, asked())
-        assert ("facts", "framework:horovod is built no more, and the lock has what its build needs") in found
+        assert (
+            "metadata",
+            "framework:horovod is no longer built, but the lock has its build tools",
+        ) in found
 
     def test_a_source_archive_needs_a_recipe_that_builds_it(self) -> None:
         what = asked(python=["horovod"])
@@ -239,5 +240,5 @@ class TestBuilds:
 
 
 def test_a_framework_that_is_gone_takes_what_came_with_it() -> None:
-    gone = differences(LOCK, like(recipes=[mpich()], frameworks=[]))
-    assert [(each.part, each.sentence) for each in gone] == [("python", "frameworks lost pytorch")]
+    gone = diff(LOCK, like(recipes=[mpich()], frameworks=[]))
+    assert [(each.scope, each.sentence) for each in gone] == [("python", "frameworks lost pytorch")]
