@@ -173,7 +173,7 @@ class RecipePin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class BasePin:
-    """The base image definition, as it was."""
+    """A base image definition, as it was."""
 
     name: Name
     """The base image."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import RequestError, raise_all
-from envbuild.lock.model import LOCK_FORMAT, Lock
+from envbuild.lock.model import Lock
 from envbuild.spec.load import examine
 from envbuild.spec.schema import json_schema
 
@@ -82,7 +82,6 @@ def load(text: bytes, path: Path, *, hint: str = _RESTORE) -> Lock:
 def lock_schema() -> dict[str, Any]:
     """Return the JSON Schema of a lock file: what one pin alone must look like."""
     schema = json_schema(Lock, "envbuild lock")
-    schema["properties"]["format"] = {"const": LOCK_FORMAT, **schema["properties"]["format"]}
     schema["required"].append("format")
     return schema
 

@@ -28,27 +28,19 @@ def owned_by_vendor(distribution: str, accelerator: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRecipe:
-    """A recipe, the version that met the spec's constraint, and its files.
-
-    Attributes
-    ----------
-    variant_name : str
-        Accelerator (``cpu``, ``cuda-13.0``).
-    files : dict of str to bytes
-        Relative path → content of recipe.yaml and everything under verify/ and patches/.
-    digest : str
-        ``sha256:…`` over `files`.
-    at : Location
-        Where the spec names it.
-    """
+    """A recipe, the version that met the spec's constraint, and its files."""
 
     recipe: Recipe
     version: str
     variant_name: str
+    """Accelerator (``cpu``, ``cuda-13.0``)."""
     variant: Variant
     files: dict[str, bytes]
+    """Relative path → content of recipe.yaml and everything under verify/ and patches/."""
     digest: str
+    """``sha256:…`` over `files`."""
     at: Location
+    """Where the spec names it."""
 
     @property
     def layer(self) -> str:
@@ -77,45 +69,32 @@ class ChosenRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Everything that was asked for, checked and put together.
-
-    Attributes
-    ----------
-    path : Path
-        The spec's file, as the user named it; `files` are relative to its directory.
-    base_path : Path
-        The file of the base image definition; a finished root is relative to its directory.
-    base_digest : str
-        ``sha256:…`` over the canonical JSON of the base image definition.
-    passed_over : tuple of EnvbuildError
-        What is wrong with base images that were looked at in the search for this one.
-    recipes : tuple of ChosenRecipe
-        The MPI first if there is one, then frameworks in the spec's order.
-    site : Site or None
-        The site's settings.
-    files : dict of str to bytes
-        Source path in the spec → content.
-    architecture : str
-        In Debian's words.
-    spec_places, site_places : mapping of tuple to Location
-        Steps to a value of the spec, and of the site's file → where it stands.
-    system_places : mapping of str to Location
-        Where the spec names each Debian package.
-    """
+    """Everything that was asked for, checked and put together."""
 
     spec: EnvSpec
     path: Path
+    """The spec's file, as the user named it; `files` are relative to its directory."""
     base: BaseImage
     base_digest: str
+    """``sha256:…`` over the canonical JSON of the base image definition."""
     recipes: tuple[ChosenRecipe, ...]
+    """The MPI first if there is one, then frameworks in the spec's order."""
     site: Site | None
+    """The site's settings."""
     files: dict[str, bytes]
+    """Source path in the spec → content."""
     architecture: str
+    """In Debian's words."""
     spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
+    """Steps to a value of the spec, and of the site's file → where it stands."""
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
+    """Steps to a value of the spec, and of the site's file → where it stands."""
     system_places: Mapping[str, Location] = field(default_factory=dict)
+    """Where the spec names each Debian package."""
     base_path: Path = Path("base.yaml")
+    """The file of the base image definition; a finished root is relative to its directory."""
     passed_over: tuple[EnvbuildError, ...] = ()
+    """What is wrong with base images that were looked at in the search for this one."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:

@@ -11,21 +11,14 @@ from envbuild.spec.model import DebianPackage, GlibcVersion, Model, Name, Origin
 
 
 class BasePython(Model):
-    """The Python of a base image.
-
-    Attributes
-    ----------
-    version : str
-        ``3.11``.
-    abi : str
-        ABI tag (``cp311``).
-    packages : tuple of str
-        Debian packages whose pins identify the interpreter.
-    """
+    """Version and ABI of a Python."""
 
     version: Annotated[str, full_match(r"3\.(?:[7-9]|[1-9][0-9])|2\.7", "a Python: 2.7, or 3.7 or newer")]
+    """Version (``3.11``)."""
     abi: Annotated[str, full_match(r"cp3(?:[7-9]|[1-9][0-9])m?|cp27mu", "an ABI tag, such as `cp311`")]
+    """ABI tag (``cp311``)."""
     packages: tuple[DebianPackage, ...]
+    """Debian packages whose pins identify the interpreter."""
 
     @property
     def is_legacy(self) -> bool:
@@ -34,86 +27,57 @@ class BasePython(Model):
 
 
 class BaseRoot(Model):
-    """A root file system that somebody else has made; its digest decides what it is.
-
-    Attributes
-    ----------
-    kind : str
-        ``tar`` (plain, or packed by gzip, xz, bzip2 or zstd), ``oci`` (the
-        directory of an OCI image layout) or ``squashfs``.
-    place : str
-        Where it lies: an absolute path, or one relative to the file that says so.
-    sha256 : str
-        Hex digest of the file, 64 characters; of an OCI layout that of the
-        image's manifest, which names everything else by digest.
-    """
+    """A finished root file system, identified by its digest."""
 
     kind: Literal["tar", "oci", "squashfs"]
+    """``tar`` (plain, or packed by gzip, xz, bzip2 or zstd), ``oci`` (the directory of an OCI image layout)
+    or ``squashfs``."""
     place: Annotated[Text, Field(min_length=1)]
+    """Absolute path, or path relative to the file that names it."""
     sha256: Annotated[str, full_match("[0-9a-f]{64}", "a SHA-256: 64 hexadecimal digits")]
+    """Hex digest of the file, 64 characters; for an OCI layout that of the image's manifest."""
 
 
 class BaseImage(Model):
-    """A base image: made of a distribution's packages, or of a root that somebody else has made.
-
-    Attributes
-    ----------
-    schema_ : int
-        The format of the file; 1, the only one so far.
-    name : str
-        What a spec calls it; its file is called so, too.
-    summary : str
-        What it is, in one line.
-    distribution : str
-        The family of its releases (``debian``).
-    suite : str
-        The release's own name (``bookworm``).
-    version : str
-        The distribution's own version, for ``base: debian@12`` style constraints and labels.
-    glibc : str
-        Version of the C library that wheels must not exceed.
-    origins : tuple of str
-        Logical origins of the packages, in order; none for a finished root.
-    root : BaseRoot or None
-        The finished root; without it mmdebstrap makes one of packages from `origins`.
-    architectures : tuple of str
-        What it can be made for, in Debian's words.
-    components : tuple of str
-        Archive components.
-    packages : tuple of str
-        What is installed beside the essential ones; of a finished root the
-        packages that recipes and specs may count on.
-    python : BasePython
-        Its Python.
-    preferred : bool
-        Whether it is taken before others where a spec names no base.
-    frozen : str
-        Why nobody mends it any more; empty for one that is maintained. Taken
-        last where a spec names no base.
-    untried : str
-        Why nobody has built on it yet; empty for one that was proven.
-    """
+    """A base image: made of a distribution's packages, or of a finished root."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["origins"]}, {"required": ["root"]}]}
     )
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file: 1."""
     name: Name
+    """Name in a spec, and of the file."""
     summary: Text
+    """Description in one line."""
     distribution: Name
+    """Distribution (``debian``)."""
     suite: Name
+    """Code name of the release (``bookworm``)."""
     version: ProvenVersion
+    """Version of the distribution, for constraints such as ``base: debian@12`` and for labels."""
     glibc: GlibcVersion
+    """Version of the C library; wheels cannot require a newer one."""
     origins: Annotated[tuple[Origin, ...], Field(min_length=1)] = ()
+    """Logical origins of the packages, in order; omitted for a finished root."""
     root: BaseRoot | None = None
+    """Finished root; mmdebstrap makes one from `origins` if omitted."""
     architectures: tuple[Literal["amd64", "arm64"], ...]
+    """Architectures it can be built for (``amd64``, ``arm64``)."""
     components: tuple[Name, ...] = ("main",)
+    """Archive components."""
     packages: tuple[DebianPackage, ...]
+    """Debian packages to install in addition to the essential ones; of a finished root those that recipes and
+    specs can rely on."""
     python: BasePython
+    """Python of the base image."""
     preferred: bool = False
+    """Whether it is preferred to others if a spec names no base."""
     frozen: Text = ""
+    """Reason why it is no longer maintained; empty if it is. Considered last if a spec names no base."""
     untried: Text = ""
+    """Reason why it is untested; empty if it is tested."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

@@ -16,49 +16,32 @@ FailingCheck = Annotated[
 
 
 class Change(Model):
-    """One change to a job.
-
-    Attributes
-    ----------
-    this : str
-        Text that stands exactly once in the job.
-    becomes : str
-        What stands there instead.
-    """
+    """One change to a job."""
 
     this: Annotated[str, Field(min_length=1)]
+    """Text that occurs exactly once in the job."""
     becomes: str
+    """Text to replace it with."""
 
 
 class Control(Model):
-    """A job that is spoiled in one way.
-
-    Attributes
-    ----------
-    name : str
-        What is wrong with it, unique among the job's controls.
-    job : str
-        The file under ``verify/`` that is spoiled.
-    fails : tuple of str
-        Findings that must fail (``D2.ddp/sum``, ``D0/D2.ddp``); others may fail too.
-    needs : tuple of str
-        Recipes without which it spoils nothing: it is for images that hold them all.
-    alone : str or None
-        ``singletons``: each rank believes that it is alone. ``recluses``: nor
-        does it hear what the others publish.
-    before : str
-        What runs before the job's own text.
-    changes : tuple of Change
-        Made one after the other.
-    """
+    """A job with one deliberate error."""
 
     name: Text
+    """The error, unique among the job's controls."""
     job: JobFile
+    """File under ``verify/`` to change."""
     fails: Annotated[tuple[FailingCheck, ...], Field(min_length=1)]
+    """Findings that must fail (``D2.ddp/sum``, ``D0/D2.ddp``); others may fail too."""
     needs: tuple[Name, ...] = ()
+    """Recipes that the image must also contain for this control."""
     alone: Literal["singletons", "recluses"] | None = None
+    """``singletons``: each rank believes that it is alone. ``recluses``: nor does it receive what the others
+    publish."""
     before: str = ""
+    """Code to run before the job."""
     changes: tuple[Change, ...] = ()
+    """Changes to the job, in order."""
 
     def changed(self, text: str) -> str:
         """Return the job's text with all changes made.
@@ -77,16 +60,9 @@ class Control(Model):
 
 
 class Controls(Model):
-    """The file ``controls.yaml`` of a recipe: spoiled copies of its jobs, which the judge must see.
-
-    Attributes
-    ----------
-    schema_ : int
-        The format of the file; 1, the only one so far.
-    controls : tuple of Control
-        One for each way in which a job can be wrong; every value that is
-        judged needs one that fails it.
-    """
+    """The file ``controls.yaml`` of a recipe: jobs with deliberate errors, which must fail."""
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file: 1."""
     controls: tuple[Control, ...]
+    """One for each possible error of a job; every judged value needs one that makes it fail."""

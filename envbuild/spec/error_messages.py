@@ -11,7 +11,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
-from envbuild.spec.docstrings import described
 from envbuild.spec.model import Choice
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
@@ -91,9 +90,13 @@ def keys_of(model: type) -> tuple[str, ...]:
     return tuple(_fields(model))
 
 
-def _fields(model: Any) -> dict[str, tuple[str, FieldInfo]]:  # noqa: ANN401  # a model, or a dataclass of pydantic
-    """Return the fields of a model by their keys: name and description of each."""
-    return {field.alias or name: (name, field) for name, field in model.__pydantic_fields__.items()}
+def _fields(model: Any) -> dict[str, FieldInfo]:  # noqa: ANN401  # a model, or a dataclass of pydantic
+    return {field.alias or name: field for name, field in model.__pydantic_fields__.items()}
+
+
+def one_line(description: str) -> str:
+    """Return a description of a key as one line of Markdown."""
+    return " ".join(description.split()).replace("``", "`")
 
 
 def _locate(error: ErrorDetails, document: Document, model: type) -> Problem:
@@ -113,9 +116,9 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> Problem:
         container = get_origin(members[0])
         if _is_model(members[0]):
             owner = members[0]
-            name, field = _fields(owner).get(str(step), ("", FieldInfo()))
-            if description := field.description or described(owner).get(name):
-                meaning = f"meaning of `{step}`: {description.rstrip('.')}"
+            field = _fields(owner).get(str(step), FieldInfo())
+            if field.description:
+                meaning = f"meaning of `{step}`: {one_line(field.description).rstrip('.')}"
             wanted = field.annotation
         else:
             arguments = get_args(members[0])  # of a dict those of its keys and values

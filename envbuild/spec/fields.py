@@ -19,20 +19,14 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Checked(AfterValidator):
-    """A check of a value, and as much of it as JSON Schema can say.
-
-    Attributes
-    ----------
-    keywords : mapping
-        JSON Schema's keywords; one that an inner check has said, too, takes
-        its place. They may let more through than the check, and never less.
-    what : str
-        What is right, for people: what editors say where the pattern refuses, and the reference of the
-        keys. Editors know it as `patternErrorMessage`, and others overlook it.
-    """
+    """A check of a value, and as much of it as JSON Schema can say."""
 
     keywords: Mapping[str, object] = field(hash=False)  # an annotation has to be hashable
+    """JSON Schema's keywords; one that an inner check has said, too, takes its place. They may let more
+    through than the check, and never less."""
     what: str = ""
+    """What is right, for people: what editors say where the pattern refuses, and the reference of the keys.
+    Editors know it as `patternErrorMessage`, and others overlook it."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler

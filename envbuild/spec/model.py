@@ -45,9 +45,9 @@ RESERVED_VARIABLES = frozenset(
 
 
 class Model(BaseModel):
-    """Base of all models: frozen, and unknown keys are mistakes."""
+    """Base of all models: frozen, strict, without unknown keys; described by the texts below its fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, str_strip_whitespace=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 def first_problem(error: ValidationError) -> str:
@@ -59,19 +59,13 @@ def first_problem(error: ValidationError) -> str:
 
 
 class Choice(Model):
-    """A name with an optional version constraint: ``pytorch``, ``pytorch@2.13``, ``mpich@>=4,<6``.
-
-    Attributes
-    ----------
-    name : str
-        The recipe's or base image's name.
-    constraint : str
-        A PEP 440 specifier set; empty for any version. A bare version ``2.13``
-        means that release and its fixes (``==2.13.*``).
-    """
+    """A name with an optional version constraint: ``pytorch``, ``pytorch@2.13``, ``mpich@>=4,<6``."""
 
     name: str
+    """The recipe's or base image's name."""
     constraint: str = ""
+    """A PEP 440 specifier set; empty for any version. A bare version ``2.13`` means that release and its
+    fixes (``==2.13.*``)."""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.constraint}" if self.constraint else self.name
@@ -293,15 +287,10 @@ SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": 
 
 
 class Prepend(Model):
-    """An environment variable's value that goes in front of what the variable already holds.
-
-    Attributes
-    ----------
-    prepend : str
-        What goes in front, without the colon (``/opt/tool/bin``).
-    """
+    """A value that is put in front of a variable's own."""
 
     prepend: Text
+    """The value, without a colon (``/opt/tool/bin``)."""
 
 
 def _kind_of_setting(value: object) -> str | None:
@@ -321,125 +310,79 @@ Setting = Annotated[
 
 
 class Packages(Model):
-    """Packages beside the frameworks.
-
-    Attributes
-    ----------
-    python : tuple of str
-        PEP 508 requirements without addresses.
-    system : tuple of str
-        Debian package names.
-    """
+    """Packages in addition to the frameworks."""
 
     python: tuple[PythonRequirement, ...] = ()
+    """PEP 508 requirements without addresses."""
     system: tuple[DebianPackage, ...] = ()
+    """Debian package names."""
 
 
 class FileEntry(Model):
-    """A file that the image carries.
-
-    Attributes
-    ----------
-    source : str
-        Path relative to the spec's directory.
-    target : str
-        Absolute path in the image.
-    executable : bool
-        Mode 0755 instead of 0644.
-    """
+    """A file to copy into the image."""
 
     source: RelativePath
+    """Path relative to the spec's directory."""
     target: ImagePath
+    """Absolute path in the image."""
     executable: bool = False
+    """Mode 0755 instead of 0644."""
 
 
 class TestSettings(Model):
-    """How the image is tested when nobody says otherwise.
-
-    Attributes
-    ----------
-    ranks : int
-        Processes to start (count).
-    timeout_s : float
-        Wall-clock limit of one mini job, in seconds.
-    """
+    """Settings of a test."""
 
     __test__ = False  # not a test class for pytest
 
     ranks: Annotated[int, Field(ge=2, le=4096)] = 2
+    """Processes to start (count)."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    """Wall-clock limit of one mini job, in seconds."""
 
 
 class ModuleSettings(Model):
-    """What the modulefile says beyond name and version.
-
-    Attributes
-    ----------
-    commands : tuple of str
-        Further commands of the image that get a wrapper.
-    conflicts : tuple of str
-        Modules that must not be loaded beside it.
-    """
+    """Commands and conflicts of a module."""
 
     commands: tuple[CommandName, ...] = ()
+    """More commands of the image that get a wrapper."""
     conflicts: tuple[ConflictName, ...] = ()
+    """Modules that cannot be loaded together with this one."""
 
 
 class EnvSpec(Model):
-    """The ten lines that a user writes.
-
-    Attributes
-    ----------
-    schema_ : int
-        The format of the file; 1, the only one so far.
-    name : str
-        The image's and the module's name.
-    version : str
-        The image's and the module's version (``"2026.11"``, in quotes).
-    summary : str
-        What it is for, in one line.
-    base : Choice or None
-        A base image; without it the first that every recipe admits.
-    mpi : Choice or None
-        An MPI recipe; without it the image has no MPI.
-    frameworks : tuple of Choice
-        Framework recipes (``envbuild recipes ls``).
-    fabric : tuple of Choice
-        Libraries of the interconnect that the image brings itself (``libfabric``, ``ucx``).
-    python : str
-        PEP 440 constraint on the base's Python; empty for any.
-    accelerator : Choice
-        What computes: ``cpu``, ``cuda@13.0``, ``rocm@7.2``; each recipe takes its variant for it.
-    site : str or None
-        The machine that it is for, a name of ``envbuild site ls``, or without it any.
-    packages : Packages
-        Python and system packages beside the frameworks.
-    environment : dict of str to str or Prepend
-        Variables of the image: a value that replaces what was there, or ``{prepend: …}``.
-    files : tuple of FileEntry
-        Files beside the spec that the image carries.
-    test : TestSettings
-        How the image is tested when nobody says otherwise.
-    module : ModuleSettings
-        What the modulefile says beyond name and version.
-    labels : dict of str to str
-        What ``envbuild inspect`` shows beside our own labels.
-    """
+    """A spec: the contents of an image, as users request it."""
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file: 1."""
     name: Name
+    """The image's and the module's name."""
     version: ReleaseVersion
+    """The image's and the module's version (``"2026.11"``, in quotes)."""
     summary: Text = ""
+    """Purpose of the image, in one line."""
     base: Pick | None = None
+    """Base image; the first that all recipes support if omitted."""
     mpi: Pick | None = None
+    """MPI recipe; the image has no MPI if omitted."""
     frameworks: tuple[Pick, ...] = ()
+    """Framework recipes (``envbuild recipes ls``)."""
     fabric: tuple[Pick, ...] = ()
+    """Recipes of interconnect libraries in the image (``libfabric``, ``ucx``)."""
     python: PythonConstraint = ""
+    """PEP 440 constraint on the base's Python; empty for any."""
     accelerator: Pick = Choice(name="cpu")
+    """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe."""
     site: Name | None = None
+    """The machine that the image is for (``envbuild site ls``); any if omitted."""
     packages: Packages = Packages()
+    """Python and system packages in addition to the frameworks."""
     environment: dict[VariableName, Setting] = {}
+    """Variables of the image: a value, or ``{prepend: …}`` to put it in front of the previous value."""
     files: tuple[FileEntry, ...] = ()
+    """Files to copy into the image."""
     test: TestSettings = TestSettings()
+    """Defaults of `envbuild test`."""
     module: ModuleSettings = ModuleSettings()
+    """Contents of the modulefile beyond name and version."""
     labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}
+    """Labels that ``envbuild inspect`` shows, in addition to its own."""

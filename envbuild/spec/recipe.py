@@ -81,218 +81,146 @@ ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a repor
 
 
 class VerifyJob(Model):
-    """A mini job of a recipe: what it runs, and what it must report.
+    """A mini job of a recipe, and the values that it must report.
 
     The job reports facts; what they must be stands here, so that the parent
     judges. Expected values are integer arithmetic in ``n``, the number of
     ranks, ``r``, the rank that reports, and ``h``, the number of hosts that the
     ranks report from (``n*(n+1)//2``), evaluated exactly; what has no value on
     some rank of 1, 2, 3, 64 or 4096 is a mistake of the recipe.
-
-    Attributes
-    ----------
-    id : str
-        Its check id (``D2.ddp-oracle``), unique in the image.
-    job : str
-        A file under the recipe's ``verify/``.
-    title : str
-        What it proves, for people.
-    expect : dict of str to str
-        Reported value's name → expression in ``n``, ``r`` and ``h``; compared for equality on every rank.
-    same_on_all_ranks : tuple of str
-        Reported values that must be equal on all ranks.
-    compare_with_single : dict of str to float
-        Reported value's name (a number or list of numbers) → relative
-        tolerance against the same job on one rank.
-    compare_with_reported : dict of str to dict of str to float
-        Reported value's name → the name of what the same rank reports beside it,
-        such as an oracle's result → relative tolerance between them.
-    hint : str
-        What to look at when it fails.
-    timeout_s : float or None
-        Wall-clock limit in seconds, where the job needs another than the default.
-    launcher : str
-        What starts its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``.
-    variants : tuple of str
-        The recipe's variants whose images carry it; empty for all.
-    environment : dict of str to str
-        Variables that its ranks get, such as those that choose a transport.
-    says : dict of str to tuple of str
-        A name for it → texts, one of which every rank's own output must hold:
-        what a library logs of the transport that it took.
-    own_mpi : bool
-        Whether it is about the image's own MPI, and says nothing where the host's takes its place.
     """
 
     id: JobId
+    """Check id (``D2.ddp-oracle``), unique in the image."""
     job: JobFile
+    """A file under the recipe's ``verify/``."""
     title: Text
+    """What the job proves, in one line."""
     expect: dict[ReportedName, Arithmetic] = {}
+    """Reported value's name → expression in ``n``, ``r`` and ``h``; compared for equality on every rank."""
     same_on_all_ranks: tuple[ReportedName, ...] = ()
+    """Reported values that must be equal on all ranks."""
     compare_with_single: dict[ReportedName, Tolerance] = {}
+    """Reported value's name (a number or list of numbers) → relative tolerance against the same job on one
+    rank."""
     compare_with_reported: dict[
         ReportedName, Annotated[dict[ReportedName, Tolerance], Field(min_length=1)]
     ] = {}
+    """Reported value's name → name of another value of the same rank, such as the exact result → relative
+    tolerance between them."""
     hint: Text = ""
+    """What to check if it fails."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """Wall-clock limit in seconds, if it differs from the default."""
     launcher: LauncherName = "mpiexec"
+    """Launcher of its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``."""
     variants: tuple[Name, ...] = ()
+    """Variants of the recipe that the job is for; all if empty."""
     environment: dict[VariableName, Text] = {}
+    """Variables of its ranks, such as those that select a transport."""
     says: dict[ReportedName, Annotated[tuple[SaidText, ...], Field(min_length=1)]] = {}
+    """Name → texts, one of which the output of every rank must contain, such as a library's log line about
+    the transport in use."""
     own_mpi: bool = False
+    """Whether it tests the image's own MPI only, not the host's in its place."""
 
 
 class Variant(Model):
-    """How a recipe is met for one accelerator.
-
-    Attributes
-    ----------
-    requirements : tuple of str
-        PEP 508 requirements; ``{version}`` stands for the chosen version.
-    origins : tuple of str
-        Logical origins to ask before ``pypi`` (``pytorch-cpu``).
-    versions : tuple of str
-        Which of the recipe's versions were proven so; empty for all.
-    backends : tuple of str
-        What its ranks can talk over (``gloo``, ``mpi``, ``nccl``), for people.
-    untried : str
-        Why nobody has built and run it so; empty for one that was proven.
-    """
+    """Packages of a recipe for one accelerator."""
 
     requirements: tuple[VariantRequirement, ...]
+    """PEP 508 requirements; ``{version}`` stands for the chosen version."""
     origins: tuple[Origin, ...] = ()
+    """Logical origins to ask before ``pypi`` (``pytorch-cpu``)."""
     versions: tuple[ProvenVersion, ...] = ()
+    """Versions of the recipe tested with this variant; all if empty."""
     backends: tuple[Name, ...] = ()
+    """Communication backends (``gloo``, ``mpi``, ``nccl``), for documentation."""
     untried: Text = ""
+    """Reason why it is untested; empty if it is tested."""
 
 
 class SourceBuild(Model):
-    """How a distribution that has no wheel is built: offline, on the base plus what is named here.
+    """Build of a distribution that has no wheel: offline, on the base plus the packages below.
 
-    None of it comes into the image but the distribution itself.
-
-    Attributes
-    ----------
-    distribution : str
-        What is built, at the recipe's version; its run-time requirements are
-        the recipe's `python`.
-    python : tuple of str
-        Requirements of the build alone (setuptools, wheel, …).
-    system : tuple of str
-        Debian packages of the toolchain (compilers).
-    against : tuple of str
-        What it compiles against: ``mpi``, or names of required recipes.
-    environment : dict of str to str
-        Variables of the build.
-    patches : tuple of str
-        Files under ``patches/``, applied in this order to the unpacked source (``-p1``).
+    Only the distribution itself is added to the image.
     """
 
     distribution: Distribution
+    """Distribution to build, at the recipe's version; its run-time requirements are the recipe's `python`."""
     python: Annotated[tuple[PythonRequirement, ...], Field(min_length=1)]
+    """Build requirements (setuptools, wheel, …)."""
     system: tuple[DebianPackage, ...] = ()
+    """Debian packages of the toolchain (compilers)."""
     against: tuple[Name, ...] = ()
+    """What to compile against: ``mpi``, or names of required recipes."""
     environment: dict[VariableName, Text] = {}
+    """Variables of the build."""
     patches: tuple[PatchName, ...] = ()
+    """Files under ``patches/``, applied in this order to the unpacked source (``-p1``)."""
 
 
 class BaseRequirement(Model):
-    """What a recipe needs of the base image.
-
-    Attributes
-    ----------
-    python : str
-        PEP 440 constraint on its Python that the preferred version needs, empty for any;
-        what another version needs beyond it is told by the resolver and its rules.
-    suites : tuple of str
-        Suites whose packages it is made for (``bullseye``); empty for any.
-    glibc : str or None
-        Oldest C library that its files run with; without it any.
-    """
+    """Requirements on the base image."""
 
     python: PythonConstraint = ""
+    """PEP 440 constraint on its Python for the preferred version, empty for any; the resolver checks other
+    versions."""
     suites: tuple[Name, ...] = ()
+    """Suites that it supports (``bullseye``); any if empty."""
     glibc: GlibcVersion | None = None
+    """Oldest C library that its files run with; any if omitted."""
 
 
 class Recipe(Model):
-    """What envbuild knows about one MPI or framework.
-
-    Attributes
-    ----------
-    schema_ : int
-        The format of the file; 1, the only one so far.
-    name : str
-        What a spec calls it; its directory is called so, too.
-    summary : str
-        What it is, in one line.
-    homepage : str
-        Where its project is at home.
-    kind : str
-        ``mpi``, ``framework`` or ``fabric``: under which key of a spec it is named.
-    versions : tuple of str
-        Versions that were proven, preferred first.
-    variants : dict of str to Variant
-        Accelerator name → what to install; MPI recipes use ``cpu``.
-    owns : tuple of str
-        Distributions that are this recipe's alone, and that others get through it; empty for one that
-        only brings jobs to what it requires, or consists of Debian packages.
-    family : str or None
-        Of an MPI: whose launcher it has (``openmpi``); without it that is its own name.
-    base : BaseRequirement
-        What it needs of the base image.
-    requires : tuple of Choice
-        Other recipes that must be in the spec; a constraint takes part in
-        choosing their version.
-    requires_one_of : tuple of str
-        Recipes of which at least one must be in the spec.
-    python : tuple of str
-        Requirements that come along and belong to the ``python`` layer.
-    source : SourceBuild or None
-        How the one of its distributions that has no wheel is built.
-    system : tuple of str
-        Debian packages that it needs in the image.
-    debian_python : bool
-        Whether the image's `python` sees the Python packages among them.
-    links : dict of str to str
-        Symbolic links that it adds: path → target, as names that others have for a library.
-    lacks : tuple of str
-        Libraries that parts of it want and nothing brings: what works without them is proven.
-    frozen : str
-        Why it is no more than kept alive, and for whom; empty for a living one.
-    imports : tuple of str
-        Modules that must import in the finished image.
-    verify : tuple of VerifyJob
-        Its mini jobs.
-    needs_mpi : bool
-        Whether it cannot be without an MPI in the image.
-    environment : dict
-        Variables that it adds to the image; ``PATH`` and ``LD_LIBRARY_PATH`` take ``{prepend: DIR}`` only.
-    commands : tuple of str
-        Commands in the image that users call.
-    """
+    """A recipe: one MPI, framework or fabric library."""
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file: 1."""
     name: Name
+    """Name in a spec, and of the recipe's directory."""
     kind: RecipeKind
+    """``mpi``, ``framework`` or ``fabric``: the key of a spec that names it."""
     summary: Text
+    """Description in one line."""
     homepage: Text = ""
+    """Home page of the project."""
     versions: Annotated[tuple[ProvenVersion, ...], Field(min_length=1)]
+    """Tested versions, preferred first."""
     variants: dict[Name, Variant]
+    """Accelerator → packages to install; MPI recipes use ``cpu``."""
     owns: tuple[Distribution, ...]
+    """Distributions that only this recipe installs, and that others get by requiring it; empty if it only
+    adds jobs to required recipes, or consists of Debian packages."""
     family: Name | None = None
+    """Of an MPI: family whose launcher it has (``openmpi``); its own name if omitted."""
     base: BaseRequirement = BaseRequirement()
+    """Constraints on Python, suite and C library of the base image."""
     requires: tuple[Pick, ...] = ()
+    """Other recipes that must be in the spec; constraints limit their versions."""
     requires_one_of: tuple[Name, ...] = ()
+    """Recipes of which at least one must be in the spec."""
     python: tuple[PythonRequirement, ...] = ()
+    """Further requirements, which belong to the ``python`` layer."""
     source: SourceBuild | None = None
+    """Build of the one distribution that has no wheel."""
     system: tuple[DebianPackage, ...] = ()
+    """Debian packages to install into the image."""
     debian_python: bool = False
+    """Whether the image's Python can import the Python packages in `system`."""
     links: dict[ImagePath, Text] = {}
+    """Symbolic links to add: path → target, such as other names of a library."""
     lacks: tuple[Soname, ...] = ()
+    """Libraries that parts of it need and no package provides; the jobs prove the rest."""
     frozen: Text = ""
+    """Reason why it is only kept for existing users; empty if it is maintained."""
     imports: tuple[ModuleName, ...] = ()
+    """Modules that must import in the finished image."""
     verify: tuple[VerifyJob, ...] = ()
+    """Its mini jobs."""
     needs_mpi: bool = False
+    """Whether it needs an MPI in the image."""
     environment: dict[VariableName, Setting] = {}
+    """Variables to add to the image; ``PATH`` and ``LD_LIBRARY_PATH`` accept ``{prepend: DIR}`` only."""
     commands: tuple[CommandName, ...] = ()
+    """Commands of the image for users."""

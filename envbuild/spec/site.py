@@ -55,246 +55,157 @@ LentVariable = Annotated[
 
 
 class SiteBind(Model):
-    """A host path that every start of an image binds.
-
-    Attributes
-    ----------
-    source : str
-        Path on the host.
-    target : str
-        Path in the image.
-    writable : bool
-        Whether the image may write there.
-    """
+    """A host path, and its place in images."""
 
     source: ImagePath
+    """Path on the host."""
     target: BindTarget
+    """Path in the image."""
     writable: bool = False
+    """Whether the image may write there."""
 
 
 class SiteGpus(Model):
-    """The GPUs of a node.
-
-    Attributes
-    ----------
-    vendor : str
-        ``none`` says that there is none, which is not the same as unknown.
-    count : int or None
-        A node's; GCDs of an MI250X count one each.
-    architectures : tuple of str
-        ``sm_90``, ``gfx90a``.
-    driver : str or None
-        Version of the kernel's driver.
-    """
+    """GPUs."""
 
     vendor: Literal["nvidia", "amd", "none"]
+    """Vendor; ``none`` if there are no GPUs, which differs from unknown."""
     count: Annotated[int, Field(ge=0, le=64)] | None = None
+    """GPUs per node; each GCD of an MI250X counts as one."""
     architectures: tuple[GpuArchitecture, ...] = ()
+    """Architectures (``sm_90``, ``gfx90a``)."""
     driver: HostVersion | None = None
+    """Version of the kernel driver."""
 
 
 class SiteScheduler(Model):
-    """What starts jobs.
-
-    Attributes
-    ----------
-    name : str
-        ``slurm``, ``pbs``, …
-    version : str or None
-        Its version.
-    mpi_types : tuple of str
-        What ``srun --mpi=list`` names; empty for unknown.
-    more_mpi_types : bool
-        Whether it may offer types that `mpi_types` does not name: what was
-        published is no list, and what is not in it is unknown.
-    default_mpi_type : str or None
-        What srun takes unless told (``MpiDefault``).
-    """
+    """A batch system."""
 
     name: Name
+    """Name (``slurm``, ``pbs``, …)."""
     version: HostVersion | None = None
+    """Its version."""
     mpi_types: tuple[PmiName, ...] = ()
+    """Types that ``srun --mpi=list`` prints; unknown if empty."""
     more_mpi_types: bool = False
+    """Whether `mpi_types` may be incomplete, so that other types are unknown."""
     default_mpi_type: PmiName | None = None
+    """Default type of srun (``MpiDefault``)."""
 
 
 class SiteMpi(Model):
-    """The MPI of the host, which an image may use in place of its own.
-
-    Attributes
-    ----------
-    implementation : str
-        ``cray-mpich``, ``intel-mpi``, ``openmpi``, …
-    version : str or None
-        Its own version (``8.1.29``).
-    base_version : str or None
-        The MPICH or Open MPI that it is made from (``3.4``).
-    abis : tuple of str
-        What its libraries offer; empty for unknown.
-    libraries : tuple of str
-        Paths of all its libraries that programs may ask for, each under the
-        soname that they ask by (``/opt/…/libmpi.so.12``).
-    search : tuple of str
-        Directories where what these need is found, before the host's defaults.
-    companions : tuple of str
-        Further files and directories that it opens by itself (providers,
-        tuning tables); bound at their own place.
-    launcher : str or None
-        Its mpiexec.
-    environment : dict of str to str
-        What it wants in a program's environment.
-    """
+    """An MPI of the host."""
 
     implementation: Name
+    """Name of the MPI (``cray-mpich``, ``intel-mpi``, ``openmpi``, …)."""
     version: HostVersion | None = None
+    """Its own version (``8.1.29``)."""
     base_version: HostVersion | None = None
+    """Version of the MPICH or Open MPI that it is based on (``3.4``)."""
     abis: tuple[MpiAbi, ...] = ()
+    """ABIs of its libraries; unknown if empty."""
     libraries: tuple[ImagePath, ...] = ()
+    """Paths of all its libraries that programs can link to, each named by its soname
+    (``/opt/…/libmpi.so.12``)."""
     search: tuple[ImagePath, ...] = ()
+    """Directories to search for their dependencies, before the host's defaults."""
     companions: tuple[ImagePath, ...] = ()
+    """Further files and directories that it opens itself (providers, tuning tables); bound at the same
+    path."""
     launcher: ImagePath | None = None
+    """Path of its mpiexec."""
     environment: dict[LentVariable, Text] = {}
+    """Variables that it needs in a program's environment."""
 
 
 class SiteFabric(Model):
-    """The interconnect.
-
-    Attributes
-    ----------
-    name : str
-        ``slingshot-11``, ``infiniband``, ``ethernet``, …
-    provider : str or None
-        libfabric's provider (``cxi``), or ``ucx``.
-    libfabric : str or None
-        Version of the host's libfabric.
-    libraries : tuple of str
-        Paths of the fabric's libraries, each under the soname that programs ask by.
-    search : tuple of str
-        Directories where what these need is found, before the host's defaults.
-    devices : tuple of str
-        Device files, bound where they are.
-    nccl_plugin : str or None
-        NCCL's network plugin (``/opt/…/libnccl-net.so``).
-    nccl_plugin_version : str or None
-        Its version.
-    environment : dict of str to str
-        What selects the fabric and refuses any other.
-    """
+    """An interconnect."""
 
     name: Name
+    """Name (``slingshot-11``, ``infiniband``, ``ethernet``, …)."""
     provider: Name | None = None
+    """libfabric's provider (``cxi``), or ``ucx``."""
     libfabric: HostVersion | None = None
+    """Version of the host's libfabric."""
     libraries: tuple[ImagePath, ...] = ()
+    """Paths of the fabric's libraries, each named by its soname."""
     search: tuple[ImagePath, ...] = ()
+    """Directories to search for their dependencies, before the host's defaults."""
     devices: tuple[ImagePath, ...] = ()
+    """Device files, bound at the same path."""
     nccl_plugin: ImagePath | None = None
+    """NCCL's network plugin (``/opt/…/libnccl-net.so``)."""
     nccl_plugin_version: HostVersion | None = None
+    """Its version."""
     environment: dict[LentVariable, Text] = {}
+    """Variables that select the fabric and disable all others."""
 
 
 class SiteRuntime(Model):
-    """A container runtime and its limits; what is left out is unknown.
-
-    Attributes
-    ----------
-    name : str
-        ``apptainer``, ``sarus``, …
-    version : str or None
-        Its version.
-    user_namespaces : bool or None
-        Whether users may make user namespaces.
-    setuid : bool or None
-        Whether it is installed set-user-id, so that it needs none.
-    program : str or None
-        Its path, where it is not on every user's PATH.
-    """
+    """A container runtime and its limits; omitted keys are unknown."""
 
     name: Name
+    """Name (``apptainer``, ``sarus``, …)."""
     version: HostVersion | None = None
+    """Its version."""
     user_namespaces: bool | None = None
+    """Whether users may create user namespaces."""
     setuid: bool | None = None
+    """Whether it is installed set-user-id, and so needs no user namespaces."""
     program: ImagePath | None = None
+    """Its path, if it is not on every user's PATH."""
 
 
 class SiteUpstream(Model):
-    """A store of another account, whose layers are used where they are.
-
-    Attributes
-    ----------
-    path : str
-        Its directory.
-    owner : str
-        Login name or user id of the account that builds there, and that everybody here trusts.
-    """
+    """A store of another account, whose layers are used in place."""
 
     path: ImagePath
+    """Its directory."""
     owner: AccountName
+    """Login name or user id of the account that builds there; users of this site trust it."""
 
 
 class Site(Model):
-    """What belongs to a centre or a machine and never to a spec.
-
-    Attributes
-    ----------
-    schema_ : int
-        The format of the file; 1, the only one so far.
-    name : str
-        What a spec and ``--site`` call it; its file among the known sites is called so, too.
-    summary : str
-        What it is, in one line.
-    origins : dict of str to tuple of str
-        Logical origin → addresses to ask, in order (``https://…``,
-        ``file:///…``). An index for Python, an archive for Debian.
-    mirrors : tuple of str
-        Origins of Python packages whose addresses serve the same files, so that the next is asked where one
-        is down. Of other origins the first address alone is asked.
-    find_links : tuple of str
-        Directories or pages with wheels.
-    upstreams : tuple of SiteUpstream
-        Stores of other accounts to take layers from, in order. Only ``site.yaml`` of the user or the machine
-        can name any.
-    binds : tuple of SiteBind
-        Host paths that wrappers bind.
-    architecture : str or None
-        The processors', in Debian's words.
-    glibc : str or None
-        Version of the host's C library (``2.36``).
-    libstdcxx : str or None
-        The newest ``GLIBCXX_`` that the host's C++ library defines (``3.4.30``).
-    gpus : SiteGpus or None
-        The GPUs of a node.
-    scheduler : SiteScheduler or None
-        What starts jobs.
-    mpi : SiteMpi or None
-        The host's MPI, which images may use in the place of their own.
-    fabric : SiteFabric or None
-        The interconnect.
-    runtimes : tuple of SiteRuntime
-        Container runtimes; empty for unknown.
-    modules : str or None
-        ``lmod`` or ``environment-modules``.
-    sources : tuple of str
-        Where the facts stand, for people.
-    seen : str
-        When they were read (ISO 8601 date); empty for unknown.
-    """
+    """A site: facts about a machine or centre, which do not belong in a spec."""
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file: 1."""
     name: Name
+    """Name in a spec and for ``--site``, and of its file among the known sites."""
     summary: Text = ""
+    """Description in one line."""
     origins: dict[Origin, tuple[Address, ...]] = {}
+    """Logical origin → addresses, in order (``https://…``, ``file:///…``): an index for Python, an archive
+    for Debian."""
     mirrors: tuple[Origin, ...] = ()
+    """Origins of Python packages whose addresses serve the same files: if one is down, the next is asked. Of
+    other origins only the first address is asked."""
     find_links: tuple[WheelPlace, ...] = ()
+    """Directories or pages with wheels."""
     upstreams: tuple[SiteUpstream, ...] = ()
+    """Stores of other accounts to take layers from, in order; only in ``site.yaml`` of the user or the
+    machine."""
     binds: tuple[SiteBind, ...] = ()
+    """Host paths to bind at every start of an image."""
     architecture: Literal["amd64", "arm64"] | None = None
+    """Architecture of the processors (``amd64``, ``arm64``)."""
     glibc: GlibcVersion | None = None
+    """Version of the host's C library (``2.36``)."""
     libstdcxx: HostVersion | None = None
+    """Newest ``GLIBCXX_`` version of the host's C++ library (``3.4.30``)."""
     gpus: SiteGpus | None = None
+    """The GPUs of a node."""
     scheduler: SiteScheduler | None = None
+    """The batch system."""
     mpi: SiteMpi | None = None
+    """The host's MPI, which images can use instead of their own."""
     fabric: SiteFabric | None = None
+    """The interconnect."""
     runtimes: tuple[SiteRuntime, ...] = ()
+    """Container runtimes; unknown if empty."""
     modules: Literal["lmod", "environment-modules"] | None = None
+    """Module system: ``lmod`` or ``environment-modules``."""
     sources: tuple[Text, ...] = ()
+    """Sources of these facts, for people."""
     seen: Text = ""
+    """Date of the sources (ISO 8601); unknown if empty."""
