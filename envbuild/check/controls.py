@@ -13,7 +13,7 @@ from envbuild.check.judge import Job
 from envbuild.check.trial import Trial, try_job
 from envbuild.errors import RequestError
 from envbuild.image.model import JOBS
-from envbuild.spec.control import Control
+from envbuild.spec.recipe import Control
 from envbuild.system.apptainer import Bind
 
 # A margin of a few times the tolerance would be luck.

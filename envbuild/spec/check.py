@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
-from envbuild.spec.load import Loaded
-from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.load import MAX_ERRORS, Loaded
+from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.select import (
@@ -30,7 +31,6 @@ from envbuild.spec.select import (
 )
 from envbuild.spec.site import Site
 from envbuild.spec.spec_rules import spec_errors
-from envbuild.spec.unknown import not_known, recipe_not_known, unknown_beside_errors
 
 Errors = Iterator[EnvbuildError]
 
@@ -329,3 +329,28 @@ def _choose(
         digest=source.digest,
         at=at,
     )
+
+
+def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
+    """Return the error for an unknown name, with the nearest and all known names."""
+    return _not_known(what, name, known, at, f"known: {', '.join(known)}")
+
+
+def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
+    """Return the error for an unknown recipe; there are too many to list them all."""
+    return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
+
+
+def unknown_beside_errors(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
+    """Yield the errors for unknown recipes in lists that also have other errors."""
+    for key in sorted(spec.invalid_keys & {*SPEC_KEYS.values()}):
+        entries = spec.document.value.get(key)
+        for index, entry in enumerate(entries[:MAX_ERRORS] if isinstance(entries, tuple) else ()):
+            name = entry.partition("@")[0] if isinstance(entry, str) else ""
+            if re.fullmatch(NAME, name) and name not in known:
+                yield recipe_not_known(name, known, spec.at(key, index))
+
+
+def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:
+    words = [did_you_mean(name, known), listed if known else "none is known here"]
+    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))

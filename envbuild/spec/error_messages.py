@@ -33,6 +33,7 @@ _LIMITS = {
     "greater_than": ("gt", "more than"),
     "less_than_equal": ("le", "at most"),
 }
+_MAX_GUESSES = 50  # each takes time, and a hostile file may have a hundred thousand unknown keys
 _QUOTE_WHY = {
     float: " (YAML reads a number otherwise, and 1.10 becomes 1.1)",
     bool: " (YAML reads true or false otherwise)",
@@ -75,7 +76,7 @@ def _follows(problem: Problem, document: Document, unknown: Mapping[Loc, list[st
     if any(loc[:depth] in document.rejected for depth in range(len(loc) + 1)):
         return True
     if problem.kind == "missing":  # a misspelt key is reported once, as unknown
-        return bool(near(str(loc[-1]), unknown.get(loc[:-1], ())))
+        return bool(near(str(loc[-1]), unknown.get(loc[:-1], [])[:_MAX_GUESSES]))
     # A list is not empty if all of its entries are wrong.
     return problem.kind == "too_short" and bool(problem.error["input"])
 

@@ -14,10 +14,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from envbuild.spec.base import BaseImage
-from envbuild.spec.control import Controls
 from envbuild.spec.error_messages import one_line
 from envbuild.spec.model import Choice, EnvSpec
-from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe import Controls, Recipe
 from envbuild.spec.site import Site
 
 DIALECT = "http://json-schema.org/draft-07/schema#"

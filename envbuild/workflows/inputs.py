@@ -13,14 +13,13 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
-from envbuild.spec.check import CheckInputs, select_and_check
+from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
-from envbuild.spec.unknown import not_known, recipe_not_known
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import (
     configuration_homes,

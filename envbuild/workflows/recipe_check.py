@@ -12,9 +12,8 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load as load_lock
-from envbuild.spec.control import Controls
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe import Controls, Recipe
 from envbuild.spec.recipe_rules import RecipeSource
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input

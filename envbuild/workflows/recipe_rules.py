@@ -12,13 +12,12 @@ from packaging.utils import canonicalize_name
 from envbuild.check.controls import Spoiled
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.spec.asked import owned_by_vendor
-from envbuild.spec.control import Controls
+from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
-from envbuild.spec.recipe import Recipe, VerifyJob
+from envbuild.spec.recipe import Controls, Recipe, VerifyJob
 from envbuild.spec.recipe_rules import RecipeSource
 from envbuild.spec.select import KNOWN_VARIANT, matching_versions
-from envbuild.spec.unknown import recipe_not_known
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 

@@ -14,9 +14,8 @@ from envbuild.check.judge import Job
 from envbuild.check.trial import Trial
 from envbuild.cli.recipes import format_checked
 from envbuild.errors import EnvbuildError, MachineError
-from envbuild.spec.control import Control
 from envbuild.spec.load import load
-from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe import Control, Recipe
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings

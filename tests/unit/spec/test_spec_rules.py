@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from envbuild.spec.satisfiable import can_be_met
+from envbuild.spec.spec_rules import can_be_met
 
 IMPOSSIBLE = """
 >=3,<2  >2,<2  >2,<=2  ==1.0,==2.0  ==1.*,==2.*  ~=1.4,<1.4  ==1.0,!=1.0  >=2,<=2,!=2  <0
