@@ -40,7 +40,7 @@ _WHEEL = "wheel:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class BuildContext:
     """What building needs beside the plan."""
 
     store: Store
@@ -73,7 +73,7 @@ def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> t
     return tuple(layer for layer in plan.layers if layer.name in wanted)
 
 
-def finished(layer: Layer, store: Store) -> LayerRecord:
+def require_layer(layer: Layer, store: Store) -> LayerRecord:
     """Return the record of a layer that was in the store a moment ago.
 
     Raises
@@ -89,7 +89,7 @@ def finished(layer: Layer, store: Store) -> LayerRecord:
     return record
 
 
-def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] | None = None) -> None:
+def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer] | None = None) -> None:
     """Build every layer of the image that is missing; a failed one leaves nothing behind but its log.
 
     Parameters
@@ -104,29 +104,29 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
     EnvbuildError
         A layer vanished that another is made from.
     """
-    store = workshop.store
+    store = context.store
     if missing is None:
-        missing = missing_layers(plan, store, rebuild=workshop.rebuild)
+        missing = missing_layers(plan, store, rebuild=context.rebuild)
     built: dict[str, Future[LayerRecord]] = {}
 
     def record_of(name: str) -> LayerRecord:
-        return built[name].result() if name in built else finished(plan.layer(name), store)
+        return built[name].result() if name in built else require_layer(plan.layer(name), store)
 
     # Threads take tasks in the order of the plan, and each waits for earlier ones alone: none waits for ever.
     with (
-        _claimed_wheels(missing, workshop) as wheels,
+        _claimed_wheels(missing, context) as wheels,
         store.stage() as stage,
         thread_pool(max(2, host.cores())) as pool,
     ):
         missing = [layer for layer in missing if layer in wheels or not isinstance(layer.step, WheelStep)]
         for layer in plan.image_layers:
             if layer not in missing:
-                workshop.emit(LayerReused(layer=layer.name, key=layer.key))
-        trees = _WheelTrees(stage / "wheels", wheels, workshop)
+                context.emit(LayerReused(layer=layer.name, key=layer.key))
+        trees = _WheelTrees(stage / "wheels", wheels, context)
         unpacked: list[Future[None]] = []
         for layer in missing:
             if not isinstance(layer.step, WheelStep):
-                built[layer.name] = pool.submit(_build_layer, layer, record_of, workshop)
+                built[layer.name] = pool.submit(_build_layer, layer, record_of, context)
             elif layer.name not in built:
                 unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
                 compiled = pool.submit(trees.compile, unpacked, record_of)
@@ -138,31 +138,31 @@ def build_layers(plan: BuildPlan, workshop: Workshop, missing: Sequence[Layer] |
 
 
 @contextmanager
-def _claimed_wheels(missing: Sequence[Layer], workshop: Workshop) -> Iterator[list[Layer]]:
+def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator[list[Layer]]:
     """Give the wheels that are still missing once no other process builds any of them, largest first.
 
     A large one that began last would be worked on alone at the end.
     """
-    store, wheels = workshop.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
+    store, wheels = context.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
     with ExitStack() as claims:
         # All processes take them in one order, so that none waits for another that waits for it.
         for layer in sorted(wheels, key=lambda layer: layer.key):
             claims.enter_context(store.claim(layer.key))
-        wheels = [layer for layer in wheels if workshop.rebuild or store.get(layer.key) is None]
-        yield sorted(wheels, key=lambda layer: -workshop.locate(_wheel_step(layer).wheel).stat().st_size)
+        wheels = [layer for layer in wheels if context.rebuild or store.get(layer.key) is None]
+        yield sorted(wheels, key=lambda layer: -context.locate(_wheel_step(layer).wheel).stat().st_size)
 
 
-def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop: Workshop) -> LayerRecord:
+def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:
     """Build a layer, or take the one that another process built while we waited for it."""
     below = {name: record_of(name) for name in (*layer.inputs, *layer.needs)}
-    with workshop.store.claim(layer.key):
-        record = None if workshop.rebuild else workshop.store.get(layer.key)
+    with context.store.claim(layer.key):
+        record = None if context.rebuild else context.store.get(layer.key)
         if record is not None:
-            workshop.emit(LayerReused(layer=layer.name, key=layer.key))
+            context.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
-        with _building(layer, workshop) as running, workshop.store.stage() as stage:
-            tree, entries = _carry_out(layer, below, workshop, stage, _log_of(layer, workshop.store))
-            record = _publish(layer, tree, entries, stage, workshop)
+        with _building(layer, context) as running, context.store.stage() as stage:
+            tree, entries = _run_step(layer, below, context, stage, _log_of(layer, context.store))
+            record = _publish(layer, tree, entries, stage, context)
             running.detail = _size(record)
         return record
 
@@ -170,8 +170,8 @@ def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], workshop
 class _WheelTrees:
     """The trees of wheels that become layers: unpacked side by side, and compiled in one sandbox."""
 
-    def __init__(self, directory: Path, wheels: Sequence[Layer], workshop: Workshop) -> None:
-        self._directory, self._wheels, self._workshop = directory, wheels, workshop
+    def __init__(self, directory: Path, wheels: Sequence[Layer], context: BuildContext) -> None:
+        self._directory, self._wheels, self._context = directory, wheels, context
         # Kept apart from the trees, all of which the sandbox sees.
         self._packed = directory.with_name("packed")
 
@@ -179,7 +179,7 @@ class _WheelTrees:
         step = _wheel_step(layer)
         root = self._root(layer)
         root.mkdir(parents=True)
-        path = self._workshop.locate(step.wheel)
+        path = self._context.locate(step.wheel)
         unpack_wheel(path, root, prefix=step.prefix, interpreter=step.interpreter, python=_PYTHON)
 
     def compile(self, unpacked: Sequence[Future[None]], record_of: Callable[[str], LayerRecord]) -> None:
@@ -190,8 +190,8 @@ class _WheelTrees:
             self._directory,
             prefixes={step.prefix for step in steps},
             interpreter=steps[0].interpreter,
-            sandbox=_sandbox(self._workshop, record_of("base"), self._directory.parent),
-            log=_log_of(self._wheels[0], self._workshop.store),
+            sandbox=_sandbox(self._context, record_of("base"), self._directory.parent),
+            log=_log_of(self._wheels[0], self._context.store),
         )
 
     def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
@@ -199,8 +199,8 @@ class _WheelTrees:
         root = self._root(layer)
         packed = self._packed / root.name
         packed.mkdir(parents=True)
-        with _building(layer, self._workshop) as running:
-            record = _publish(layer, root, scan(root), packed, self._workshop)
+        with _building(layer, self._context) as running:
+            record = _publish(layer, root, scan(root), packed, self._context)
             running.detail = _size(record)
         remove(root)
         return record
@@ -215,21 +215,21 @@ def _wheel_step(layer: Layer) -> WheelStep:
     return layer.step
 
 
-def _building(layer: Layer, workshop: Workshop) -> AbstractContextManager[Task]:
-    return task(workshop.emit, f"layer:{layer.name}", f"build layer {layer.name}")
+def _building(layer: Layer, context: BuildContext) -> AbstractContextManager[Task]:
+    return task(context.emit, f"layer:{layer.name}", f"build layer {layer.name}")
 
 
 def _size(record: LayerRecord) -> str:
     return f"{record.size_bytes / 1e6:.0f} MB"
 
 
-def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, workshop: Workshop) -> LayerRecord:
+def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, context: BuildContext) -> LayerRecord:
     """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
     image = work / "layer.squashfs"
     squashfs.make(tree, image, whiteouts=entries.whiteouts, compression=layer.compression)
-    record, other = workshop.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+    record, other = context.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
     if other is not None:
-        workshop.emit(
+        context.emit(
             Warned(
                 text=f"layer {layer.name} is not reproducible: {other} before, {record.blob} now",
                 hint="the same key must give the same bytes: please report what differs",
@@ -244,18 +244,18 @@ def _log_of(layer: Layer, store: Store) -> Path:
     return log
 
 
-def _carry_out(
-    layer: Layer, below: Mapping[str, LayerRecord], workshop: Workshop, stage: Path, log: Path
+def _run_step(
+    layer: Layer, below: Mapping[str, LayerRecord], context: BuildContext, stage: Path, log: Path
 ) -> tuple[Path, Tree]:
     """Run a layer's step; return the directory that it made and what it holds."""
     step = layer.step
     tree = stage / "root"
     if isinstance(step, BaseStep):
-        _debian_root(step, workshop, tree, log)
+        _debian_root(step, context, tree, log)
         return tree, scan(tree)
     if isinstance(step, RootStep):
         roots.make_imported_root(
-            [workshop.locate(archive) for archive in step.archives],
+            [context.locate(archive) for archive in step.archives],
             kind=step.format,
             python=step.python,
             texts=step.texts,
@@ -264,8 +264,8 @@ def _carry_out(
         return tree, scan(tree)
     if isinstance(step, SystemStep):
         base = below["base"]
-        blob = workshop.store.blob_for_programs(base, stage)
-        _debian_root(step, workshop, tree, log, debian.Base.of(blob, base.tree))
+        blob = context.store.blob_for_programs(base, stage)
+        _debian_root(step, context, tree, log, debian.Base.of(blob, base.tree))
         return tree, debian.subtract(tree, scan(tree), base.tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
@@ -274,34 +274,34 @@ def _carry_out(
     if not isinstance(step, SourceStep):
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
     equipped = stage / "root.squashfs"
-    splice_layers({name: workshop.store.blob_of(below[name]) for name in layer.inputs}, equipped)
+    splice_layers({name: context.store.blob_of(below[name]) for name in layer.inputs}, equipped)
     tree = source.build_from_source(
         step,
-        archive=workshop.locate(step.archive),
-        wheels=[(wheel, workshop.locate(wheel)) for wheel in step.build_wheels],
+        archive=context.locate(step.archive),
+        wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
         stage=stage,
-        plain=_sandbox(workshop, below["base"], stage),
-        equipped=Sandbox(apptainer=workshop.apptainer, root=equipped.absolute()),
-        uv=workshop.uv,
+        plain=_sandbox(context, below["base"], stage),
+        equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
+        uv=context.uv,
         log=log,
     )
     return tree, scan(tree)
 
 
-def _sandbox(workshop: Workshop, root: LayerRecord, stage: Path) -> Sandbox:
-    blob = workshop.store.blob_for_programs(root, stage)
-    return Sandbox(apptainer=workshop.apptainer, root=blob.absolute())
+def _sandbox(context: BuildContext, root: LayerRecord, stage: Path) -> Sandbox:
+    blob = context.store.blob_for_programs(root, stage)
+    return Sandbox(apptainer=context.apptainer, root=blob.absolute())
 
 
 def _debian_root(
     step: BaseStep | SystemStep,
-    workshop: Workshop,
+    context: BuildContext,
     tree: Path,
     log: Path,
     base: debian.Base | None = None,
 ) -> None:
     debian.make_root(
-        {workshop.locate(deb): deb.sha256 for deb in step.debs},
+        {context.locate(deb): deb.sha256 for deb in step.debs},
         suite=step.suite,
         architecture=step.architecture,
         texts=step.texts,
@@ -322,7 +322,7 @@ def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
     BuildError
         Other layers hold a path differently.
     """
-    trees = {layer.name: finished(layer, store).tree.without_whiteouts() for layer in plan.image_layers}
+    trees = {layer.name: require_layer(layer, store).tree.without_whiteouts() for layer in plan.image_layers}
     conflicts = []
     for path, lower, upper in collisions(trees):
         if lower.startswith(_WHEEL) and upper.startswith(_WHEEL):

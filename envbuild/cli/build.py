@@ -42,9 +42,8 @@ def command(
 ) -> None:
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
-        built = workflows.build.build_image(
-            spec,
-            settings,
+        request = workflows.build.BuildRequest(
+            spec=spec,
             output=output,
             locked=locked,
             offline=offline,
@@ -53,6 +52,7 @@ def command(
             sources=sources or (),
             upstreams=upstream or (),
         )
+        built = workflows.build.build_image(request, settings)
     if json:
         print_json(_data(built))
     state = "is up to date" if built.unchanged else "built"

@@ -37,7 +37,8 @@ def command(
             changes = workflows.lock.lock_changes(spec, settings)
             if json:
                 print_json({"lock": workflows.lock.lock_path(spec), "changed": changes})
-            workflows.lock.refuse(spec, changes)
+            if changes:
+                workflows.lock.refuse(spec, changes)
             print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
             return
         locked = workflows.lock.lock_spec(

@@ -39,7 +39,7 @@ def compose(
     path: Path,
     layers: Sequence[FinishedLayer],
     *,
-    manifest_of: Callable[[FileSystem], Manifest],
+    manifest: Manifest,
     lock: Lock,
     plan: str,
     advanced: Callable[[int], None],
@@ -50,8 +50,8 @@ def compose(
     ----------
     layers : sequence of FinishedLayer
         From bottom to top.
-    manifest_of : callable
-        Returns the manifest for a file system.
+    manifest : Manifest
+        Without its file system.
     plan : str
         Canonical text that travels in the image.
     advanced : callable
@@ -67,7 +67,7 @@ def compose(
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
         spliced = splice(inputs)
-        manifest = manifest_of(_described(spliced, layers))
+        manifest = manifest.model_copy(update={"file_system": _described(spliced, layers)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
         write_sif(path, manifest, spliced, data, advanced=advanced)

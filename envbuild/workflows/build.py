@@ -10,7 +10,7 @@ from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers, check_conflicts, finished, missing_layers
+from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers, require_layer
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, keep_composed, look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
@@ -23,14 +23,14 @@ from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
+from envbuild.store.store import Store
 from envbuild.system.files import is_directory
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import design, finished_layers
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import root_of_build
 from envbuild.workflows.kinds import refuse_other_kinds
-from envbuild.workflows.layer import lacking
-from envbuild.workflows.lock import Locked, lock_path, lock_spec
+from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked
 from envbuild.workflows.places import file_named, refuse_in_store
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -52,78 +52,59 @@ class Built:
     """What the image would load; the file is written whatever it shows."""
 
 
-def build_image(
-    spec: Path,
-    settings: Settings,
-    *,
-    output: str | None = None,
-    locked: bool = False,
-    offline: bool = False,
-    rebuild: bool = False,
-    compression: Compression = "zstd",
-    sources: Sequence[Path] = (),
-    upstreams: Sequence[Path] = (),
-) -> Built:
-    """Build the image of a spec; unchanged inputs write nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """What to build, and how."""
 
-    Parameters
-    ----------
-    output : str, optional
-        The image to write; ``STEM.sif`` beside the spec if absent.
-    locked : bool
-        Refuse a lock that does not satisfy the spec.
-    offline : bool
-        Use no network.
-    rebuild : bool
-        Build every layer anew and compare with the store.
-    compression : str
-        What the image is compressed by.
-    sources : sequence of Path
-        Directories that `envbuild fetch` filled.
-    upstreams : sequence of Path
-        Stores of the user or of root to take layers from, before those of site files.
+    spec: Path
+    output: str | None = None
+    """The image to write; ``STEM.sif`` beside the spec if absent."""
+    locked: bool = False
+    """Whether a lock that does not satisfy the spec is an error."""
+    offline: bool = False
+    rebuild: bool = False
+    """Whether to build every layer anew and compare it with the store's."""
+    compression: Compression = "zstd"
+    sources: Sequence[Path] = ()
+    """Directories that `envbuild fetch` filled."""
+    upstreams: Sequence[Path] = ()
+    """Stores of the user or of root to use layers of, before those that site files name."""
+
+
+def build_image(request: BuildRequest, settings: Settings) -> Built:
+    """Build the image of a spec; unchanged inputs write nothing.
 
     Raises
     ------
     EnvbuildError
         Of every kind: see the exit codes.
     """
-    refuse_other_kinds(spec)
-    path = _place(output, spec, settings)
-    _check_sources(sources)
-    _warn_of_open_parents(settings)
-    settings = with_upstreams(settings, upstreams)
-    state = lock_spec(
-        spec,
-        settings,
-        refuse_change=locked,
-        offline=offline,
-        sources=sources,
-        # What is only put together needs none of the tools that made it.
-        lacking=None if rebuild else lacking(settings, compression),
-    )
-    _tell_locked(state, settings)
-    plan = design(state, compression=compression)
-    if not rebuild and _is_up_to_date(path, plan):
-        if (looked := _look(path, settings)) is not None:
-            preflight = _told_check(path, settings, looked.preflight)
-            # Where the store can only be read, nobody removes what is in it.
-            with contextlib.suppress(MachineError):
-                add_root(settings.store, root_of_build(path, looked.manifest, plan, state.lock, spec))
-            return _built(path, looked.manifest, preflight, unchanged=True)
-        settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
+    path = _check_request(request, settings)
+    settings = with_upstreams(settings, request.upstreams)
+    locked = _lock(request, settings)
+    plan = design(locked, compression=request.compression)
     store = settings.store
+    check_tools(locked, _missing_of_image(plan, request, store), settings)
+    if not request.rebuild and _is_up_to_date(path, plan):
+        scan = _scan(path, settings)
+        if scan is not None:
+            preflight = _report_check(path, settings, scan.preflight)
+            # A store that can only be read is pruned by its owner.
+            with contextlib.suppress(MachineError):
+                add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
+            return _built(path, scan.manifest, preflight, unchanged=True)
+        settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
-        missing = missing_layers(plan, store, rebuild=rebuild)
+        missing = missing_layers(plan, store, rebuild=request.rebuild)
         # Before and after: on file systems without locks `prune` goes by age.
         store.freshen(layer.key for layer in plan.layers)
         if missing:
-            _build(state, plan, missing, settings, offline=offline, rebuild=rebuild, sources=sources)
+            _build(locked, plan, missing, request, settings)
         store.freshen(layer.key for layer in plan.layers)
         check_conflicts(plan, store, settings.emit)
-        manifest, preflight = _compose(path, state, plan, settings)
-        store.write(plan_name(state.asked.spec.name), plan.to_json())
-        add_root(store, root_of_build(path, manifest, plan, state.lock, spec))
+        manifest, preflight = _compose(path, locked, plan, settings)
+        store.write(plan_name(locked.asked.spec.name), plan.to_json())
+        add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     return _built(path, manifest, preflight)
 
 
@@ -138,9 +119,11 @@ def _built(path: Path, manifest: Manifest, preflight: Preflight, *, unchanged: b
     )
 
 
-def _place(output: str | None, spec: Path, settings: Settings) -> Path:
-    """Return where the image goes, once it is known that it may."""
-    path = spec.parent / f"{spec.stem}.sif" if output is None else file_named(output)
+def _check_request(request: BuildRequest, settings: Settings) -> Path:
+    """Refuse what cannot be built, before any work is done; return the path of the image."""
+    spec = request.spec
+    refuse_other_kinds(spec)
+    path = spec.parent / f"{spec.stem}.sif" if request.output is None else file_named(request.output)
     lock = lock_path(spec)
     check_target(path, keep=(spec, lock))
     if path.resolve() == lock.resolve():
@@ -148,19 +131,47 @@ def _place(output: str | None, spec: Path, settings: Settings) -> Path:
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )
     refuse_in_store(path, settings.store.path)
+    for directory in request.sources:
+        if not is_directory(directory):
+            raise RequestError(
+                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
+            )
+    for parent in settings.store.open_parents:
+        settings.emit(
+            Warned(
+                text=f"others can write to `{parent}`, and can rename or remove the store in it",
+                hint="they cannot change what it holds; --store DIR names another place",
+            )
+        )
     return path
 
 
-def _look(path: Path, settings: Settings) -> Looked | None:
-    """Read an image; None if it is not as it was written.
+def _lock(request: BuildRequest, settings: Settings) -> Locked:
+    if request.locked:
+        locked = read_locked(request.spec, settings)
+    else:
+        locked = lock_spec(request.spec, settings, offline=request.offline, sources=request.sources)
+    for change in locked.changes:
+        settings.emit(Note(text=f"lock: {change}"))
+    for remark in locked.asked.remarks():
+        settings.emit(Warned(text=remark))
+    return locked
+
+
+def _missing_of_image(plan: BuildPlan, request: BuildRequest, store: Store) -> list[Layer]:
+    return [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
+
+
+def _scan(path: Path, settings: Settings) -> Looked | None:
+    """Scan an image; None if it is not as it was written.
 
     Its bytes are compared once; as long as the file stays the same, not again.
     """
     try:
-        looked = look(path, settings.store)
+        scan = look(path, settings.store)
     except (CheckError, RequestError):
         return None
-    return None if looked.changed else looked
+    return None if scan.changed else scan
 
 
 def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
@@ -173,93 +184,60 @@ def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
         return False
 
 
-def _warn_of_open_parents(settings: Settings) -> None:
-    for parent in settings.store.open_parents:
-        settings.emit(
-            Warned(
-                text=f"others can write to `{parent}`, and can rename or remove the store in it",
-                hint="they cannot change what it holds; --store DIR names another place",
-            )
-        )
-
-
-def _tell_locked(state: Locked, settings: Settings) -> None:
-    for change in state.changes:
-        settings.emit(Note(text=f"lock: {change}"))
-    for remark in state.asked.remarks():
-        settings.emit(Warned(text=remark))
-
-
-def _check_sources(sources: Sequence[Path]) -> None:
-    for directory in sources:
-        if not is_directory(directory):
-            raise RequestError(
-                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
-            )
-
-
-def _compose(path: Path, state: Locked, plan: BuildPlan, settings: Settings) -> tuple[Manifest, Preflight]:
-    """Write an image, and see from its layers meanwhile what it would load."""
+def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> tuple[Manifest, Preflight]:
+    """Write an image; meanwhile see from its layers what it would load."""
     store = settings.store
-    records = [finished(layer, store) for layer in plan.image_layers]
+    records = [require_layer(layer, store) for layer in plan.image_layers]
     layers = finished_layers(records, plan, store)
-    inner = manifest_of(state.asked, state.lock)
+    manifest = manifest_of(locked.asked, locked.lock)
 
     def from_layers() -> Preflight:
-        return preflight_layers(inner, state.lock, layers, store)
+        return preflight_layers(manifest, locked.lock, layers, store)
 
     with ThreadPoolExecutor(max_workers=1) as pool:
-        looking = pool.submit(_told_check, path, settings, from_layers)
+        checking = pool.submit(_report_check, path, settings, from_layers)
         total = sum(record.size_bytes for record in records)
         with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
-            manifest = compose(
+            composed = compose(
                 path,
                 layers,
-                manifest_of=lambda system: manifest_of(state.asked, state.lock, system),
-                lock=state.lock,
+                manifest=manifest,
+                lock=locked.lock,
                 plan=plan.to_json(),
                 advanced=composing.advance,
             )
-        keep_composed(manifest, store)
-        return manifest, looking.result()
+        keep_composed(composed, store)
+        return composed, checking.result()
 
 
-def _told_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
-    """Tell of a look at what an image would load: layers that the store has seen before were read then."""
+def _report_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
     with task(settings.emit, "check", f"what {path.name} would load") as running:
-        found = preflight()
-        running.failed = not found.passed
-    return found
+        report = preflight()
+        running.failed = not report.passed
+    return report
 
 
 def _build(
-    state: Locked,
-    plan: BuildPlan,
-    missing: Sequence[Layer],
-    settings: Settings,
-    *,
-    offline: bool,
-    rebuild: bool,
-    sources: Sequence[Path],
+    locked: Locked, plan: BuildPlan, missing: Sequence[Layer], request: BuildRequest, settings: Settings
 ) -> None:
-    by_digest = {pin.sha256: pin for pin in all_pins(state.lock)}
-    wanted = {file.sha256 for layer in missing for file in input_files(layer.step)}
+    by_digest = {pin.sha256: pin for pin in all_pins(locked.lock)}
+    needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
     cache = fetch_pins(
-        (by_digest[sha256] for sha256 in sorted(wanted)),
-        state.asked,
+        (by_digest[sha256] for sha256 in sorted(needed)),
+        locked.asked,
         settings,
-        sources=sources,
-        offline=offline,
+        sources=request.sources,
+        offline=request.offline,
     )
     store = settings.store
     with store.stage() as work:
-        workshop = Workshop(
+        context = BuildContext(
             store=store,
             apptainer=settings.find_apptainer(),
             uv=Path(uv.find_uv_bin()),
             locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
             emit=settings.emit,
-            rebuild=rebuild,
+            rebuild=request.rebuild,
         )
         with blaming("build", settings):
-            build_layers(plan, workshop, missing)
+            build_layers(plan, context, missing)

@@ -6,7 +6,7 @@ They travel as a store that holds the layers of one or more specs and nothing el
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from envbuild.system import host
 from envbuild.system.files import copy, exists, is_directory
 from envbuild.system.squashfs import Digests, digests
 from envbuild.workflows.design import design
-from envbuild.workflows.lock import Locked, lock_path, lock_spec
+from envbuild.workflows.lock import check_tools, lock_path, read_locked
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import trusted_owners, with_upstreams
@@ -65,16 +65,6 @@ class Moved:
         return sum(row.size_bytes for row in self.layers if row.state in ("exported", "imported"))
 
 
-def lacking(settings: Settings, compression: Compression) -> Callable[[Locked], tuple[str, ...]]:
-    """Return what names the layers that the image of a lock is composed of, and that the store lacks."""
-
-    def names(state: Locked) -> tuple[str, ...]:
-        layers = design(state, compression=compression).image_layers
-        return tuple(layer.name for layer in layers if settings.store.get(layer.key) is None)
-
-    return names
-
-
 def export_layers(
     spec: Path,
     settings: Settings,
@@ -109,8 +99,9 @@ def export_layers(
     settings = with_upstreams(settings, upstreams)
     store, target = settings.store, Store(to.absolute())
     target.check()
-    state = lock_spec(spec, settings, refuse_change=True, write=False, lacking=lacking(settings, compression))
-    layers = design(state, compression=compression).image_layers
+    locked = read_locked(spec, settings)
+    layers = design(locked, compression=compression).image_layers
+    check_tools(locked, [layer for layer in layers if store.get(layer.key) is None], settings)
     with store.in_use():
         records = [record for layer in layers if (record := store.get(layer.key)) is not None]
         if len(records) < len(layers):

@@ -1,17 +1,19 @@
-"""Lock: read what is asked, see whether the lock beside it still satisfies it, resolve what does not."""
+"""Locks a spec: the lock beside it if that satisfies the spec, else a new one."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned
 from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.lock.text import MAX_BYTES, dump, load
+from envbuild.plan.model import Layer
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
@@ -28,20 +30,22 @@ from envbuild.workflows.words import typed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """What is asked, and the lock that satisfies it."""
+    """A spec, and the lock that satisfies it."""
 
     asked: Asked
     lock: Lock
     path: Path
     """The lock's file."""
-    changes: tuple[str, ...]
-    """Sentences: what differed from the lock that was there; empty if nothing."""
+    changes: tuple[str, ...] = ()
+    """Sentences on what differs from the previous lock; empty if nothing does."""
+    other_tools: tuple[str, ...] = ()
+    """Sentences on tools of this machine that differ from those of a lock that is not to change."""
     verdicts: tuple[Verdict, ...] = ()
-    """What the rules say of it and of its site; none of them is *incompatible*."""
+    """Of the rules, on the lock and its site; none of them is *incompatible*."""
 
 
 def lock_path(spec: Path) -> Path:
-    """Return the lock's file of a spec: ``STEM.lock.yaml`` beside it."""
+    """Return the path of a spec's lock: ``STEM.lock.yaml`` beside it."""
     return spec.parent / f"{spec.stem}.lock.yaml"
 
 
@@ -49,60 +53,38 @@ def lock_spec(
     spec: Path,
     settings: Settings,
     *,
-    refuse_change: bool = False,
     upgrade: Sequence[str] | None = None,
     offline: bool = False,
     sources: Sequence[Path] = (),
     write: bool = True,
-    lacking: Callable[[Locked], Sequence[str]] | None = None,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it, or a new one.
 
     Parameters
     ----------
-    refuse_change : bool
-        Whether a lock that does not satisfy the spec is an error.
     upgrade : sequence of str, optional
-        Packages that may take newer versions; empty for all, None for none
-        but what the spec demands.
+        Packages that may get newer versions; empty for all, None for none but those that the spec demands.
     write : bool
         Whether a new lock is written beside the spec.
-    lacking : callable, optional
-        Which of the layers that a lock's image is composed of the store lacks. Where it lacks none, a lock
-        that is to stay needs none of its tools.
 
     Raises
     ------
     RequestError
-        The spec is wrong, cannot be met, the lock was to stay as it is, or
-        what was locked does not fit together or its site.
+        The spec is wrong or cannot be met, or what was locked does not fit together or its site.
     """
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    path = _place(spec, settings) if write else lock_path(spec)
-    previous = _previous(spec)
-    pins, unknown = _tool_pins_or_why()
+    path = lock_path(spec)
+    if write:
+        refuse_in_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
+    previous = _read_lock(spec)
+    pins = _pins(tools.NAMES)
     changes = _changes(previous, asked, pins)
-    if refuse_change:
-        kept = None if previous is None else Locked(asked=asked, lock=previous, path=path, changes=())
-        for change in _not_needed(spec, kept, changes, lacking):
-            settings.emit(Note(text=f"{change}: it is not needed, every layer is in the store"))
-        changes = ()
-    elif unknown is not None:
-        raise unknown
-    if previous is not None and not changes and upgrade is None:
-        return Locked(
-            asked=asked,
-            lock=previous,
-            path=path,
-            changes=(),
-            verdicts=_fit(asked, previous, settings),
-        )
     if previous is not None and upgrade is None and not diff(previous, asked):
-        # Only tools differ: the same packages, and other bytes. Named, never silently used.
+        # Only tools differ: the same packages, and other bytes. That is never silent.
         for difference in tool_differences(previous, pins):
             hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
             settings.emit(Warned(text=difference.sentence, hint=hint))
-        lock = replace(previous, tools=tuple(sorted(pins)))
+        lock = replace(previous, tools=tuple(sorted(pins))) if changes else previous
     else:
         with settings.store.directory_for_programs("resolve") as cache_dir:
             context = ResolveContext(
@@ -120,11 +102,49 @@ def lock_spec(
     return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
 
 
-def _place(spec: Path, settings: Settings) -> Path:
-    """Return where a lock may be written."""
-    path = lock_path(spec)
-    refuse_in_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
-    return path
+def read_locked(spec: Path, settings: Settings) -> Locked:
+    """Return the lock beside a spec, which is not to change; the tools of this machine may be others.
+
+    Raises
+    ------
+    RequestError
+        There is no lock or it does not satisfy the spec; or as `lock_spec`.
+    """
+    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    lock = _read_lock(spec)
+    pins = _known_tool_pins()
+    if lock is None or diff(lock, asked):
+        refuse(spec, _changes(lock, asked, pins))
+    other_tools = tuple(difference.sentence for difference in tool_differences(lock, pins))
+    verdicts = _fit(asked, lock, settings)
+    return Locked(asked=asked, lock=lock, path=lock_path(spec), other_tools=other_tools, verdicts=verdicts)
+
+
+def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) -> None:
+    """Refuse to build layers of a lock that is not to change with other tools than the lock's.
+
+    Parameters
+    ----------
+    missing : sequence of Layer
+        Layers of the image that would have to be built.
+
+    Raises
+    ------
+    RequestError
+        Tools differ, and a layer is missing.
+    """
+    if missing and locked.other_tools:
+        names = ", ".join(layer.name for layer in missing)
+        listed = "\n".join(f"  {sentence}" for sentence in locked.other_tools)
+        raise RequestError(
+            f"layers of the lock `{locked.path}` are missing: {names};"
+            f" and this machine's tools differ from the lock's\n{listed}",
+            hint="`envbuild layer import DIR` takes layers from where they were made;"
+            f" `envbuild lock {typed(locked.asked.path)}` uses this machine's tools, and all layers"
+            " that they make are built anew",
+        )
+    for sentence in locked.other_tools:
+        settings.emit(Note(text=f"{sentence}: it is not needed, every layer is in the store"))
 
 
 def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
@@ -135,63 +155,32 @@ def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
     return verdicts
 
 
-def _not_needed(
-    spec: Path,
-    kept: Locked | None,
-    changes: tuple[str, ...],
-    lacking: Callable[[Locked], Sequence[str]] | None,
-) -> tuple[str, ...]:
-    """Return in what tools here differ from those of a lock that is to stay, and needs none of them.
-
-    Raises
-    ------
-    RequestError
-        There is more that differs, or layers would have to be made with other tools.
-    """
-    if kept is None or lacking is None or diff(kept.lock, kept.asked):
-        refuse(spec, changes)
-        return ()
-    names = lacking(kept) if changes else ()
-    if names:
-        listed = "\n".join(f"  {change}" for change in changes)
-        raise RequestError(
-            f"the store lacks finished layers of the lock `{kept.path}`: {', '.join(names)}; and it was made"
-            f" with other tools than this machine's\n{listed}",
-            hint="`envbuild layer import DIR` takes layers from where they were made;"
-            f" `envbuild lock {typed(spec)}` takes this machine's tools, and all that they make is"
-            " built anew",
-        )
-    return changes
-
-
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
     asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    pins, _ = _tool_pins_or_why()
-    return _changes(_previous(spec), asked, pins)
+    return _changes(_read_lock(spec), asked, _known_tool_pins())
 
 
-def refuse(spec: Path, changes: Sequence[str]) -> None:
-    """Raise what a lock that does not satisfy its spec deserves; nothing if there are no changes.
+def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
+    """Raise the error for a lock that does not satisfy its spec.
 
     Raises
     ------
     RequestError
         Naming all that differs.
     """
-    if changes:
-        listed = "\n".join(f"  {change}" for change in changes)
-        raise RequestError(
-            f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
-            hint=f"`envbuild lock {typed(spec)}` renews it",
-        )
+    listed = "\n".join(f"  {change}" for change in changes)
+    raise RequestError(
+        f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
+        hint=f"`envbuild lock {typed(spec)}` renews it",
+    )
 
 
-def _previous(spec: Path) -> Lock | None:
+def _read_lock(spec: Path) -> Lock | None:
     path = lock_path(spec)
     if not path.exists():
         return None
-    hint = f"take it back from version control; or delete it and run `envbuild lock {typed(spec)}`"
+    hint = f"restore it from version control, or delete it and run `envbuild lock {typed(spec)}`"
     return load(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
 
 
@@ -225,16 +214,13 @@ def _versions(lock: Lock) -> dict[str, str]:
     return {pin.name: pin.version for pin in pins} | of_builds
 
 
-def _tool_pins_or_why() -> tuple[tuple[ToolPin, ...], EnvbuildError | None]:
-    """Return the tools of this machine, and why others cannot be identified."""
-    try:
-        return _pins(tools.NAMES), None
-    except EnvbuildError as error:
-        pins: list[ToolPin] = []
-        for name in tools.NAMES:
-            with contextlib.suppress(EnvbuildError):
-                pins += _pins([name])
-        return tuple(sorted(pins)), error
+def _known_tool_pins() -> tuple[ToolPin, ...]:
+    """Return the tools of this machine, as far as they can be identified."""
+    pins: list[ToolPin] = []
+    for name in tools.NAMES:
+        with contextlib.suppress(EnvbuildError):
+            pins += _pins([name])
+    return tuple(sorted(pins))
 
 
 def _pins(names: Sequence[str]) -> tuple[ToolPin, ...]:

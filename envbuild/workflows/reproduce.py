@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uv
 
-from envbuild.build.run import Workshop, build_layers, finished
+from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.build.workdir import passable_directory
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
@@ -125,7 +125,7 @@ def reproduce_image(
         # Below a directory that others may pass: nobody else is to look at what is built.
         (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
-        workshop = Workshop(
+        context = BuildContext(
             store=store,
             apptainer=settings.find_apptainer(),
             uv=Path(uv.find_uv_bin()),
@@ -133,7 +133,7 @@ def reproduce_image(
             emit=settings.emit,
         )
         with blaming("reproduce", settings):
-            build_layers(story.plan, workshop)
+            build_layers(story.plan, context)
         again = work / "again.sif"
         records = _compose(again, story, store)
         return _compared(story, again, records, settings, tools=other_tools, older=older)
@@ -292,11 +292,11 @@ def _asked(story: _Story, settings: Settings) -> Asked:
 
 def _compose(path: Path, story: _Story, store: Store) -> dict[str, LayerRecord]:
     """Write the image again; return what the store holds of its layers."""
-    records = {layer.name: finished(layer, store) for layer in story.plan.image_layers}
+    records = {layer.name: require_layer(layer, store) for layer in story.plan.image_layers}
     compose(
         path,
         finished_layers(records.values(), story.plan, store),
-        manifest_of=lambda system: story.manifest.model_copy(update={"file_system": system}),
+        manifest=story.manifest,
         lock=story.lock,
         plan=story.plan_text,
         advanced=lambda _: None,

@@ -110,7 +110,7 @@ def test_a_composed_image_carries_the_bill_of_its_layers(tmp_path: Path) -> None
     compose(
         image,
         layers,
-        manifest_of=lambda system: trees.manifest_of(dump(lock).encode(), file_system=system),
+        manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan="{}\n",
         advanced=lambda _: None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.run import Workshop, build_layers, finished
+from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned, ignore
@@ -60,20 +60,20 @@ def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:
 def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...]) -> Path:
     """Write an image of one plan that tells another."""
     store = Store(place / "made")
-    workshop = Workshop(
+    context = BuildContext(
         store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
     )
-    build_layers(plan, workshop)
+    build_layers(plan, context)
     lock = replace(lock_of(asked(), base_debs=()), tools=pins)
     return write(place / "image.sif", lock, plan, told, store)
 
 
 def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store) -> Path:
-    records = [finished(layer, store) for layer in plan.image_layers]
+    records = [require_layer(layer, store) for layer in plan.image_layers]
     compose(
         path,
         finished_layers(records, plan, store),
-        manifest_of=lambda system: trees.manifest_of(dump(lock).encode(), file_system=system),
+        manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan=told.to_json(),
         advanced=lambda _: None,

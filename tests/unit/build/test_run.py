@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from envbuild.build import run
-from envbuild.build.run import Workshop, build_layers, check_conflicts, missing_layers
+from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers
 from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Event, LayerReused, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
@@ -105,15 +105,15 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, events: list[Event]) -> Workshop:
+def context(tmp_path: Path, events: list[Event]) -> BuildContext:
     return at(tmp_path, events)
 
 
-def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> Workshop:
+def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> BuildContext:
     def locate(file: InputFile) -> Path:
         return make_wheel(directory / "wheels" / file.name, file.name)
 
-    return Workshop(
+    return BuildContext(
         store=Store(directory / "store"),
         apptainer=Apptainer(program=Path("/nowhere"), version="1.4"),
         uv=Path("/nowhere"),
@@ -123,8 +123,8 @@ def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> Worksh
     )
 
 
-def records(workshop: Workshop) -> dict[str, LayerRecord]:
-    return {record.name: record for record in workshop.store.records()}
+def records(context: BuildContext) -> dict[str, LayerRecord]:
+    return {record.name: record for record in context.store.records()}
 
 
 def started(events: Sequence[Event]) -> set[str]:
@@ -155,33 +155,33 @@ def test_nothing_is_left_of_a_root_that_is_refused(tmp_path: Path, events: list[
     file = InputFile(name=archive.name, sha256="0" * 64)
     step = RootStep(format="tar", archives=(file,), python="3.11", texts={}, tools=())
     base = Layer(name="base", key=layer_key(step, ()), step=step)
-    workshop = replace(at(tmp_path, events), locate=lambda _: archive)
+    context = replace(at(tmp_path, events), locate=lambda _: archive)
     with pytest.raises(BuildError, match=r"`evil\.tar` is not used: `\.\./evil` leads upwards"):
-        build_layers(plan_of(base), workshop)
-    assert not list((workshop.store.path / "stage").iterdir())
+        build_layers(plan_of(base), context)
+    assert not list((context.store.path / "stage").iterdir())
 
 
 class TestMissing:
-    def test_an_empty_store_lacks_all(self, workshop: Workshop) -> None:
-        assert missing_layers(PLAN, workshop.store) == PLAN.layers
+    def test_an_empty_store_lacks_all(self, context: BuildContext) -> None:
+        assert missing_layers(PLAN, context.store) == PLAN.layers
 
-    def test_a_full_one_nothing_unless_all_is_wanted_anew(self, workshop: Workshop) -> None:
-        build_layers(PLAN, workshop)
-        assert missing_layers(PLAN, workshop.store) == ()
-        assert missing_layers(PLAN, workshop.store, rebuild=True) == PLAN.layers
+    def test_a_full_one_nothing_unless_all_is_wanted_anew(self, context: BuildContext) -> None:
+        build_layers(PLAN, context)
+        assert missing_layers(PLAN, context.store) == ()
+        assert missing_layers(PLAN, context.store, rebuild=True) == PLAN.layers
 
-    def test_inputs_of_what_is_there_are_not_built(self, workshop: Workshop) -> None:
-        build_layers(PLAN, workshop)
-        workshop.store.record_path(TOOLS.key).unlink()
-        assert missing_layers(PLAN, workshop.store) == ()
-        workshop.store.record_path(C.key).unlink()
-        assert names(missing_layers(PLAN, workshop.store)) == ["toolchain", "c"]
+    def test_inputs_of_what_is_there_are_not_built(self, context: BuildContext) -> None:
+        build_layers(PLAN, context)
+        context.store.record_path(TOOLS.key).unlink()
+        assert missing_layers(PLAN, context.store) == ()
+        context.store.record_path(C.key).unlink()
+        assert names(missing_layers(PLAN, context.store)) == ["toolchain", "c"]
 
-    def test_the_root_of_the_sandbox_is_needed_too(self, workshop: Workshop) -> None:
-        build_layers(PLAN, workshop)
+    def test_the_root_of_the_sandbox_is_needed_too(self, context: BuildContext) -> None:
+        build_layers(PLAN, context)
         for missing in (BASE, X):
-            workshop.store.record_path(missing.key).unlink()
-        assert names(missing_layers(plan_of(BASE, X, image=["wheel:x"]), workshop.store)) == [
+            context.store.record_path(missing.key).unlink()
+        assert names(missing_layers(plan_of(BASE, X, image=["wheel:x"]), context.store)) == [
             "base",
             "wheel:x",
         ]
@@ -189,63 +189,63 @@ class TestMissing:
 
 class TestBuild:
     def test_everything_once_and_the_second_time_nothing(
-        self, workshop: Workshop, events: list[Event]
+        self, context: BuildContext, events: list[Event]
     ) -> None:
-        build_layers(PLAN, workshop)
-        assert records(workshop).keys() == set(names(PLAN.layers)) == started(events)
-        assert not list((workshop.store.path / "stage").iterdir())
+        build_layers(PLAN, context)
+        assert records(context).keys() == set(names(PLAN.layers)) == started(events)
+        assert not list((context.store.path / "stage").iterdir())
         events.clear()
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         assert started(events) == set()
 
     def test_two_stores_get_the_same_blobs(self, tmp_path: Path) -> None:
         both = [at(tmp_path / name, []) for name in "ab"]
-        for workshop in both:
-            build_layers(PLAN, workshop)
+        for context in both:
+            build_layers(PLAN, context)
         assert records(both[0]) == records(both[1])
 
-    def test_a_wheel_that_is_new_is_unpacked_alone(self, workshop: Workshop, events: list[Event]) -> None:
-        build_layers(PLAN, workshop)
-        workshop.store.record_path(records(workshop)["wheel:y"].key).unlink()
+    def test_a_wheel_that_is_new_is_unpacked_alone(self, context: BuildContext, events: list[Event]) -> None:
+        build_layers(PLAN, context)
+        context.store.record_path(records(context)["wheel:y"].key).unlink()
         events.clear()
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         assert started(events) == {"wheel:y"}
 
-    def test_a_wheel_brings_its_own_paths_alone(self, workshop: Workshop) -> None:
-        build_layers(PLAN, workshop)
+    def test_a_wheel_brings_its_own_paths_alone(self, context: BuildContext) -> None:
+        build_layers(PLAN, context)
         for name in "xy":
-            entries = records(workshop)[f"wheel:{name}"].tree.entries
+            entries = records(context)[f"wheel:{name}"].tree.entries
             modules = {path for path in entries if path.endswith("/a.py")}
             assert modules == {f"opt/env/lib/python3.11/site-packages/{name}/a.py"}
 
-    def test_compression_reaches_the_packer(self, workshop: Workshop) -> None:
+    def test_compression_reaches_the_packer(self, context: BuildContext) -> None:
         packed = B.model_copy(update={"compression": "gzip"})
-        build_layers(plan_of(packed), workshop)
-        blob = workshop.store.blob_path(records(workshop)["b"].blob)
+        build_layers(plan_of(packed), context)
+        blob = context.store.blob_path(records(context)["b"].blob)
         assert blob.read_text().endswith("'gzip')")
 
-    def test_what_vanishes_after_the_look_is_told(self, workshop: Workshop) -> None:
-        build_layers(PLAN, workshop)
-        workshop.store.record_path(records(workshop)["base"].key).unlink()
+    def test_what_vanishes_after_the_look_is_told(self, context: BuildContext) -> None:
+        build_layers(PLAN, context)
+        context.store.record_path(records(context)["base"].key).unlink()
         with pytest.raises(EnvbuildError, match="layer base vanished from the store"):
-            build_layers(PLAN, workshop, missing=[A])
+            build_layers(PLAN, context, missing=[A])
 
     def test_independent_layers_are_built_side_by_side(
-        self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+        self, context: BuildContext, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         together = threading.Barrier(2, timeout=60)
         stumble(monkeypatch, "a", together.wait)
         stumble(monkeypatch, "b", together.wait)
         monkeypatch.setattr(host, "cores", lambda: 4)
-        build_layers(PLAN, workshop)
-        assert "b" in records(workshop)
+        build_layers(PLAN, context)
+        assert "b" in records(context)
 
     def test_a_failed_step_costs_itself_alone_and_the_next_run_resumes(
-        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch
+        self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail() -> None:
             deadline = time.monotonic() + 60
-            while workshop.store.get(C.key) is None and time.monotonic() < deadline:
+            while context.store.get(C.key) is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             raise BuildError("the step failed", hint="correct it")
 
@@ -253,33 +253,33 @@ class TestBuild:
         with monkeypatch.context() as patched:
             stumble(patched, "b", fail)
             with pytest.raises(BuildError, match="the step failed"):
-                build_layers(PLAN, workshop)
+                build_layers(PLAN, context)
         assert TaskFailed(task="layer:b") in events
-        assert records(workshop).keys() == set(names(PLAN.layers)) - {"b"}
+        assert records(context).keys() == set(names(PLAN.layers)) - {"b"}
         events.clear()
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         assert started(events) == {"b"}
 
     def test_a_wheel_that_is_none_fails_before_the_others_are_packed(
-        self, workshop: Workshop, tmp_path: Path
+        self, context: BuildContext, tmp_path: Path
     ) -> None:
         broken = tmp_path / "x-1.0-py3-none-any.whl"
         broken.write_text("no zip file")
-        shop = replace(workshop, locate=lambda _: broken)
+        shop = replace(context, locate=lambda _: broken)
         with pytest.raises(BuildError, match="could not be unpacked"):
             build_layers(plan_of(BASE, X, Y), shop)
-        assert not records(workshop).keys() & {"wheel:x", "wheel:y"}
+        assert not records(context).keys() & {"wheel:x", "wheel:y"}
 
     @pytest.mark.parametrize("name", ["wheel:y", "b"])
     def test_what_another_process_builds_is_waited_for(
-        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
+        self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         events.clear()
-        record = workshop.store.record_path(PLAN.layer(name).key)
+        record = context.store.record_path(PLAN.layer(name).key)
         away = record.rename(record.with_name("away"))
         other = ExitStack()
-        other.enter_context(Store(workshop.store.path).claim(PLAN.layer(name).key))
+        other.enter_context(Store(context.store.path).claim(PLAN.layer(name).key))
 
         def publish(_: float) -> None:
             away.rename(record)
@@ -287,32 +287,32 @@ class TestBuild:
 
         monkeypatch.setattr(process, "pause", publish)
         with other:
-            build_layers(PLAN, workshop)
+            build_layers(PLAN, context)
         assert started(events) == set()
         assert LayerReused(layer=name, key=PLAN.layer(name).key) in events
         assert record.exists()
 
     @pytest.mark.parametrize("name", ["wheel:y", "b"])
     def test_what_another_process_failed_to_build_is_built(
-        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
+        self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         events.clear()
-        workshop.store.record_path(PLAN.layer(name).key).unlink()
+        context.store.record_path(PLAN.layer(name).key).unlink()
         other = ExitStack()
-        other.enter_context(Store(workshop.store.path).claim(PLAN.layer(name).key))
+        other.enter_context(Store(context.store.path).claim(PLAN.layer(name).key))
         monkeypatch.setattr(process, "pause", lambda _: other.close())
         with other:
-            build_layers(PLAN, workshop)
+            build_layers(PLAN, context)
         assert started(events) == {name}
 
     def test_wheels_are_built_once_by_all_who_begin_at_once(self, tmp_path: Path) -> None:
-        both: list[tuple[Workshop, list[Event]]] = []
+        both: list[tuple[BuildContext, list[Event]]] = []
         for _ in range(2):
             events: list[Event] = []
             both.append((at(tmp_path, events), events))
         with ThreadPoolExecutor() as pool:
-            for building in [pool.submit(build_layers, PLAN, workshop) for workshop, _ in both]:
+            for building in [pool.submit(build_layers, PLAN, context) for context, _ in both]:
                 building.result()
         built = sorted(name for _, events in both for name in started(events))
         assert built == sorted(names(PLAN.layers))
@@ -329,14 +329,14 @@ class TestBuild:
         second = records(at(tmp_path, []))["a"].blob
         assert f"layer a is not reproducible: {first} before, {second} now" in warnings(events)
 
-    def test_an_old_log_is_not_taken_for_a_new_one(self, workshop: Workshop) -> None:
-        log = workshop.store.directory("logs") / f"{A.key[7:23]}-files.log"
+    def test_an_old_log_is_not_taken_for_a_new_one(self, context: BuildContext) -> None:
+        log = context.store.directory("logs") / f"{A.key[7:23]}-files.log"
         log.write_text("of another day")
-        build_layers(PLAN, workshop)
+        build_layers(PLAN, context)
         assert not log.exists()
 
     def test_an_interrupt_ends_what_runs_and_begins_nothing_more(
-        self, workshop: Workshop, events: list[Event], monkeypatch: pytest.MonkeyPatch
+        self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sent, both = threading.Lock(), threading.Barrier(2)
 
@@ -352,49 +352,49 @@ class TestBuild:
         monkeypatch.setattr(host, "cores", lambda: 2)
         monkeypatch.setattr(squashfs, "make", lambda *_, **__: hang())
         with pytest.raises(KeyboardInterrupt):
-            build_layers(plan_of(*wide), workshop)
+            build_layers(plan_of(*wide), context)
         assert started(events) == {"l0", "l1"}
 
 
 class TestConflicts:
-    def check(self, workshop: Workshop, *layers: Layer) -> list[str]:
+    def check(self, context: BuildContext, *layers: Layer) -> list[str]:
         plan = plan_of(*layers)
-        build_layers(plan, workshop)
+        build_layers(plan, context)
         found: list[Event] = []
-        check_conflicts(plan, workshop.store, found.append)
+        check_conflicts(plan, context.store, found.append)
         return warnings(found)
 
-    def test_the_same_path_with_the_same_bytes_is_fine(self, workshop: Workshop) -> None:
-        assert self.check(workshop, BASE, layer("a", "/opt/x"), layer("b", "/opt/x", "/opt/y")) == []
+    def test_the_same_path_with_the_same_bytes_is_fine(self, context: BuildContext) -> None:
+        assert self.check(context, BASE, layer("a", "/opt/x"), layer("b", "/opt/x", "/opt/y")) == []
 
-    def test_the_same_path_with_other_bytes_names_both_layers(self, workshop: Workshop) -> None:
+    def test_the_same_path_with_other_bytes_names_both_layers(self, context: BuildContext) -> None:
         with pytest.raises(BuildError, match=r"layers conflict in 1 file\n  /opt/x: a and b") as raised:
-            self.check(workshop, BASE, layer("a", "/opt/x"), layer("b", "/opt/x", content=b"1"))
+            self.check(context, BASE, layer("a", "/opt/x"), layer("b", "/opt/x", content=b"1"))
         assert "one owner" in (raised.value.hint or "")
 
-    def test_system_alone_may_differ_from_the_base(self, workshop: Workshop) -> None:
-        assert self.check(workshop, BASE, layer("system", "/etc/base", content=b"1")) == []
+    def test_system_alone_may_differ_from_the_base(self, context: BuildContext) -> None:
+        assert self.check(context, BASE, layer("system", "/etc/base", content=b"1")) == []
         with pytest.raises(BuildError, match="/etc/base: base and files"):
-            self.check(workshop, BASE, layer("files", "/etc/base", content=b"1"))
+            self.check(context, BASE, layer("files", "/etc/base", content=b"1"))
 
-    def test_system_may_not_differ_from_anything_else(self, workshop: Workshop) -> None:
+    def test_system_may_not_differ_from_anything_else(self, context: BuildContext) -> None:
         with pytest.raises(BuildError, match="/opt/a: system and a"):
-            self.check(workshop, BASE, layer("system", "/opt/a", content=b"1"), A)
+            self.check(context, BASE, layer("system", "/opt/a", content=b"1"), A)
 
-    def test_of_two_wheels_the_later_wins_with_a_warning(self, workshop: Workshop) -> None:
+    def test_of_two_wheels_the_later_wins_with_a_warning(self, context: BuildContext) -> None:
         first = layer("wheel:x", "/opt/both", content=b"1")
         second = layer("wheel:y", "/opt/both", content=b"2")
-        assert self.check(workshop, BASE, first, second) == [
+        assert self.check(context, BASE, first, second) == [
             "x and y both bring `/opt/both`: that of y is taken"
         ]
 
-    def test_a_wheel_may_not_differ_from_another_layer(self, workshop: Workshop) -> None:
+    def test_a_wheel_may_not_differ_from_another_layer(self, context: BuildContext) -> None:
         path = "/opt/env/lib/python3.11/site-packages/x/a.py"
         with pytest.raises(BuildError, match=f"{path}: wheel:x and files"):
-            self.check(workshop, BASE, X, layer("files", path))
+            self.check(context, BASE, X, layer("files", path))
 
-    def test_of_many_the_first_are_shown_and_all_are_counted(self, workshop: Workshop) -> None:
+    def test_of_many_the_first_are_shown_and_all_are_counted(self, context: BuildContext) -> None:
         paths = [f"/opt/{number:02}" for number in range(30)]
         with pytest.raises(BuildError, match="layers conflict in 30 files") as raised:
-            self.check(workshop, BASE, layer("a", *paths), layer("b", *paths, content=b"1"))
+            self.check(context, BASE, layer("a", *paths), layer("b", *paths, content=b"1"))
         assert raised.value.problem.count("\n") == 10

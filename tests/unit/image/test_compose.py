@@ -33,7 +33,7 @@ def composed(directory: Path, *layers: FinishedLayer) -> Path:
     compose(
         path,
         layers,
-        manifest_of=lambda system: trees.manifest_of(dump(LOCKED).encode(), file_system=system),
+        manifest=trees.manifest_of(dump(LOCKED).encode()),
         lock=LOCKED,
         plan="{}\n",
         advanced=lambda _: None,

@@ -298,7 +298,7 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
         Layer(name=name, key=f"sha256:{name * 64}", step=FilesStep(files=(), tools=())) for name in "ab"
     )
     plan = SimpleNamespace(image_layers=tuple(planned))
-    monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
+    monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
     monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
     settings = Settings(store=Store(tmp_path / "store"))
     with pytest.raises(RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"):
@@ -314,7 +314,7 @@ class TestExport:
         record = layer(store, "a")
         one = Layer(name="a", key=record.key, step=FilesStep(files=(), tools=()))
         plan = SimpleNamespace(image_layers=(one,), layers=(one,))
-        monkeypatch.setattr(workflow, "lock_spec", lambda *_, **__: SimpleNamespace(lock=None))
+        monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
         monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
         return record
 

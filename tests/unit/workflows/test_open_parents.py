@@ -9,7 +9,7 @@ import pytest
 from envbuild.errors import EnvbuildError
 from envbuild.events import Event, Warned
 from envbuild.store.store import Store
-from envbuild.workflows.build import build_image
+from envbuild.workflows.build import BuildRequest, build_image
 from envbuild.workflows.settings import Settings
 
 
@@ -20,7 +20,7 @@ def test_a_build_warns_of_a_directory_that_others_can_write_to(public: Path) -> 
     spec = public / "x.yaml"
     spec.write_text("nonsense: 1\n")
     with pytest.raises(EnvbuildError):
-        build_image(spec, Settings(store=Store(project / "store"), emit=events.append))
+        build_image(BuildRequest(spec=spec), Settings(store=Store(project / "store"), emit=events.append))
     warning = events[0]
     assert isinstance(warning, Warned)
     assert f"others can write to `{project}`" in warning.text
