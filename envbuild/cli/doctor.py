@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_data
+from envbuild.cli.output import print_data, print_json
 
 if TYPE_CHECKING:
     from envbuild.workflows.doctor import Diagnosis, Finding
@@ -33,12 +32,15 @@ def command(
     """
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer, site=site)
     diagnosis = workflows.doctor.diagnose(verb, settings, online=online)
-    print_data(_json(diagnosis) if json else _text(verb, diagnosis))
+    if json:
+        print_json(_data(diagnosis))
+    else:
+        print_data(_text(verb, diagnosis))
     if not all(diagnosis.works.values()):
         raise typer.Exit(5)
 
 
-def _json(diagnosis: Diagnosis) -> str:
+def _data(diagnosis: Diagnosis) -> dict[str, object]:
     findings = [
         {
             "id": finding.id,
@@ -51,7 +53,7 @@ def _json(diagnosis: Diagnosis) -> str:
         }
         for finding in diagnosis.findings
     ]
-    return json_text.dumps({"verbs": diagnosis.works, "findings": findings}, indent=2, ensure_ascii=False)
+    return {"verbs": diagnosis.works, "findings": findings}
 
 
 def _text(verb: str | None, diagnosis: Diagnosis) -> str:

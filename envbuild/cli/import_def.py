@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_data, print_message
+from envbuild.cli.output import print_data, print_json, print_message
+
+if TYPE_CHECKING:
+    from envbuild.workflows.import_def import Imported
 
 
 def command(
@@ -18,24 +22,32 @@ def command(
         typer.Argument(
             metavar="FILE",
             help="A Dockerfile, Apptainer definition file or requirements file.",
-            show_default=False,
         ),
     ],
     output: Annotated[
         str | None,  # a path would lose a slash at its end
-        typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there.", show_default=False),
+        typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there."),
     ] = None,
     recipes: options.Recipes = None,
     json: options.Json = False,
 ) -> None:
     """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
     place = None if output is None else workflows.places.file_named(output)
-    imported = workflows.import_def.import_definition(source, tuple(recipes or ()), output=place)
-    for line in imported.to_lines():
+    imported = workflows.import_def.import_definition(source, recipes or (), output=place)
+    for line in format_notes(imported):
         print_message(line)
     if json:
-        print_data(imported.to_json())
+        print_json(imported.proposal)
     elif output is None:
         print_data(imported.text)
     if output is not None:
         print_message(f"next: envbuild lock {workflows.words.typed(output)}")
+
+
+def format_notes(imported: Imported) -> list[str]:
+    """Return a line for each note, and a summary."""
+    source, notes = imported.source, imported.proposal.notes
+    lines = [f"{source}:{note.line}: {note.outcome}: {note.text}: {note.what}" for note in notes]
+    number = Counter(note.outcome for note in notes)
+    summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
+    return [*lines, f"{source}: {summary}"]

@@ -14,7 +14,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.workflows.module import Installed, ListedModule, Uninstalled
+    from envbuild.workflows.module import Installed, ListedModule
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -107,31 +107,26 @@ def uninstall(
     with session(json=json):
         results = workflows.module.uninstall_modules(module, root=_root(root), every=every)
     if json:
-        print_json([_uninstall_data(result) for result in results])
+        print_json(results)
     for result in results:
         print_message(f"{result.module}: uninstalled")
         if result.default_moved and result.default:
             print_message(f"{result.module.partition('/')[0]}: the default is now {result.default}")
 
 
-@app.callback()
-def _group() -> None:
-    """Put images behind `module load`."""
-
-
 def _install_data(installed: Installed) -> dict[str, Any]:
     layout = installed.layout
     return {
         "module": layout.label,
-        "modulefile": str(layout.modulefile),
-        "tcl_modulefile": str(layout.modulefile),
-        "modulefiles": str(layout.root / "modulefiles"),
-        "home": str(layout.home),
-        "commands": list(installed.commands),
+        "modulefile": layout.modulefile,
+        "tcl_modulefile": layout.modulefile,
+        "modulefiles": layout.root / "modulefiles",
+        "home": layout.home,
+        "commands": installed.commands,
         "changed": installed.changed,
-        "replaced": str(installed.replaced) if installed.replaced else None,
+        "replaced": installed.replaced,
         "default": installed.default,
-        "warnings": list(installed.warnings),
+        "warnings": installed.warnings,
     }
 
 
@@ -142,13 +137,13 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
         "default": module.default,
         "digest": record.digest if record else None,
         "linked": bool(record and record.image),
-        "image": str(module.image) if module.image else None,
+        "image": module.image,
         "lent": dict(record.lent) if record else {},
         "verdict": {"state": listed.state, "text": listed.tested},
-        "home": str(module.layout.home),
-        "modulefiles": [str(module.layout.modulefile)],
-        "replaced": [str(path) for path in module.kept],
-        "problems": list(module.problems),
+        "home": module.layout.home,
+        "modulefiles": [module.layout.modulefile],
+        "replaced": module.kept,
+        "problems": module.problems,
     }
 
 
@@ -162,12 +157,3 @@ def _list_row(listed: ListedModule) -> tuple[str, ...]:
         record.digest.removeprefix("sha256:")[:16] if record else "unknown",
         f"broken: {'; '.join(module.problems)}" if module.problems else str(module.layout.home),
     )
-
-
-def _uninstall_data(result: Uninstalled) -> dict[str, Any]:
-    return {
-        "module": result.module,
-        "removed": [str(path) for path in result.removed],
-        "default": result.default,
-        "default_moved": result.default_moved,
-    }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -31,18 +29,6 @@ class Imported:
     source: Path
     proposal: Proposal
     text: str
-
-    def to_json(self) -> str:
-        """Return spec and notes as JSON that ends in a newline."""
-        return json.dumps(asdict(self.proposal), indent=2, ensure_ascii=False) + "\n"
-
-    def to_lines(self) -> list[str]:
-        """Return a line for each note, and a summary."""
-        notes = self.proposal.notes
-        lines = [f"{self.source}:{note.line}: {note.outcome}: {note.text}: {note.what}" for note in notes]
-        number = Counter(note.outcome for note in notes)
-        summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
-        return [*lines, f"{self.source}: {summary}"]
 
 
 def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuild.cli.import_def import format_notes
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.importers.proposal import Proposal, propose
@@ -109,7 +110,7 @@ def test_a_whole_file(name: str, place: Path, golden: Callable[[Path, str], None
 def test_secrets_are_neither_taken_nor_shown(line: str, place: Path) -> None:
     (place / "Dockerfile").write_text(f"FROM debian:12\n{line}\nENV USED=$OPENAI_KEY$PIP_PASS$HF$MYSQL_PWD\n")
     result = import_definition(place / "Dockerfile")
-    assert "S3" not in result.text + result.to_json() + "".join(result.to_lines())
+    assert "S3" not in result.text + repr(result.proposal) + "".join(format_notes(result))
 
 
 def test_names_that_only_resemble_those_of_secrets_are_taken(place: Path) -> None:
