@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envbuild.errors import MachineError
 from envbuild.events import Emit
 from envbuild.resolve.origins import Machine, PythonSources, python_sources
 from envbuild.spec.site import Site
@@ -41,3 +42,9 @@ class ResolveContext:
         wheels = [path / "wheels" for path in self.directories]
         kept = (str(path.absolute()) for path in wheels if path.is_dir())
         return replace(sources, find_links=(*kept, *sources.find_links))
+
+
+def cannot_write(path: Path, error: OSError) -> MachineError:
+    """Return the error for a cache directory that cannot be written."""
+    problem = f"`{path}` cannot be written: {error.strerror or error}"
+    return MachineError(problem, hint="name another store with --store DIR or ENVBUILD_STORE")

@@ -17,18 +17,19 @@ from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean, raise_all
-from envbuild.events import Warned
+from envbuild.events import Note, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock
-from envbuild.resolve import apttext, state
-from envbuild.resolve.context import ResolveContext, Upgrade
+from envbuild.resolve import apttext
+from envbuild.resolve.context import ResolveContext, Upgrade, cannot_write
 from envbuild.resolve.origins import Archive, archives
 from envbuild.spec.asked import Asked
-from envbuild.system import host, network, process
+from envbuild.system import host, locks, network, process
 from envbuild.system.redaction import redact
 
 _TIMEOUT_S = 600.0
 _MOST_HINTS = 20  # looking for similar names takes a while
 _NEAR = 3  # characters by which a misspelt name may be too long or too short
+_WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
 _SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
 
 
@@ -139,12 +140,12 @@ def _apt(asked: Asked, context: ResolveContext) -> Iterator[_Apt]:
         (directory / "status").touch()
         # apt itself fails if another process has its lists, instead of waiting.
         with (
-            state.alone(directory, context.emit),
+            locks.exclusive(directory / "envbuild.lock", lambda: context.emit(_WAITING)),
             tempfile.TemporaryDirectory(prefix=".run-", dir=directory) as run_dir,
         ):
             yield _Apt(asked, context, directory, Path(run_dir))
     except OSError as error:
-        raise state.cannot_write(context.cache_dir, error) from error
+        raise cannot_write(context.cache_dir, error) from error
 
 
 class _Apt:

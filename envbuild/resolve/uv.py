@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
 from envbuild.events import Warned
-from envbuild.resolve import state, uvtext, wheels
-from envbuild.resolve.context import ResolveContext
+from envbuild.resolve import uvtext, wheels
+from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.system import host, process, tools
@@ -201,7 +201,7 @@ class Uv:
                 )
                 return finished, output.read_text(encoding="utf-8") if finished.ok else ""
         except OSError as error:
-            raise state.cannot_write(cache_dir, error) from error
+            raise cannot_write(cache_dir, error) from error
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return the distributions that are built from source: name → version and requirements."""

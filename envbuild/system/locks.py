@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from envbuild.system import process
@@ -59,3 +60,22 @@ def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lamb
         process.pause(_PAUSE_S)
         taken = try_lock(file, shared=shared)
     return taken is not None
+
+
+@contextmanager
+def exclusive(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Keep other processes out of the block; without effect if the file system has no locks.
+
+    Parameters
+    ----------
+    path : Path
+        The lock's file, created if absent.
+    waiting : callable
+        Called once if another process has it.
+    """
+    lock = open_lock(path)
+    try:
+        wait_for_lock(lock, shared=False, waiting=waiting)
+        yield
+    finally:
+        os.close(lock)

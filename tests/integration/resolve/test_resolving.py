@@ -26,7 +26,6 @@ from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
-from envbuild.resolve.state import HINT
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.site import Site
@@ -237,7 +236,7 @@ def test_a_cache_that_cannot_be_written(desk: Desk) -> None:
     error = desk.refused(desk.asked(python=["alpha"], system=["git"]))
     assert isinstance(error, MachineError)  # one, though Debian and Python both met it
     assert "cannot be written" in error.problem
-    assert error.hint == HINT
+    assert error.hint == "name another store with --store DIR or ENVBUILD_STORE"
 
 
 def test_without_a_network_and_package_lists_that_is_what_is_told(desk: Desk) -> None:
