@@ -349,7 +349,10 @@ def test_a_lock_that_lacks_a_pin_or_has_another_is_mended(desk: Desk) -> None:
     assert desk.lock(what, lacking).python == lock.python
     built = [replace(pin, file="beta-1.0.tar.gz") if pin.name == "beta" else pin for pin in lock.python]
     assert desk.lock(what, replace(lock, python=tuple(built))).python == lock.python
-    old = [replace(pin, version="0.9") if pin.name == "gamma" else pin for pin in lock.python]
+    old = [
+        replace(pin, version="0.9", file="gamma-0.9-py3-none-any.whl") if pin.name == "gamma" else pin
+        for pin in lock.python
+    ]
     wanted = desk.asked(python=["alpha", "beta", "gamma>=1"])
     assert versions(desk.lock(wanted, replace(lock, python=tuple(old))))["gamma"] == "1.0"
 
