@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.errors import ManyErrors
 from envbuild.lock.model import PythonPin
 from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
@@ -19,7 +20,7 @@ from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BasePython
 from envbuild.spec.recipe import SourceBuild
-from tests.support.asking import asked, base_image, chosen, lock_of, pytorch, wheel
+from tests.support.asking import asked, base_image, chosen, deb, lock_of, pytorch, wheel
 
 LAYER = "framework:horovod"
 IMAGE = (
@@ -141,3 +142,16 @@ class TestWhenTheyAreResolvedAnew:
 
     def test_where_the_build_asks_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.resolved(monkeypatch, what(), what(), build_python=())
+
+
+def test_invalid_metadata_of_an_archive_and_an_index_are_reported_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locking, "resolve_debian", lambda *_, **__: deb("../evil"))
+    monkeypatch.setattr(locking, "resolve_python", lambda *_, **__: wheel("alpha", sha256="none"))
+    with pytest.raises(ManyErrors) as caught:
+        locking.make_lock(what(), previous=None, upgrade=None, tools=(), context=CONTEXT)
+    assert [error.problem for error in caught.value.each()] == [
+        "an archive or index returned invalid metadata: name: `../evil` is not a Debian package name",
+        "an archive or index returned invalid metadata: sha256: `none` is not 64 hexadecimal digits",
+    ]
