@@ -1,7 +1,7 @@
-"""Write the reference pages of the files that people write or read: docs/reference/{spec,recipe,…}.md.
+"""Write the reference pages of envbuild's files: docs/reference/{spec,recipe,…}.md.
 
-What they say comes from the JSON Schemas, which come from the models; their
-examples are whole files below docs/reference/examples, each key among them.
+Their text comes from the JSON Schemas, which come from the models. Their
+examples are whole files below docs/reference/examples, which contain every key.
 """
 
 from __future__ import annotations
@@ -32,22 +32,15 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a page says before its keys.
-
-    Attributes
-    ----------
-    name : str
-        Of the schema, of the page and of the first example.
-    prose : str
-        Markdown, without the heading.
-    more : tuple of str
-        Further examples, for keys that the first cannot have beside others.
-    """
+    """The part of a page above its keys."""
 
     name: str
+    """Name of the schema, of the page and of the first example."""
     title: str
     prose: str
+    """Markdown, without the heading."""
     more: tuple[str, ...] = ()
+    """Further examples, for keys that exclude others."""
 
 
 _TEXTS = (
@@ -59,44 +52,44 @@ ALL = (
     Page(
         name="spec",
         title="The spec",
-        prose="What an image shall hold, in words of its users: `spec.yaml`, read by `envbuild lock`, `plan` "
-        "and `build`. `envbuild init` writes a first one. Unknown keys are mistakes.",
+        prose="The contents of an image, as users request it: `spec.yaml`, read by `envbuild lock`, `plan` "
+        "and `build`. `envbuild init` writes a first one. Unknown keys are errors.",
     ),
     Page(
         name="recipe",
         title="The recipe",
-        prose="What is known of one framework, MPI or fabric library: `recipes/NAME/recipe.yaml`. "
-        "[Add a toolkit](../add-a-toolkit.md) goes through one; `envbuild recipes new` begins one, and "
-        "`envbuild recipes check` holds it to the rules. The example shows every key once, more than any one "
-        "recipe would have.",
+        prose="One framework, MPI or fabric library: `recipes/NAME/recipe.yaml`. "
+        "[Add a toolkit](../add-a-toolkit.md) explains one; `envbuild recipes new` writes a first one, and "
+        "`envbuild recipes check` checks it. The example shows every key once, more than a real recipe has.",
     ),
     Page(
         name="controls",
         title="The controls",
-        prose="Spoiled copies of a recipe's jobs, and what must fail then: `recipes/NAME/controls.yaml`. "
+        prose="Jobs of a recipe with deliberate errors, and the findings that must fail: "
+        "`recipes/NAME/controls.yaml`. "
         "`envbuild recipes check NAME --image IMAGE.sif` runs them.",
     ),
     Page(
         name="base",
         title="The base image",
-        prose="What images stand on: `base-images/NAME.yaml`. [Base images](../bases.md) tells of those that "
-        "there are, and of finished roots. `origins` or `root`, one of them, says where the files come from.",
+        prose="The operating system of an image: `base-images/NAME.yaml`. [Base images](../bases.md) "
+        "describes the existing ones and finished roots. "
+        "Either `origins` or `root` names the source of the files.",
         more=("base-root",),
     ),
     Page(
         name="site",
         title="The site",
-        prose="What a machine has and lends: `site.yaml`, or `sites/NAME.yaml`. "
-        "[Describing a machine](../sites.md) tells how to come to one; `envbuild site probe` drafts it. "
-        "Every key but `name` may be left out, and what is left out is unknown.",
+        prose="Facts about a machine: `site.yaml`, or `sites/NAME.yaml`. "
+        "[Describing a machine](../sites.md) explains how to write one; `envbuild site probe` drafts it. "
+        "Every key but `name` is optional; an omitted key means unknown.",
     ),
     Page(
         name="lock",
         title="The lock",
-        prose="What exactly an image is made from: `STEM.lock.yaml`, written by `envbuild lock` and `build`, "
-        "and to be kept beside the spec. Nobody writes one by hand; tools may read it. Lists are sorted, so "
-        "that the same request gives the same text. `base_root` stands where the base is a finished root, in "
-        "the place of `base_debs`.",
+        prose="The exact packages and tools of an image: `STEM.lock.yaml`, written by `envbuild lock` and "
+        "`build`, to keep beside the spec. Tools may read it; do not edit it. Lists are sorted, so that the "
+        "same request gives the same text. If the base is a finished root, `base_root` replaces `base_debs`.",
         more=("lock-root",),
     ),
 )
@@ -113,15 +106,15 @@ def examples(page: Page) -> list[Path]:
 
 
 def keys(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """Yield each key of a schema as written from the top, what is said of it, and whether it is required.
+    """Yield each key of a schema with its whole path, its entry, and whether it is required.
 
-    A table that stands in two places is gone through in the first.
+    Keys of a table that occurs twice are yielded at the first place.
     """
     yield from _table(schema, schema, "", set())
 
 
-def found(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
-    """Yield what a file holds at a key of `keys`."""
+def values_at(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
+    """Yield the values of a file at a key of `keys`."""
     steps = path.split(".") if path else []
     if not steps:
         yield value
@@ -129,13 +122,13 @@ def found(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
     step, rest = steps[0], ".".join(steps[1:])
     if step.endswith("[]"):
         for entry in (value or {}).get(step[:-2], ()):
-            yield from found(entry, rest)
+            yield from values_at(entry, rest)
     elif step == "NAME":
         for entry in value.values():
             # An entry that is not a table has none of its keys.
-            yield from found(entry, rest) if isinstance(entry, dict) else ()
+            yield from values_at(entry, rest) if isinstance(entry, dict) else ()
     elif step in value:
-        yield from found(value[step], rest)
+        yield from values_at(value[step], rest)
 
 
 def main() -> None:
@@ -157,7 +150,7 @@ def _page(page: Page) -> str:
         words = [_kind(schema, entry), "**required**" if required else f"default: {_default(entry)}"]
         parts += [f"### {path}", "; ".join(words), entry["description"]]
         # Something that is there rather than an empty list.
-        shown = max((value for whole in values for value in found(whole, path)), key=bool, default=None)
+        shown = max((value for whole in values for value in values_at(whole, path)), key=bool, default=None)
         parts.append(_example(path, shown))
     return "\n\n".join(parts) + "\n"
 
@@ -175,7 +168,7 @@ def _table(
 
 
 def _inner(entry: dict[str, Any]) -> tuple[str, str]:
-    """Return the table whose keys stand below a key, and what comes between in their paths."""
+    """Return the table whose keys are below a key, and the text between them in a path."""
     if "$ref" in entry:
         return entry["$ref"].rpartition("/")[2], ""
     for branch in _branches(entry):
@@ -192,7 +185,7 @@ def _branches(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _kind(schema: dict[str, Any], entry: dict[str, Any]) -> str:
-    """Say what may stand somewhere."""
+    """Describe the allowed values of an entry."""
     branches = [branch for branch in _branches(entry) if branch != {"type": "null"}]
     if branches:
         return ", or ".join(_kind(schema, branch) for branch in branches)
@@ -213,17 +206,17 @@ def _simple(entry: dict[str, Any]) -> str:
         return f"`{json.dumps(entry['const'])}`"
     if "enum" in entry:
         return " or ".join(f"`{value}`" for value in entry["enum"])
-    said = _WORDS[entry["type"]]
+    words = _WORDS[entry["type"]]
     if "patternErrorMessage" in entry:
-        said = entry["patternErrorMessage"].removeprefix("expected ")
+        words = entry["patternErrorMessage"].removeprefix("expected ")
     elif "pattern" in entry:
-        said = f"text: `{_regular(entry['pattern'])}`"
+        words = f"text: `{_regular(entry['pattern'])}`"
     limits = (("minimum", "at least"), ("exclusiveMinimum", "more than"), ("maximum", "at most"))
-    return ", ".join([said, *(f"{word} {entry[key]:,g}" for key, word in limits if key in entry)])
+    return ", ".join([words, *(f"{word} {entry[key]:,g}" for key, word in limits if key in entry)])
 
 
 def _regular(pattern: str) -> str:
-    """Return a regular expression without what only says that all of a text must match."""
+    """Return a regular expression without its anchors."""
     whole = re.fullmatch(r"\^(?:\(\?:(.*)\)|(.*))\$", pattern)
     return (whole[1] or whole[2]) if whole else pattern
 

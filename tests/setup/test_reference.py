@@ -81,7 +81,7 @@ def test_an_example_has_every_key_and_the_page_tells_all_of_each(page: reference
     keys = list(reference.keys(schema))
     assert list(sections) == [path for path, _, _ in keys]
     for path, entry, required in keys:
-        written = [value for whole in values for value in reference.found(whole, path)]
+        written = [value for whole in values for value in reference.values_at(whole, path)]
         assert written != [], path
         said = sections[path]
         _, fence, shown = said.partition("```yaml\n")
