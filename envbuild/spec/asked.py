@@ -86,9 +86,9 @@ class Asked:
     architecture: str
     """In Debian's words."""
     spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
-    """Steps to a value of the spec, and of the site's file → where it stands."""
+    """Steps to a value of the spec → its place."""
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
-    """Steps to a value of the spec, and of the site's file → where it stands."""
+    """Steps to a value of the site's file → its place."""
     system_places: Mapping[str, Location] = field(default_factory=dict)
     """Where the spec names each Debian package."""
     base_path: Path = Path("base.yaml")
@@ -108,7 +108,7 @@ class Asked:
 
     @property
     def root_place(self) -> Path | None:
-        """Where the base's finished root lies; None for one that is made of packages."""
+        """Path of the base's finished root; None for a base that is made of packages."""
         return self.base_path.parent / self.base.root.place if self.base.root else None
 
     def askers(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:

@@ -19,26 +19,25 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Checked(AfterValidator):
-    """A check of a value, and as much of it as JSON Schema can say."""
+    """A check of a value, and the part of it that JSON Schema can express."""
 
     keywords: Mapping[str, object] = field(hash=False)  # an annotation has to be hashable
-    """JSON Schema's keywords; one that an inner check has said, too, takes its place. They may let more
-    through than the check, and never less."""
+    """JSON Schema's keywords, which replace those of an inner check. They may allow more than the check,
+    never less."""
     what: str = ""
-    """What is right, for people: what editors say where the pattern refuses, and the reference of the keys.
-    Editors know it as `patternErrorMessage`, and others overlook it."""
+    """The expected value in words, for the reference and for editors (`patternErrorMessage`)."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Return the JSON Schema of what is checked."""
-        told = {"patternErrorMessage": f"expected {self.what}"} if self.what else {}
-        return {**handler(schema), **self.keywords, **told}
+        message = {"patternErrorMessage": f"expected {self.what}"} if self.what else {}
+        return {**handler(schema), **self.keywords, **message}
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with what may be a password or token in its addresses left out."""
-    # Up to the last `@` of a word: a password may hold `/`, `:` and `@` as it likes.
+    """Return a text without possible passwords and tokens in its addresses."""
+    # Up to the last `@` of a word: a password may contain `/`, `:` and `@`.
     return re.sub(r"[?#]\S*", "…", re.sub(r":\S*@", ":…@", text))
 
 

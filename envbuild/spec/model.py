@@ -201,7 +201,7 @@ def _relative_path(value: str) -> str:
     return value
 
 
-# What JSON Schema is told of the checks above.
+# The checks above as patterns of JSON Schema.
 _CLEAN = r"[^\u0000-\u001f\u007f-\u009f]"
 _PART = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f-\u009f]+"
 _CLAUSE = r" *(?:(?:=== *[A-Za-z0-9.*+!=<>~_-]*|(?:~=|[=!<>]=|[<>]) *[A-Za-z0-9.*+!_-]+) *)?"

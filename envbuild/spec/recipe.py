@@ -86,11 +86,10 @@ FailingCheck = Annotated[
 class VerifyJob(Model):
     """A mini job of a recipe, and the values that it must report.
 
-    The job reports facts; what they must be stands here, so that the parent
-    judges. Expected values are integer arithmetic in ``n``, the number of
-    ranks, ``r``, the rank that reports, and ``h``, the number of hosts that the
-    ranks report from (``n*(n+1)//2``), evaluated exactly; what has no value on
-    some rank of 1, 2, 3, 64 or 4096 is a mistake of the recipe.
+    The job reports facts, and the parent judges them. Expected values are integer
+    arithmetic in ``n``, the number of ranks, ``r``, the rank that reports, and
+    ``h``, the number of hosts of the ranks (``n*(n+1)//2``), evaluated exactly.
+    An expression without a value on a rank of 1, 2, 3, 64 or 4096 is an error.
     """
 
     id: JobId
@@ -268,7 +267,7 @@ class Control(Model):
         for change in self.changes:
             times = text.count(change.this)
             if times != 1:
-                raise ValueError(f"`{change.this}` stands {times} times in {self.job}, not once")
+                raise ValueError(f"`{change.this}` occurs {times} times in {self.job}, not once")
             text = text.replace(change.this, change.becomes)
         return text
 

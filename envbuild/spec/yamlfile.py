@@ -39,7 +39,7 @@ _FORBIDDEN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A YAML file as plain values, and where each of them stands."""
+    """A YAML file as plain values with their places."""
 
     path: Path
     value: dict[str, object] = field(default_factory=dict)
@@ -318,7 +318,7 @@ _SYNTAX_ERRORS = {
     "found a tab character": ("a tab may not indent a line", "use spaces"),
     "found unknown escape character": (
         "`{escape}` is not an escape sequence",
-        "in single quotes a backslash stands for itself",
+        "in single quotes a backslash is a plain character",
     ),
     "invalid Unicode character escape": (
         "an escape sequence here is not the code of a character",
@@ -326,7 +326,7 @@ _SYNTAX_ERRORS = {
     ),
     "expected (hexd|escape sequence)": (
         "hexadecimal digits are missing in an escape sequence",
-        "in single quotes a backslash stands for itself",
+        "in single quotes a backslash is a plain character",
     ),
     "expected (key|'-' indicator|<block end>|'?<document start>)": (
         "this does not belong to the lines above",

@@ -125,7 +125,7 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             _in("controls.yaml", 'this: "comm.allreduce(', 'this: "comm.reduce('),
             [
                 "the control `own number alone` does not fit: `comm.reduce(comm.rank + 1, op=MPI.SUM)` "
-                "stands 0 times in sums.py, not once [thing/controls.yaml:13:7]"
+                "occurs 0 times in sums.py, not once [thing/controls.yaml:13:7]"
             ],
         ),
         (
