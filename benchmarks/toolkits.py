@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page, results
-from envbuild.check.controls import overlooked
 from envbuild.image.sif import read_sif
+from envbuild.launch.controls import undetected
 from envbuild.store.store import Store
 from envbuild.system.descriptors import named
-from tests.support.controls import controls_of, subject_of
+from tests.support.controls import container_of, controls_of
 from tests.support.squashfs_images import assert_shows_layers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,12 +136,12 @@ class Shop:
 
     def spoil(self, name: str, row: results.Row, seen: set[str]) -> None:
         """Run the negative controls that no earlier example had."""
-        subject = subject_of(self.place / f"{name}.sif")
-        controls = [control for control in controls_of(subject) if control.name not in seen]
+        container = container_of(self.place / f"{name}.sif")
+        controls = [control for control in controls_of(container) if control.name not in seen]
         seen.update(control.name for control in controls)
         detected = 0
         for control in controls:
-            missed = overlooked(subject, control)
+            missed = undetected(container, control)
             detected += not missed
             if missed:
                 row["problems"].append(f"control {control.name}: {missed[0]}")

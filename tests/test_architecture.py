@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import proof
+from envbuild.image.embedded import embedded_files
 
 TOP = Path(__file__).resolve().parents[1]
 PACKAGE = TOP / "envbuild"
@@ -23,7 +23,9 @@ PACKAGE = TOP / "envbuild"
 # The table of rooms. A room may always import itself and the leaves.
 LEAVES = frozenset({"digests", "errors", "events"})
 MAY_IMPORT: dict[str, AbstractSet[str]] = {
-    "spec": frozenset(),
+    # Copied whole into images: it imports nothing.
+    "jobs": frozenset(),
+    "spec": frozenset({"jobs"}),
     "importers": frozenset({"spec", "system"}),
     "elf": frozenset(),
     "lock": frozenset({"spec"}),
@@ -32,11 +34,14 @@ MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "system": frozenset(),
     "resolve": frozenset({"spec", "rules", "lock", "system"}),
     "squashfs": frozenset({"system"}),
-    "store": frozenset({"system"}),
+    "store": frozenset({"jobs", "system"}),
     "build": frozenset({"plan", "squashfs", "store", "system"}),
-    "image": frozenset({"spec", "lock", "plan", "squashfs", "store", "system"}),
+    "image": frozenset({"spec", "lock", "jobs", "plan", "squashfs", "store", "system"}),
     "site": frozenset({"spec", "rules", "elf", "system"}),
-    "check": frozenset({"spec", "rules", "elf", "lock", "image", "site", "squashfs", "store", "system"}),
+    "launch": frozenset({"spec", "rules", "image", "jobs", "site", "system"}),
+    "check": frozenset(
+        {"spec", "rules", "elf", "lock", "image", "jobs", "site", "squashfs", "store", "system"}
+    ),
     "activate": frozenset({"spec", "lock", "image", "site", "system"}),
     "doctor": frozenset({"spec", "resolve", "store", "system"}),
     "cli": frozenset({"workflows"}),
@@ -47,7 +52,6 @@ BEYOND: dict[tuple[str, str], str] = {
     ("envbuild.events", "envbuild.system.clock"): "a task reports how long it took",
     ("envbuild.cli.progress", "envbuild.system.descriptors"): "paths are shown by their names",
     ("envbuild.cli.output", "envbuild.system.descriptors"): "paths are shown by their names",
-    ("envbuild.cli.test", "envbuild.check.report"): "the report's text and JSON are the check's own",
 }
 
 # What starts processes, opens connections or reads clocks, and so belongs to `system` alone.
@@ -63,9 +67,9 @@ MACHINE_CALLS = re.compile(
 )
 # Files that run inside an image, where there is no `system`: what they may use of the machine's.
 TRAVELLERS: dict[str, frozenset[str]] = {
-    "envbuild/check/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
-    "envbuild/check/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
-    "envbuild/check/probe.py": frozenset({"platform", "subprocess"}),
+    "envbuild/jobs/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
+    "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
+    "envbuild/jobs/imports.py": frozenset({"subprocess"}),
 }
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
@@ -224,8 +228,9 @@ def granted(path: Path) -> frozenset[str]:
 
 
 def carried() -> list[Path]:
-    """What an image carries of ours, to prove itself."""
-    return [PACKAGE / f"{name}.py" for name in (*proof.CARRIED, "check/entry", "check/envbuild_job")]
+    """The files of envbuild that an image carries, to test itself."""
+    paths = [name.removeprefix("lib/") for name in embedded_files() if name.startswith("lib/envbuild/jobs/")]
+    return [TOP / path for path in paths]
 
 
 def test_what_travels_in_an_image_is_standard_library_only() -> None:

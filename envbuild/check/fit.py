@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from envbuild.check.findings import Finding
+from envbuild.jobs.report import Finding
 from envbuild.rules.judge import Verdict
 
 _STATUS = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}

@@ -75,7 +75,7 @@ def _recipe_data(loaded: Loaded[Recipe]) -> dict[str, object]:
     return {
         **recipe.model_dump(mode="json", exclude={"schema_", "requires", "verify"}),
         "requires": [str(choice) for choice in recipe.requires],
-        "jobs": [job.model_dump(mode="json") for job in recipe.verify],
+        "jobs": [job.model_dump(mode="json", by_alias=True) for job in recipe.verify],
         "path": loaded.path,
     }
 

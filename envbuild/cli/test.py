@@ -46,8 +46,6 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
-    from envbuild.check.report import render_lines, to_json  # noqa: PLC0415  # 5 ms of each command's start
-
     place = None if report is None else workflows.places.file_named(report)
     timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
@@ -61,8 +59,8 @@ def command(
             srun=launcher == "srun",
         )
     if json:
-        print_data(to_json(result))
-    print_messages(render_lines(result))
+        print_data(result.to_json())
+    print_messages(result.to_text())
     if place is not None:
         workflows.test.write_report(place, result)
     raise typer.Exit(0 if result.passed else 4)

@@ -22,26 +22,17 @@ from envbuild.spec.model import (
     ReleaseVersion,
     Soname,
     Text,
-    VariableName,
     first_problem,
     full_match,
 )
-from envbuild.spec.recipe import (
-    JobFile,
-    JobId,
-    LauncherName,
-    ModuleName,
-    ReportedName,
-    Tolerance,
-)
+from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT: Final = 6
+MANIFEST_FORMAT: Final = 7
 
 # Where the image keeps its own story; owned by the metadata layer.
 STORY = "/.envbuild"
 JUDGE = f"{STORY}/judge.py"
-JOBS = f"{STORY}/jobs"
 MANIFEST_PATH = f"{STORY}/manifest.json"
 
 _Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -98,24 +89,12 @@ class Variable(Model):
     """A literal; never expanded."""
 
 
-class Job(Model):
-    """A mini job that the image carries under `JOBS`; fields as in `spec.recipe.VerifyJob`."""
+class ImageJob(VerifyJob):
+    """A job that the image carries."""
 
-    id: JobId
-    recipe: Name
-    """Whose it is; its file is ``JOBS/<recipe>/<file>``."""
     file: JobFile
-    title: Text
-    expect: dict[ReportedName, Text]
-    same_on_all_ranks: tuple[ReportedName, ...]
-    compare_with_single: dict[ReportedName, Tolerance]
-    compare_with_reported: dict[ReportedName, dict[ReportedName, Tolerance]]
-    hint: Text
-    timeout_s: _Seconds | None
-    launcher: LauncherName = "mpiexec"
-    environment: dict[VariableName, Text] = {}
-    says: dict[ReportedName, tuple[Text, ...]] = {}
-    own_mpi: bool = False
+    recipe: Name
+    """The recipe that it belongs to; its file is ``JOBS/<recipe>/<file>``."""
 
 
 class Manifest(Model):
@@ -147,7 +126,7 @@ class Manifest(Model):
         Defaults of `envbuild test` (count; seconds).
     """
 
-    format: Literal[6]
+    format: Literal[7]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -164,7 +143,7 @@ class Manifest(Model):
     lacks: tuple[Soname, ...]
     commands: tuple[CommandName, ...]
     conflicts: tuple[ConflictName, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[ImageJob, ...]
     ranks: Annotated[int, Field(ge=2, le=4096)]
     timeout_s: _Seconds
     labels: dict[Text, Text]

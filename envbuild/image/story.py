@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import JOBS, MANIFEST_FORMAT, MANIFEST_PATH, STORY, FileSystem, Job, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, STORY, FileSystem, ImageJob, Manifest
+from envbuild.jobs.judge import JOBS
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import TextEntry
@@ -54,20 +55,21 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
     )
 
 
-def top_layer(asked: Asked, lock: Lock, manifest: Manifest, *, proof: Mapping[str, bytes]) -> list[TextEntry]:
+def top_layer(
+    asked: Asked, lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
+) -> list[TextEntry]:
     """Return the files of an image's top layer.
 
     Parameters
     ----------
-    proof : mapping of str to bytes
-        Path below `STORY` → content: what judges mini jobs, and what they
-        import to report (standard library only).
+    embedded : mapping of str to bytes
+        Path below `STORY` → content of the files with which the image tests itself.
     """
     entries = [
         _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
         _entry(MANIFEST_PATH, manifest.to_json().encode()),
         _entry(f"{STORY}/lock.yaml", dump(lock).encode()),
-        *(_entry(f"{STORY}/{path}", content) for path, content in sorted(proof.items())),
+        *(_entry(f"{STORY}/{path}", content) for path, content in sorted(embedded.items())),
     ]
     for chosen in asked.recipes:
         for path, content in sorted(chosen.files.items()):
@@ -89,24 +91,9 @@ def _entry(path: str, content: bytes, mode: int = 0o644) -> TextEntry:
     return TextEntry(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
 
 
-def _jobs(asked: Asked) -> tuple[Job, ...]:
+def _jobs(asked: Asked) -> tuple[ImageJob, ...]:
     return tuple(
-        Job(
-            id=job.id,
-            recipe=chosen.recipe.name,
-            file=job.job,
-            title=job.title,
-            expect=dict(job.expect),
-            same_on_all_ranks=job.same_on_all_ranks,
-            compare_with_single=dict(job.compare_with_single),
-            compare_with_reported={name: dict(others) for name, others in job.compare_with_reported.items()},
-            hint=job.hint,
-            timeout_s=job.timeout_s,
-            launcher=job.launcher,
-            environment=dict(job.environment),
-            says=dict(job.says),
-            own_mpi=job.own_mpi,
-        )
+        ImageJob(**job.model_dump(), recipe=chosen.recipe.name)
         for chosen in asked.recipes
         for job in chosen.recipe.verify
         if not job.variants or chosen.variant_name in job.variants

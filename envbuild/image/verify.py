@@ -10,11 +10,14 @@ from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.model import FileSystem
 from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, read_manifest, read_sif, unreadable
+from envbuild.jobs.report import Finding
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
 
 Advanced = Callable[[int], None]
 
+# The check of an image's bytes.
+DIGEST = "S1.digest"
 # As a part of an image, in words.
 THE_LOCK = "the lock"
 _THE_HEADER = (
@@ -164,3 +167,17 @@ def changed_around(path: Path) -> tuple[str, ...]:
     if digests.get(LOCK) != manifest.lock_digest:
         changed.append(THE_LOCK)
     return tuple(changed)
+
+
+def judge_bytes(changed: Sequence[str]) -> Finding:
+    """S1: the image is, byte by byte, the one that was built.
+
+    Parameters
+    ----------
+    changed : sequence of str
+        The parts that differ, from `verify_image`.
+    """
+    expected = "all parts as built"
+    if changed:
+        return Finding("FAIL", DIGEST, expected, ", ".join(changed), AGAIN)
+    return Finding("PASS", DIGEST, expected, expected)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from envbuild.spec.arithmetic import evaluate
+from envbuild.jobs.arithmetic import evaluate
 from envbuild.spec.fields import Checked, Distribution, Format, ProvenVersion
 from envbuild.spec.model import (
     MODULE,
@@ -94,7 +94,7 @@ class VerifyJob(Model):
 
     id: JobId
     """Check id (``D2.ddp-oracle``), unique in the image."""
-    job: JobFile
+    file: Annotated[JobFile, Field(alias="job")]
     """A file under the recipe's ``verify/``."""
     title: Text
     """What the job proves, in one line."""

@@ -157,8 +157,8 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
     recipe = loaded.value
     seen: set[str] = set()
     for index, job in enumerate(recipe.verify):
-        if f"verify/{job.job}" not in files:
-            yield _no_file(f"verify/{job.job}", files, loaded.at("verify", index, "job"))
+        if f"verify/{job.file}" not in files:
+            yield _no_file(f"verify/{job.file}", files, loaded.at("verify", index, "job"))
         for name in job.environment:
             if name.startswith(_SET_BY_TEST):
                 at = loaded.at("verify", index, "environment", name)

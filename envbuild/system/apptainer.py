@@ -89,6 +89,7 @@ class Apptainer:
         argv: Sequence[str],
         *,
         action: str = "exec",
+        flags: Sequence[str] = (),
         binds: Sequence[Bind] = (),
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
@@ -102,6 +103,8 @@ class Apptainer:
         ----------
         action : str
             ``exec``, ``run`` or ``test``.
+        flags : sequence of str
+            Further flags of the action, such as ``--nv``.
         network : bool
             Whether it may reach the network; if not, it has a loopback alone.
         isolated : bool
@@ -110,7 +113,7 @@ class Apptainer:
         home : bool
             Whether one that is not isolated sees the user's home.
         """
-        words = [str(self.program), "--silent", action]
+        words = [str(self.program), "--silent", action, *flags]
         if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
             # A root without CAP_SYS_RESOURCE cannot start an image otherwise; it does other roots no harm.
             words.append("--userns")

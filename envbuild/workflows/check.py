@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envbuild.check.findings import Finding, counts
 from envbuild.check.fit import findings_of
-from envbuild.check.launching import running_mpi
-from envbuild.check.pmi import judge_pmi
 from envbuild.check.preflight import gpu
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, look
-from envbuild.check.run import judge_bytes
 from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.events import task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
+from envbuild.image.verify import judge_bytes
+from envbuild.jobs.report import Finding, counts
+from envbuild.launch.slurm import pmi_findings
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Verdict
@@ -27,7 +26,6 @@ from envbuild.spec.site import Site
 from envbuild.system import clock
 from envbuild.workflows.hosting import NOTHING, Lend, plan_host, site_that_lends
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.scheduling import slurm_offers
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
@@ -137,30 +135,11 @@ def check_image(
             gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
             changed=tuple(_changed(looked)),
             runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
-            scheduler=tuple(pmi_findings(manifest, site if lend.mpi else None)) if srun else (),
+            scheduler=tuple(pmi_findings(manifest, site.mpi if site and lend.mpi else None)) if srun else (),
             seconds=clock.seconds() - started,
         )
         running.failed = not checked.passed
     return checked
-
-
-def pmi_findings(manifest: Manifest, site: Site | None) -> list[Finding]:
-    """S5: ask srun, and judge what it offers to the MPI that ranks would run on.
-
-    Parameters
-    ----------
-    site : Site or None
-        The site whose MPI takes the place of the image's.
-
-    Raises
-    ------
-    MachineError
-        There is no srun, or it does not answer.
-    """
-    offered, default = slurm_offers()
-    own = manifest.mpi_family, manifest.recipes.get(manifest.mpi, "")
-    family, version = running_mpi(*own, site.mpi if site is not None else None)
-    return judge_pmi(family, version, offered=offered, default=default)
 
 
 def _seen(image: Path, manifest: Manifest, found: Preflight) -> Seen:

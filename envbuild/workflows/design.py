@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envbuild.check.proof import files as proof_files
 from envbuild.image.compose import FinishedLayer
+from envbuild.image.embedded import embedded_files
 from envbuild.image.story import manifest_of, root_texts, top_layer
 from envbuild.plan.model import BuildPlan, Compression
 from envbuild.plan.planner import make_plan
@@ -17,7 +17,7 @@ from envbuild.workflows.lock import Locked
 def design(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
     """Return the plan of an image."""
     manifest = manifest_of(locked.asked, locked.lock)
-    metadata = top_layer(locked.asked, locked.lock, manifest, proof=proof_files())
+    metadata = top_layer(locked.asked, locked.lock, manifest, embedded=embedded_files())
     return make_plan(
         locked.asked, locked.lock, root_texts=root_texts(), metadata=metadata, compression=compression
     )

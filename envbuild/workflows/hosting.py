@@ -11,20 +11,21 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.check.hosted import family_of, image_side
-from envbuild.check.launchers.hostmpiexec import apart as apart_variables
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.problems import Problem
 from envbuild.check.preflight.run import Looked, look
-from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.rules.facts import Fact
+from envbuild.image.environment import apply
+from envbuild.image.model import Manifest
+from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
+from envbuild.launch.start import Container
+from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.files import HostTree
-from envbuild.site.inject import Injection, host_names, plan_host_libraries
+from envbuild.site.inject import ImageSide, Injection, host_names, plan_host_libraries
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import read_site
@@ -43,11 +44,12 @@ class Lend:
 
 
 NOTHING = Lend()
+_APPTAINER_LIBS = "/.singularity.d/libs"
 # Of what the preflight looks at: these tell of every program that uses the host's MPI.
 _OF_THE_MPI = ("P1.symbols", "P1.mpi-abi")
 
 
-def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:
+def lent(container: Container, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:
     """Return the site and what its host lends to an image.
 
     Raises
@@ -57,12 +59,12 @@ def lent(subject: Subject, settings: Settings, wanted: Lend) -> tuple[Site, Inje
         the image is damaged. Nothing was started for it.
     """
     site = site_that_lends(settings, wanted)
-    label = f"{subject.manifest.name}/{subject.manifest.version}"
-    if wanted.mpi and not subject.manifest.mpi_family:
+    if wanted.mpi and not container.manifest.mpi_family:
         raise RequestError(
-            f"`{label}` holds no MPI that the host's could stand in for", hint="leave --mpi host out"
+            f"`{container.label}` holds no MPI that the host's could stand in for",
+            hint="leave --mpi host out",
         )
-    looked = look(subject.image, settings.store)
+    looked = look(container.image, settings.store)
     if wanted.mpi and not (site.mpi and site.mpi.libraries):
         # What the site says of its MPI may refuse the image whatever its libraries are.
         claimed = stack_facts(looked.facts(looked.preflight()), site, host_mpi=True)
@@ -91,6 +93,25 @@ def plan_host(looked: Looked, site: Site, wanted: Lend) -> tuple[Preflight, Inje
     image, host = looked.facts(own), injection.facts
     facts = stack_facts(image, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=host)
     return own, injection, facts
+
+
+def image_side(manifest: Manifest, preflight: Preflight) -> ImageSide:
+    """Return the facts of an image that decide what it can take from a host.
+
+    Parameters
+    ----------
+    preflight : Preflight
+        Of the image on its own libraries, asked for the names of the host's libraries.
+    """
+    facts = preflight.facts
+    library_path = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
+    return ImageSide(
+        # If nothing needs an MPI, programs that open one are taken for the image's own MPI's.
+        abis=texts_of(facts, "mpi.needed_abis") or texts_of(facts, "mpi.abis")[:1],
+        # As the image's environment makes it under Apptainer.
+        library_path=f"{library_path}:{_APPTAINER_LIBS}".lstrip(":"),
+        provides=preflight.provides,
+    )
 
 
 def _refuse(problems: Collection[Problem], *, before: Collection[Problem]) -> None:
@@ -136,9 +157,9 @@ def tell_absent_binds(site: Site, emit: Emit) -> None:
 
 def for_containers_apart(site: Site, injection: Injection) -> Injection:
     """Return an injection for ranks that something outside starts, one container each."""
-    implementation = site.mpi.implementation if site.mpi else ""
-    apart = apart_variables(family_of(implementation, injection))
-    return replace(injection, environment={**apart, **injection.environment})
+    family = launcher_family(site.mpi.implementation if site.mpi else "", injection.abis)
+    environment = {**env_one_container_per_rank(family), **injection.environment}
+    return replace(injection, environment=environment)
 
 
 def lasting_stage(injection: Injection, settings: Settings, *, one_machine: bool = False) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.check import verdicts
 from envbuild.errors import MachineError
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
+from envbuild.store import verdicts
 from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.settings import Settings
 

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from envbuild.check.launchers.base import Launcher
-from envbuild.check.launchers.mpiexec import Mpiexec
-from envbuild.check.launchers.srun import Srun
-from envbuild.check.launching import launcher_for, pmi_doubt, visible_variables
-from envbuild.check.run import Subject
+from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.launch.launchers import choose_launcher, pmi_doubt, visible_variables
+from envbuild.launch.slurm import in_slurm_job, other_nodes, with_offer
+from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
 from envbuild.lock.text import load
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Verdict, refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.site.inject import Injection
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
 from envbuild.workflows.hosting import Lend, lasting_stage, lent, tell_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.scheduling import other_nodes, situation, with_offer
 from envbuild.workflows.settings import Settings
 
 
@@ -43,9 +40,9 @@ def launch_line(
     Parameters
     ----------
     ranks : int, optional
-        Processes to start (count); absent, what the allocation says, else 1.
+        Processes to start (count); if absent, the tasks of the allocation, else 1.
     lend : Lend
-        What of the site's host they use in place of the image's own.
+        Libraries of the site's host that take the place of the image's own.
 
     Raises
     ------
@@ -57,33 +54,41 @@ def launch_line(
     """
     manifest, loaded = read_manifest(image), read_site(settings.site)
     site = loaded.value if loaded is not None else None
-    subject = Subject(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
-    known = situation(subject, site, on_host_mpi=lend.mpi)
-    _tell_other_runtimes(site, settings.emit)
-    refuse_or_warn(_judge_start(_facts(image), site, lend, by_scheduler=known.by_scheduler), settings.emit)
-    injection = lent(subject, settings, lend)[1] if lend else None
-    # Asked last: what refuses an image does not depend on whether srun is here.
-    known = with_offer(known)
-    launcher = launcher_for(known)
-    if isinstance(launcher, Srun) and launcher.mpi_type:
-        _tell_doubt(pmi_doubt(known, launcher.mpi_type), settings.emit)
+    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    srun = in_slurm_job() or (
+        site is not None and site.scheduler is not None and site.scheduler.name == "slurm"
+    )
+    _warn_of_other_runtimes(site, settings.emit)
+    refuse_or_warn(_judge_start(_facts(image), site, lend, by_scheduler=srun), settings.emit)
+    if lend:
+        container = replace(container, host_libs=lent(container, settings, lend)[1])
+    # Asked last: whether an image is refused does not depend on an srun on this machine.
+    context = with_offer(launch_context(container, site, on_host_mpi=lend.mpi, srun=srun))
+    launcher = choose_launcher(context)
+    if launcher is None:
+        raise RequestError(
+            f"`{container.label}` holds no MPI, whose mpiexec would start the ranks",
+            hint="add `mpi: mpich` to its spec, or start the command with `apptainer exec`",
+        )
+    if launcher.mpi_type and (doubt := pmi_doubt(context, launcher.mpi_type)):
+        hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
+        settings.emit(Warned(text=doubt, hint=hint))
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
-    count = ranks or (0 if isinstance(launcher, Srun) and "SLURM_JOB_ID" in os.environ else 1)
-    if isinstance(launcher, Mpiexec) and count > 1 and (why := other_nodes(site)):
+    count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
+    if not launcher.outside and count > 1 and (why := other_nodes(site)):
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
         settings.emit(Warned(text=text, hint=hint))
-    return _line(subject, launcher, command, count, site, injection, settings)
+    binds = tuple(_binds(site, settings.emit)) if site else ()
+    container = replace(container, binds=binds, gpu_flags=gpu_flags(site, launcher))
+    if container.host_libs is not None:
+        stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
+        container = replace(container, stage=stage)
+    return rank_line(container, launcher, command, count, user_set=os.environ)
 
 
-def _tell_doubt(why: str, emit: Emit) -> None:
-    hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
-    if why:
-        emit(Warned(text=why, hint=hint))
-
-
-def _tell_other_runtimes(site: Site | None, emit: Emit) -> None:
-    """Warn of a line that is of no use where the site has no Apptainer."""
+def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
+    """Warn of a line that cannot work because the site has no Apptainer."""
     names = [runtime.name for runtime in site.runtimes] if site else []
     if site is None or not names or "apptainer" in names:
         return
@@ -93,7 +98,7 @@ def _tell_other_runtimes(site: Site | None, emit: Emit) -> None:
 
 
 def _facts(image: Path) -> dict[str, Fact]:
-    """Return what an image says of itself; its file system is not read for it."""
+    """Return the facts of an image's lock; its file system is not read for it."""
     return facts_of_lock(load(read_data(image, LOCK), image))
 
 
@@ -114,7 +119,7 @@ def _judge_start(image: Facts, site: Site | None, lend: Lend, *, by_scheduler: b
 
 
 def launch(line: Sequence[str]) -> NoReturn:
-    """Become what `launch_line` gave, without those of the user's variables that would mislead an image.
+    """Become the process of a launch line, without variables of the user that would mislead an image.
 
     Raises
     ------
@@ -125,46 +130,9 @@ def launch(line: Sequence[str]) -> NoReturn:
     process.become(line, env={name: os.environ[name] for name in kept})
 
 
-def _line(
-    subject: Subject,
-    launcher: Launcher,
-    command: Sequence[str],
-    ranks: int,
-    site: Site | None,
-    injection: Injection | None,
-    settings: Settings,
-) -> list[str]:
-    binds = list(_binds(site, settings.emit)) if site else []
-    inside = isinstance(launcher, Mpiexec)
-    # What the user has set is the user's decision.
-    asked = {name: text for name, text in launcher.environment().items() if name not in os.environ}
-    lent: Mapping[str, str] = {}
-    if injection is not None:
-        binds += injection.binds(lasting_stage(injection, settings, one_machine=inside))
-        lent = injection.environment
-    runtime = subject.apptainer.command(
-        subject.image,
-        [],
-        binds=binds,
-        env=asked if inside else {**asked, **lent},
-        network=True,
-        isolated=False,
-    )
-    # Inside, the launcher is the image's own: what the host's MPI wants is for the ranks alone.
-    words = [f"{name}={value}" for name, value in sorted(lent.items())] if inside else []
-    job = ["env", *words, *command] if words else list(command)
-    devices = [flag for path, flag in _DEVICES.items() if Path(path).exists()]
-    at = runtime.index("exec") + 1
-    return launcher.command([*runtime[:at], *devices, *runtime[at:]], job, max(ranks, 1) if inside else ranks)
-
-
 def _binds(site: Site, emit: Emit) -> Iterator[Bind]:
-    """Yield what a site binds; one whose source is gone, and would stop every start, is told instead."""
+    """Yield what a site binds; one whose source is gone, and would stop every start, is warned of instead."""
     tell_absent_binds(site, emit)
     for bind in site.binds:
         if exists(Path(bind.source)):
             yield Bind(source=bind.source, target=bind.target, writable=bind.writable)
-
-
-# As the module's launcher has it.
-_DEVICES = {"/dev/nvidiactl": "--nv", "/dev/kfd": "--rocm"}

@@ -20,15 +20,14 @@ from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
 from envbuild.activate.model import Installation
 from envbuild.activate.modulefile import visible
-from envbuild.check import verdicts
-from envbuild.check.launchers.hostmpiexec import apart
-from envbuild.check.launchers.srun import apart_under_slurm
-from envbuild.check.run import Subject
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
+from envbuild.launch.launchers import env_one_container_per_rank, env_under_srun
+from envbuild.launch.start import Container
+from envbuild.store import verdicts
 from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
@@ -97,8 +96,8 @@ def install_module(
         tell_absent_binds(site, settings.emit)
     injection = None
     if lend:
-        subject = Subject(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        injection = for_containers_apart(*lent(subject, settings, lend))
+        container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
+        injection = for_containers_apart(*lent(container, settings, lend))
     here = _host_with(fingerprint(apptainer), injection.identities if injection else {})
     state, text = _verdict(manifest.digest, here, settings)
     tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
@@ -116,7 +115,9 @@ def install_module(
             apptainer=absolute(apptainer.program),
             binds=site.binds if site is not None else (),
             injection=injection,
-            apart=apart(manifest.mpi_family) if lend.mpi else apart_under_slurm(manifest.mpi_family),
+            apart=env_one_container_per_rank(manifest.mpi_family)
+            if lend.mpi
+            else env_under_srun(manifest.mpi_family),
         )
         check_image_is_whole(image, advanced=running.advance)
         installed = install(installation, default=default, copied=running.advance)

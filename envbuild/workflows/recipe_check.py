@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.check import run
-from envbuild.check.controls import Spoiled, jobs_of, overlooked
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.launch.controls import MutatedJob, jobs_of, undetected
+from envbuild.launch.start import Container
 from envbuild.lock.text import load as load_lock
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.recipe import Controls, Recipe
@@ -22,9 +22,9 @@ from envbuild.workflows.recipe_rules import (
     CONTROLS,
     check_id_mistakes,
     may_share_checks,
+    mutated_jobs,
     requirement_mistakes,
     rule_mistakes,
-    spoiled_jobs,
     unfit_controls,
     unproven_checks,
 )
@@ -44,7 +44,7 @@ class CheckedRecipe:
 
     @property
     def passed(self) -> bool:
-        """Whether the judge saw every spoiled job."""
+        """Whether the judge saw every mutated job."""
         return not any(self.ran.values())
 
 
@@ -78,15 +78,15 @@ def check_recipe(
     own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
     if image is None:
         return CheckedRecipe(recipe=recipe, controls=len(own), ran={})
-    subject = run.Subject(
+    container = Container(
         image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
     )
     _same_state(image, source)
-    here = [each for each in own if jobs_of(subject, each)]
+    here = [each for each in own if jobs_of(container, each)]
     return CheckedRecipe(
         recipe=recipe,
         controls=len(own),
-        ran={each.name: _tried(subject, each, settings.emit) for each in here},
+        ran={each.name: _tried(container, each, settings.emit) for each in here},
         left_out=tuple(each.name for each in own if each not in here),
     )
 
@@ -118,7 +118,7 @@ def _known_recipes(names: Iterable[str], directories: Sequence[Path]) -> dict[st
 
 def _controls_of(
     source: RecipeSource, places: Mapping[str, Path], known: Mapping[str, Recipe | None]
-) -> tuple[list[Spoiled], list[EnvbuildError]]:
+) -> tuple[list[MutatedJob], list[EnvbuildError]]:
     """Return the controls of a recipe's jobs, those of jobs that it shares with another among them.
 
     Parameters
@@ -131,7 +131,7 @@ def _controls_of(
     recipe = source.loaded.value
     sharing = [name for name, other in known.items() if other and may_share_checks(recipe, other)]
     left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
-    found: list[Spoiled] = []
+    found: list[MutatedJob] = []
     mistakes: list[EnvbuildError] = []
     # Its own come first: a job that it shares is then not another's.
     for each in (recipe.name, *sharing):
@@ -147,9 +147,9 @@ def _controls_of(
             continue
         if own:
             mistakes += unfit_controls(source, loaded)
-        spoiled = list(spoiled_jobs(source, loaded, jobs))
-        found += spoiled
-        left -= {one.control.job for one in spoiled}
+        mutated = list(mutated_jobs(source, loaded, jobs))
+        found += mutated
+        left -= {one.control.job for one in mutated}
     return found, mistakes
 
 
@@ -175,8 +175,8 @@ def _same_state(image: Path, source: RecipeSource) -> None:
         raise RequestError(problem, at=Location(path=image), hint=hint)
 
 
-def _tried(subject: run.Subject, spoiled: Spoiled, emit: Emit) -> list[str]:
-    with task(emit, f"control:{spoiled.name}", spoiled.name) as running:
-        missed = overlooked(subject, spoiled)
+def _tried(container: Container, mutated: MutatedJob, emit: Emit) -> list[str]:
+    with task(emit, f"control:{mutated.name}", mutated.name) as running:
+        missed = undetected(container, mutated)
         running.failed = bool(missed)
     return missed

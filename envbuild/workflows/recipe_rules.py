@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.check.controls import Spoiled
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
+from envbuild.launch.controls import MutatedJob
 from envbuild.spec.asked import owned_by_vendor
 from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded
@@ -45,7 +45,9 @@ def rule_mistakes(source: RecipeSource) -> Iterator[EnvbuildError]:
     yield from _file_mistakes(source)
 
 
-def spoiled_jobs(source: RecipeSource, loaded: Loaded[Controls], jobs: Collection[str]) -> Iterator[Spoiled]:
+def mutated_jobs(
+    source: RecipeSource, loaded: Loaded[Controls], jobs: Collection[str]
+) -> Iterator[MutatedJob]:
     """Yield the controls of a file that fit jobs of a recipe.
 
     Parameters
@@ -56,15 +58,15 @@ def spoiled_jobs(source: RecipeSource, loaded: Loaded[Controls], jobs: Collectio
     for control in loaded.value.controls:
         if control.job in jobs:
             text = source.files[f"verify/{control.job}"].decode(errors="replace")
-            spoiled = Spoiled(recipe=source.loaded.value.name, control=control, original=text)
-            if not unfit(spoiled):
-                yield spoiled
+            mutated = MutatedJob(recipe=source.loaded.value.name, control=control, original=text)
+            if not unfit(mutated):
+                yield mutated
 
 
-def unfit(spoiled: Spoiled) -> str:
+def unfit(mutated: MutatedJob) -> str:
     """Return why a control does not fit its job; empty where it does."""
     try:
-        ast.parse(spoiled.text())
+        ast.parse(mutated.text())
     except (ValueError, SyntaxError) as error:
         return str(error)
     return ""
@@ -95,7 +97,7 @@ def unfit_controls(source: RecipeSource, loaded: Loaded[Controls]) -> Iterator[E
             hint = "`alone`, `before` or `changes` says what is wrong with the copy"
             yield RequestError(problem, at=loaded.at("controls", index), hint=hint)
         text = content.decode(errors="replace")
-        if why := unfit(Spoiled(recipe=source.loaded.value.name, control=control, original=text)):
+        if why := unfit(MutatedJob(recipe=source.loaded.value.name, control=control, original=text)):
             problem = f"the control `{control.name}` does not fit: {why}"
             yield RequestError(
                 problem,
@@ -210,7 +212,7 @@ def _oracle_mistakes(loaded: Loaded[Recipe], index: int, job: VerifyJob) -> Iter
 def _file_mistakes(source: RecipeSource) -> Iterator[EnvbuildError]:
     """Tell jobs that judge themselves, and files that nothing starts."""
     directory = source.loaded.path.parent
-    started = {job.job for job in source.loaded.value.verify}
+    started = {job.file for job in source.loaded.value.verify}
     texts = {
         path.removeprefix("verify/"): content
         for path, content in source.files.items()
@@ -245,7 +247,7 @@ def _file_mistakes(source: RecipeSource) -> Iterator[EnvbuildError]:
 def _unknown_checks(source: RecipeSource, loaded: Loaded[Controls], index: int) -> Iterator[EnvbuildError]:
     """Tell what a control must fail and no job that starts its file has."""
     control = loaded.value.controls[index]
-    jobs = [job for job in source.loaded.value.verify if job.job == control.job]
+    jobs = [job for job in source.loaded.value.verify if job.file == control.job]
     known = [check for job in jobs for check in (*_judged(job), f"{job.id}/end")]
     for place, check in enumerate(control.fails):
         if check not in known:
@@ -268,7 +270,7 @@ def _judged(job: VerifyJob) -> list[str]:
     ]
 
 
-def unproven_checks(source: RecipeSource, controls: Sequence[Spoiled]) -> Iterator[EnvbuildError]:
+def unproven_checks(source: RecipeSource, controls: Sequence[MutatedJob]) -> Iterator[EnvbuildError]:
     """Tell what is judged and has no control that fails it."""
     loaded = source.loaded
     failing = {check for each in controls for check in each.control.fails}
@@ -276,5 +278,5 @@ def unproven_checks(source: RecipeSource, controls: Sequence[Spoiled]) -> Iterat
         for check in _judged(job):
             if check not in failing:
                 at = loaded.at("verify", index)
-                hint = f"add a spoiled copy of {job.job} that must fail it to {CONTROLS}"
+                hint = f"add a changed copy of {job.file} that must fail it to {CONTROLS}"
                 yield RequestError(f"nothing shows that `{check}` can fail", at=at, hint=hint)

@@ -6,14 +6,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envbuild.check.findings import Finding
 from envbuild.check.preflight.gpu import framework_code
 from envbuild.check.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.check.preflight.requires import PythonSide
 from envbuild.check.preflight.simulate import Process, Simulation, name_of
-from envbuild.check.probe import DRIVER_LIBRARIES, HOST_LIBRARIES
 from envbuild.elf.gpu import GpuCode
 from envbuild.elf.mpi import mpi_abi
+from envbuild.jobs.report import Finding
 from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.tables import version_of
 
@@ -22,6 +21,16 @@ _OF_THE_HOST = "a library of the host needs it: add it to `libraries` in the sit
 _OF_THE_CACHE = (
     "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
 )
+# Libraries that an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
+# for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
+HOST_LIBRARIES = re.compile(
+    r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
+    r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
+    r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
+    r"|mpi|mpi_abi|oshmem|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
+)
+# A driver's libraries are never in an image, even if a program needs them.
+DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 # So many findings of one rule are shown: the rest has the same cause.
 _SHOWN = 20
 # Names by which programs find an MPI's C library.

@@ -23,12 +23,11 @@ from envbuild.check.preflight.scan import (
 )
 from envbuild.check.preflight.simulate import Simulation
 from envbuild.check.preflight.tree import ImageTree
-from envbuild.check.run import CHANGED
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, read_data, read_manifest, read_sif, unreadable
+from envbuild.image.sif import AGAIN, LOCK, read_data, read_manifest, read_sif, unreadable
 from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.image.verify import THE_LOCK, verify_image
 from envbuild.lock.model import Lock
@@ -116,7 +115,7 @@ class Looked:
             if THE_LOCK not in self.changed:
                 raise
             problem = f"{THE_LOCK} of `{self.image.name}` is not the one that it was built with"
-            raise CheckError(f"{problem}, and cannot be read: {error}", hint=CHANGED) from error
+            raise CheckError(f"{problem}, and cannot be read: {error}", hint=AGAIN) from error
 
 
 def preflight_layers(
@@ -213,7 +212,7 @@ def _examine(simulation: Simulation, manifest: Manifest, lock: Lock, names: Coll
 def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) -> LayerScan:
     root = read_sif(image).root
     if root is None:
-        raise CheckError(f"`{image.name}` holds no file system", hint=CHANGED)
+        raise CheckError(f"`{image.name}` holds no file system", hint=AGAIN)
     # What another file system holds must not be kept under this one's name.
     name = _scan_name(manifest.digest) if same else None
     try:
@@ -225,7 +224,7 @@ def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) ->
         if same:
             raise unreadable(image, error) from error
         problem = f"the file system of `{image.name}` is not the one that was built, and cannot be read"
-        raise CheckError(f"{problem}: {error}", hint=CHANGED) from error
+        raise CheckError(f"{problem}: {error}", hint=AGAIN) from error
 
 
 def _scanned(file: BinaryIO, offset: int, size: int, store: Store, name: str | None) -> LayerScan:

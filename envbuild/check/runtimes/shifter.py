@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from envbuild.check.findings import Finding
 from envbuild.image.model import Manifest
 from envbuild.image.shifter import misread, unset_variables
+from envbuild.jobs.report import Finding
 from envbuild.squashfs.reader import Entry
 
 # Directories whose entries are taken over one by one.

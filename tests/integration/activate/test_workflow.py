@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import verdicts
-from envbuild.check.findings import Finding
-from envbuild.check.report import Report
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
+from envbuild.jobs.report import Finding, Report
+from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint

@@ -7,29 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import controls, run
-from envbuild.check.judge import Job
-from envbuild.check.trial import Trial
-from tests.support.controls import subject_of
+from envbuild.jobs.judge import Job
+from envbuild.jobs.run import JobResult
+from envbuild.launch.controls import run_changed_job
+from envbuild.launch.start import Container
+from tests.support.controls import container_of
 
-Try = Callable[..., Trial]
-
-
-@pytest.fixture(scope="session")
-def subject(image: Path) -> run.Subject:
-    return subject_of(image)
+Try = Callable[..., JobResult]
 
 
 @pytest.fixture(scope="session")
-def small_subject(small_image: Path) -> run.Subject:
-    return subject_of(small_image)
+def container(image: Path) -> Container:
+    return container_of(image)
+
+
+@pytest.fixture(scope="session")
+def small_container(small_image: Path) -> Container:
+    return container_of(small_image)
 
 
 @pytest.fixture
-def try_text(small_subject: run.Subject) -> Try:
+def try_text(small_container: Container) -> Try:
     """Run one of the small image's jobs with another text in its place, and judge it."""
 
-    def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> Trial:
-        return controls.try_text(small_subject, job, text, ranks=ranks, limit_s=limit_s)
+    def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> JobResult:
+        return run_changed_job(small_container, job, text, ranks=ranks, limit_s=limit_s)
 
     return try_text

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import run
-from envbuild.check.judge import Job
-from envbuild.check.trial import Trial
+from envbuild.jobs.judge import Job
+from envbuild.jobs.run import JobResult
+from envbuild.launch.start import Container, check_imports
 from tests.integration.check.conftest import Try
 
 HANG = """
@@ -52,9 +52,9 @@ envbuild_job.report(
 """
 
 
-def job(subject: run.Subject) -> Job:
+def job(container: Container) -> Job:
     """The image's cheapest job, asked for nothing but its ranks."""
-    found = next(job for job in subject.jobs() if job.recipe == subject.manifest.mpi)
+    found = next(job for job in container.jobs if job.recipe == container.manifest.mpi)
     return Job(id=found.id, recipe=found.recipe, file=found.file)
 
 
@@ -80,10 +80,10 @@ def gone(word: str, *, within_s: float = 30.0) -> bool:
 
 
 def test_a_hanging_job_is_ended_with_all_its_children_and_its_output_is_shown(
-    small_subject: run.Subject, try_text: Try
+    small_container: Container, try_text: Try
 ) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
-    found: Trial = try_text(job(small_subject), HANG.replace("@MARK@", mark), limit_s=15.0)
+    found: JobResult = try_text(job(small_container), HANG.replace("@MARK@", mark), limit_s=15.0)
     assert [finding.status for finding in found.findings] == ["FAIL", "FAIL"]
     assert found.findings[1].observed == "ended after 15 s"
     assert "so far so good" in found.output
@@ -97,20 +97,20 @@ def test_a_hanging_job_is_ended_with_all_its_children_and_its_output_is_shown(
 KILLED = """
 import sys
 from pathlib import Path
-from envbuild.check import controls
-from tests.support.controls import subject_of
+from envbuild.launch.controls import run_changed_job
+from tests.support.controls import container_of
 from tests.integration.check.test_containment import HANG, job
 image, mark = sys.argv[1:]
-subject = subject_of(Path(image))
-controls.try_text(subject, job(subject), HANG.replace("@MARK@", mark), ranks=2, limit_s=300)
+container = container_of(Path(image))
+run_changed_job(container, job(container), HANG.replace("@MARK@", mark), ranks=2, limit_s=300)
 """
 
 
 @pytest.mark.redteam
-def test_ranks_end_when_the_test_is_killed(small_subject: run.Subject) -> None:
+def test_ranks_end_when_the_test_is_killed(small_container: Container) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     root = Path(__file__).parents[3]
-    argv = [sys.executable, "-c", KILLED, str(small_subject.image), mark]
+    argv = [sys.executable, "-c", KILLED, str(small_container.image), mark]
     with subprocess.Popen(argv, cwd=root, start_new_session=True) as tester:
         deadline = time.monotonic() + 60
         while len(processes_with(mark)) < 3:  # the tester, and what two ranks left
@@ -122,11 +122,11 @@ def test_ranks_end_when_the_test_is_killed(small_subject: run.Subject) -> None:
 
 
 def test_ranks_have_a_loopback_alone_and_nothing_of_the_host(
-    small_subject: run.Subject, try_text: Try, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    small_container: Container, try_text: Try, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
     monkeypatch.setenv("APPTAINERENV_SECRET", "1")
-    found = try_text(job(small_subject), LOOK.replace("@HOME@", str(tmp_path)))
+    found = try_text(job(small_container), LOOK.replace("@HOME@", str(tmp_path)))
     assert {finding.status for finding in found.findings} == {"PASS"}, found.output
     for report in found.reports[0].good:
         values = report["values"]
@@ -137,11 +137,11 @@ def test_ranks_have_a_loopback_alone_and_nothing_of_the_host(
         assert not [name for name in values["variables"] if "SECRET" in name]
 
 
-def test_apptainer_test_gives_the_same_verdict(small_subject: run.Subject) -> None:
+def test_apptainer_test_gives_the_same_verdict(small_container: Container) -> None:
     done = subprocess.run(
         [
-            *small_subject.apptainer.command(
-                small_subject.image, ["--json"], action="test", isolated=False, network=True
+            *small_container.apptainer.command(
+                small_container.image, ["--json"], action="test", isolated=False, network=True
             )
         ],
         capture_output=True,
@@ -150,25 +150,22 @@ def test_apptainer_test_gives_the_same_verdict(small_subject: run.Subject) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     inside = json.loads(done.stdout)
-    launcher = run.launcher_of(small_subject)
-    assert launcher is not None
-    expected = [finding.id for finding in run.probe(small_subject, limit_s=300.0)]
-    assert [each["id"] for each in inside["findings"]][: len(expected)] == expected
-    jobs = {f"D0/{job.id}" for job in small_subject.jobs()}
+    assert inside["findings"][0]["id"] == check_imports(small_container, limit_s=300.0).id
+    jobs = {f"D0/{job.id}" for job in small_container.jobs}
     assert jobs <= {each["id"] for each in inside["findings"]}
     assert {each["status"] for each in inside["findings"]} == {"PASS"}
     assert inside["passed"] is True
 
 
-def test_apptainer_test_ends_a_hanging_job_and_fails(small_subject: run.Subject, tmp_path: Path) -> None:
+def test_apptainer_test_ends_a_hanging_job_and_fails(small_container: Container, tmp_path: Path) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     hang = tmp_path / "hang.py"
     hang.write_text(HANG.replace("@MARK@", mark))
-    hung = job(small_subject)
-    words = small_subject.apptainer.command(
-        small_subject.image, ["--timeout", "15"], action="test", isolated=False, network=True
+    hung = job(small_container)
+    words = small_container.apptainer.command(
+        small_container.image, ["--timeout", "15"], action="test", isolated=False, network=True
     )
-    at = words.index(str(small_subject.image))
+    at = words.index(str(small_container.image))
     words[at:at] = ["--bind", f"{hang}:/.envbuild/jobs/{hung.recipe}/{hung.file}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 4, done.stdout + done.stderr
@@ -176,5 +173,5 @@ def test_apptainer_test_ends_a_hanging_job_and_fails(small_subject: run.Subject,
     assert "so far so good" in done.stdout
     assert "daemon starts" in done.stdout
     assert "in stuck" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("failed: ")
+    assert ": failed: " in done.stdout.splitlines()[-1]
     assert gone(mark), processes_with(mark)

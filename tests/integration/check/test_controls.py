@@ -1,4 +1,4 @@
-"""The shipped jobs pass in the real image, and each spoiled copy fails where it must."""
+"""The shipped jobs pass in the real image, and each mutated copy fails where it must."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from _pytest.mark import ParameterSet
 
-from envbuild.check import run
-from envbuild.check.controls import Spoiled, overlooked
-from envbuild.check.trial import try_job
+from envbuild.launch.controls import MutatedJob, undetected
+from envbuild.launch.start import Container, own_launcher, run_image_job
 from tests.support.controls import every_control, one_of_each_job
 
 JOBS = (
@@ -19,8 +18,8 @@ JOBS = (
 )
 
 
-def test_these_are_the_jobs_of_the_image(subject: run.Subject) -> None:
-    assert {job.id for job in subject.jobs()} == set(JOBS)
+def test_these_are_the_jobs_of_the_image(container: Container) -> None:
+    assert {job.id for job in container.jobs} == set(JOBS)
 
 
 # `main_job/test_activate.py` runs all of them on 2 ranks.
@@ -30,21 +29,21 @@ QUICK_JOBS = ("D1.mpi", "D2.ddp", "D2.torchrun")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK_JOBS else pytest.param(name, marks=pytest.mark.slow) for name in JOBS]
 )
-def test_a_shipped_job_passes_on_three_ranks(subject: run.Subject, name: str) -> None:
-    (job,) = [job for job in subject.jobs() if job.id == name]
-    launcher = run.launcher_of(subject, job.launcher)
+def test_a_shipped_job_passes_on_three_ranks(container: Container, name: str) -> None:
+    (job,) = [job for job in container.jobs if job.id == name]
+    launcher = own_launcher(container, job.launcher)
     assert launcher is not None
-    trial = try_job(job, ranks=3, limit_s=300.0, launch=run.launch_with(subject, launcher))
-    assert [finding.line() for finding in trial.findings if finding.status != "PASS"] == [], trial.output
+    result = run_image_job(container, launcher, job, ranks=3, limit_s=300.0)
+    assert [finding.line() for finding in result.findings if finding.status != "PASS"] == [], result.output
     details = (job.expect, job.says, job.same_on_all_ranks, job.compare_with_single)
-    assert len(trial.findings) == 2 + sum(map(len, details))
+    assert len(result.findings) == 2 + sum(map(len, details))
 
 
 # Other toolkits and variants need images of their own: `make toolkits`.
 OF_THE_IMAGE = [
-    spoiled
-    for spoiled in every_control()
-    if spoiled.recipe in ("mpich", "pytorch") and spoiled.control.job != "built_for.py"
+    mutated
+    for mutated in every_control()
+    if mutated.recipe in ("mpich", "pytorch") and mutated.control.job != "built_for.py"
 ]
 QUICK_CONTROLS = ("mpich/collectives: singletons", "pytorch/ddp: singletons", "pytorch/torchrun: singletons")
 
@@ -53,21 +52,21 @@ def controls() -> Iterator[ParameterSet]:
     """Yield every control of the MPI and one of each job of the framework; singletons of three are quick."""
     names = {control.name for control in OF_THE_IMAGE}
     assert names >= set(QUICK_CONTROLS), sorted(names)
-    for spoiled in OF_THE_IMAGE:
-        quick = spoiled.name in QUICK_CONTROLS
-        if quick or spoiled.recipe == "mpich" or spoiled in one_of_each_job(OF_THE_IMAGE):
+    for mutated in OF_THE_IMAGE:
+        quick = mutated.name in QUICK_CONTROLS
+        if quick or mutated.recipe == "mpich" or mutated in one_of_each_job(OF_THE_IMAGE):
             marks = [] if quick else [pytest.mark.slow]
-            yield pytest.param(spoiled, id=spoiled.name, marks=marks)
+            yield pytest.param(mutated, id=mutated.name, marks=marks)
 
 
-@pytest.mark.parametrize("spoiled", list(controls()))
-def test_a_spoiled_copy_fails(subject: run.Subject, spoiled: Spoiled) -> None:
-    assert overlooked(subject, spoiled) == []
+@pytest.mark.parametrize("mutated", list(controls()))
+def test_a_mutated_copy_fails(container: Container, mutated: MutatedJob) -> None:
+    assert undetected(container, mutated) == []
 
 
-def test_a_harmless_copy_is_reported(subject: run.Subject) -> None:
+def test_a_harmless_copy_is_reported(container: Container) -> None:
     """The judge of controls can fail, too."""
-    spoiled = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
-    harmless = spoiled.control.model_copy(update={"changes": (), "before": "pass\n"})
-    missed = overlooked(subject, replace(spoiled, control=harmless))
+    mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
+    harmless = mutated.control.model_copy(update={"changes": (), "before": "pass\n"})
+    missed = undetected(container, replace(mutated, control=harmless))
     assert missed[:2] == ["D2.ddp/weight_first did not fail", "D2.ddp/weight_last did not fail"]

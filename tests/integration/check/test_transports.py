@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check import run
-from envbuild.check.judge import Ended, Job
-from envbuild.check.launchers.mpiexec import Mpiexec
-from envbuild.check.trial import Trial, try_job
+from envbuild.jobs.judge import Job, LaunchResult
+from envbuild.jobs.launchers import mpiexec_words
+from envbuild.jobs.run import JobResult, run_job
+from envbuild.launch.start import Container, results_directory
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 
 _OWN_NETWORK = ("unshare", "-Urnm", "sh", str(Path(__file__).parents[2] / "support/own-network.sh"))
 
 
-def tcp_job(subject: run.Subject) -> Job:
+def tcp_job(container: Container) -> Job:
     """Return the job of UCX's shared memory, told to use TCP instead."""
-    (job,) = [job for job in subject.jobs() if job.id == "F3.ucx-shm"]
+    (job,) = [job for job in container.jobs if job.id == "F3.ucx-shm"]
     return replace(
         job,
         id="F3.ucx-tcp",
@@ -30,30 +30,32 @@ def tcp_job(subject: run.Subject) -> Job:
     )
 
 
-def tried(subject: run.Subject, job: Job) -> Trial:
+def tried(container: Container, job: Job) -> JobResult:
     # The namespace makes everybody root.
-    launcher = Mpiexec(family=subject.manifest.mpi_family, root=True)
+    family = container.manifest.mpi_family
 
-    def launch(
+    def start(
         command: Sequence[str], ranks: int, results: Path, variables: Mapping[str, str], limit_s: float
-    ) -> Ended:
-        words = subject.apptainer.command(
-            subject.image,
+    ) -> LaunchResult:
+        words = container.apptainer.command(
+            container.image,
             [],
-            binds=[Bind(source=results, target=run.RESULTS, writable=True)],
-            env={**variables, "ENVBUILD_RESULTS": run.RESULTS},
-            cwd=run.RESULTS,
+            binds=[Bind(source=results, target="/tmp", writable=True)],
+            env={**variables, "ENVBUILD_RESULTS": "/tmp"},
+            cwd="/tmp",
             network=True,
         )
-        argv = [*_OWN_NETWORK, *launcher.command(words, command, ranks)]
+        mpiexec = mpiexec_words(family, ranks, root=True, oversubscribe=True)
+        argv = [*_OWN_NETWORK, *words, *mpiexec, *command]
         done = process.run(argv, env=host.environment(), timeout_s=limit_s)
-        return Ended(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
+        return LaunchResult(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
 
-    return try_job(job, ranks=2, limit_s=120.0, launch=launch)
+    with results_directory() as directory:
+        return run_job(job, start, directory, ranks=2, limit_s=120.0)
 
 
-def test_ucx_carries_the_messages_over_tcp(small_subject: run.Subject) -> None:
-    found = tried(small_subject, tcp_job(small_subject))
+def test_ucx_carries_the_messages_over_tcp(small_container: Container) -> None:
+    found = tried(small_container, tcp_job(small_container))
     assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
 
 
@@ -66,8 +68,8 @@ def test_ucx_carries_the_messages_over_tcp(small_subject: run.Subject) -> None:
         ({"MPIR_CVAR_NOLOCAL": "0"}, {"over_network"}),
     ],
 )
-def test_another_transport_is_told(small_subject: run.Subject, other: dict[str, str], what: set[str]) -> None:
-    job = tcp_job(small_subject)
-    found = tried(small_subject, replace(job, environment={**job.environment, **other}))
+def test_another_transport_is_told(small_container: Container, other: dict[str, str], what: set[str]) -> None:
+    job = tcp_job(small_container)
+    found = tried(small_container, replace(job, environment={**job.environment, **other}))
     failed = {finding.id for finding in found.findings if finding.status == "FAIL"}
     assert failed == {f"F3.ucx-tcp/{name}" for name in what}, found.output

@@ -21,21 +21,22 @@ TRY = """\
 import json
 import sys
 from pathlib import Path
-from envbuild.check.launchers.srun import Srun
-from envbuild.check.run import Subject
-from envbuild.check.scheduled import launch_by_srun
-from envbuild.check.trial import try_job
+from functools import partial
 from envbuild.image.sif import read_manifest
+from envbuild.jobs.run import run_job
+from envbuild.launch.launchers import Launcher
+from envbuild.launch.start import Container, results_directory, start_ranks
 from envbuild.system.apptainer import find
-from envbuild.workflows.scheduling import environment_of_srun
 
 image, family, kind, limit_s, *instead = sys.argv[1:]
-subject = Subject(image=Path(image), manifest=read_manifest(Path(image)), apptainer=find())
-inner = launch_by_srun(subject, Srun(mpi_type=kind, family=family), env=environment_of_srun())
-launch = (lambda _, *rest: inner(instead, *rest)) if instead else inner
-(job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
-trial = try_job(job, ranks=2, limit_s=float(limit_s), launch=launch, shared=Path.cwd())
-print(json.dumps([[each.status, each.id, each.observed, each.hint] for each in trial.findings]))
+container = Container(image=Path(image), manifest=read_manifest(Path(image)), apptainer=find())
+launcher = Launcher(program="srun", mpi_type=kind, family=family, outside=True)
+inner = partial(start_ranks, container, launcher)
+start = (lambda _, *rest: inner(instead, *rest)) if instead else inner
+(job,) = (job for job in container.jobs if job.id == "D1.mpi")
+with results_directory(Path.cwd()) as directory:
+    result = run_job(job, start, directory, ranks=2, limit_s=float(limit_s))
+print(json.dumps([[each.status, each.id, each.observed, each.hint] for each in result.findings]))
 """
 
 

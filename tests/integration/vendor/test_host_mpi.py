@@ -16,17 +16,16 @@ from typing import Any
 
 import pytest
 
-from envbuild.check.hosted import FROM_HOST, judge_from_host, launch_inside, launch_outside
-from envbuild.check.judge import Ended
-from envbuild.check.launchers.hostmpiexec import HostMpiexec
-from envbuild.check.launchers.mpiexec import Mpiexec
-from envbuild.check.run import Subject
-from envbuild.check.trial import try_job
+from envbuild.jobs.judge import LaunchResult
+from envbuild.jobs.run import run_job
+from envbuild.launch.launchers import Launcher
+from envbuild.launch.loaded import FROM_HOST, judge_host_mpi
+from envbuild.launch.start import Container, own_launcher, results_directory, run_image_job, start_ranks
 from envbuild.site.inject import PRIVATE, Injection
 from envbuild.workflows.hosting import Lend, lent
 from envbuild.workflows.settings import Settings
 from tests.integration.conftest import Desk, recipe_versions
-from tests.support.controls import subject_of
+from tests.support.controls import container_of
 from tests.support.elves import Elf
 from tests.support.hostmpi import HostMpi, unpack
 
@@ -121,20 +120,22 @@ def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images
 
 
 def test_nothing_is_left_of_ranks_whose_time_is_up(
-    planned: tuple[Subject, Injection], host_mpi: Hosts, tmp_path: Path
+    planned: tuple[Container, Injection], host_mpi: Hosts, tmp_path: Path
 ) -> None:
-    subject, injection = planned
+    container, injection = planned
     injection.fill_stage(tmp_path / "stage")
-    launcher = HostMpiexec(program=f"{host_mpi('intel-mpi').prefix}/bin/mpiexec", family="intel-mpi")
-    inner = launch_outside(subject, launcher, injection, tmp_path / "stage")
+    program = f"{host_mpi('intel-mpi').prefix}/bin/mpiexec"
+    launcher = Launcher(program=program, family="intel-mpi", outside=True, image_mpi=False)
+    container = replace(container, host_libs=injection, stage=tmp_path / "stage")
     mark = "604801.5"
 
-    def hang(command: Sequence[str], *rest: Any) -> Ended:
-        return inner(["sleep", mark], *rest)
+    def hang(command: Sequence[str], *rest: Any) -> LaunchResult:
+        return start_ranks(container, launcher, ["sleep", mark], *rest)
 
-    (job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
-    trial = try_job(job, ranks=2, limit_s=15.0, launch=hang)
-    assert [finding.status for finding in trial.findings[:2]] == ["FAIL", "FAIL"]
+    (job,) = (job for job in container.jobs if job.id == "D1.mpi")
+    with results_directory() as directory:
+        result = run_job(job, hang, directory, ranks=2, limit_s=15.0)
+    assert [finding.status for finding in result.findings[:2]] == ["FAIL", "FAIL"]
     for _ in range(50):
         listed = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
         if f"sleep {mark}" not in listed:
@@ -144,39 +145,41 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
 
 
 @pytest.fixture
-def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Subject, Injection]:
+def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, Injection]:
     """The image on MPICH, and what Intel MPI lends it."""
-    subject = subject_of(image_on("mpich"))
+    container = container_of(image_on("mpich"))
     site = desk.write("site.yaml", host_mpi("intel-mpi").site())
     settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
-    return subject, lent(subject, settings, Lend(mpi=True))[1]
+    return container, lent(container, settings, Lend(mpi=True))[1]
 
 
-def finding_of(subject: Subject, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
+def finding_of(container: Container, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
     injection.fill_stage(stage)
-    (job,) = (job for job in subject.jobs() if job.id == "D1.mpi")
-    launch = launch_inside(subject, Mpiexec(family="mpich"), injection, stage)
-    trial = try_job(job, ranks=2, limit_s=120.0, launch=launch)
+    (job,) = (job for job in container.jobs if job.id == "D1.mpi")
+    launcher = own_launcher(container)
+    assert launcher is not None
+    hosted = replace(container, host_libs=injection, stage=stage)
+    result = run_image_job(hosted, launcher, job, ranks=2, limit_s=120.0)
     # The ranks talk all the same, which is why talking proves nothing here.
-    assert {finding.status for finding in trial.findings} == {"PASS"}
-    return judge_from_host(trial.reports, judged_by).status
+    assert {finding.status for finding in result.findings} == {"PASS"}
+    return judge_host_mpi(result.reports, judged_by).status
 
 
 def test_the_proof_fails_where_the_image_s_own_library_was_loaded(
-    planned: tuple[Subject, Injection], tmp_path: Path
+    planned: tuple[Container, Injection], tmp_path: Path
 ) -> None:
-    subject, injection = planned
+    container, injection = planned
     own = injection.environment["LD_LIBRARY_PATH"].removeprefix(f"{PRIVATE}:")
     without = replace(injection, environment={**injection.environment, "LD_LIBRARY_PATH": own})
-    assert finding_of(subject, injection, tmp_path / "a", judged_by=injection) == "PASS"
-    assert finding_of(subject, without, tmp_path / "b", judged_by=injection) == "FAIL"
+    assert finding_of(container, injection, tmp_path / "a", judged_by=injection) == "PASS"
+    assert finding_of(container, without, tmp_path / "b", judged_by=injection) == "FAIL"
 
 
 def test_the_proof_fails_for_a_copy_that_is_another_file(
-    planned: tuple[Subject, Injection], tmp_path: Path
+    planned: tuple[Container, Injection], tmp_path: Path
 ) -> None:
-    subject, injection = planned
+    container, injection = planned
     changed = tmp_path / "libmpi.so.12"
     changed.write_bytes(Path(injection.files["libmpi.so.12"]).read_bytes() + b"\0")
     other = replace(injection, files={**injection.files, "libmpi.so.12": str(changed)})
-    assert finding_of(subject, other, tmp_path / "stage", judged_by=injection) == "FAIL"
+    assert finding_of(container, other, tmp_path / "stage", judged_by=injection) == "FAIL"

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from envbuild.check.run import Subject
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Event, Warned, ignore
 from envbuild.image.sif import read_manifest
+from envbuild.launch.start import Container
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteMpi
 from envbuild.system import process
@@ -38,21 +38,21 @@ def settings(store: Path) -> Settings:
     return Settings.of(store=store, apptainer=None, recipes=None, site=None)
 
 
-def subject(**changes: object) -> Subject:
+def container(**changes: object) -> Container:
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    return Subject(image=Path("i.sif"), manifest=manifest(**changes), apptainer=apptainer)
+    return Container(image=Path("i.sif"), manifest=manifest(**changes), apptainer=apptainer)
 
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: None)
     with pytest.raises(RequestError, match="no site says what it is"):
-        hosting.lent(subject(mpi_family="mpich"), settings(tmp_path), hosting.Lend(mpi=True))
+        hosting.lent(container(mpi_family="mpich"), settings(tmp_path), hosting.Lend(mpi=True))
 
 
 def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: SimpleNamespace(value=Site(name="here")))
     with pytest.raises(RequestError, match="holds no MPI that the host's could stand in for"):
-        hosting.lent(subject(mpi="", mpi_family=""), settings(tmp_path), hosting.Lend(mpi=True))
+        hosting.lent(container(mpi="", mpi_family=""), settings(tmp_path), hosting.Lend(mpi=True))
 
 
 MPICH = ("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED")
@@ -96,7 +96,7 @@ def lent_at(
     image = small_image(tmp_path, BASE, layer, mpi="mpich", mpi_family="mpich", recipes={"mpich": "4.0.3"})
     known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    asked = Subject(image=image, manifest=read_manifest(image), apptainer=apptainer)
+    asked = Container(image=image, manifest=read_manifest(image), apptainer=apptainer)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
     return hosting.lent(asked, known, wanted)[1]
 

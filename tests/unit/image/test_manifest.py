@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.image.model import MANIFEST_FORMAT, Job, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, ImageJob, Manifest
 from tests.support.trees import manifest
 
-JOB = Job(
+JOB = ImageJob(
     id="D2.ddp",
     recipe="pytorch",
     file="ddp.py",

@@ -12,6 +12,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
+from envbuild.launch import slurm, start
 from envbuild.rules.facts import facts_from
 from envbuild.site.inject import Injection
 from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
@@ -19,7 +20,7 @@ from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
-from envbuild.workflows import launch, scheduling
+from envbuild.workflows import launch
 from envbuild.workflows.hosting import Lend
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
@@ -46,11 +47,11 @@ class Bench:
         for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(host, "is_root", lambda: False)
-        monkeypatch.setattr(launch, "_DEVICES", {})
+        monkeypatch.setattr(start, "GPUS", {})
         monkeypatch.setattr(
             runtime, "find", lambda path: Apptainer(program=path or Path("apptainer"), version="1.4.5")
         )
-        for name in ("ENVBUILD_APPTAINER", *scheduling._NODE_FILES):
+        for name in ("ENVBUILD_APPTAINER", *slurm._NODE_FILES):
             monkeypatch.delenv(name, raising=False)
         self.told: list[Event] = []
         self.is_for("amd64")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.controls import missed_by
-from envbuild.check.findings import Finding
-from envbuild.check.judge import Job
-from envbuild.check.trial import Trial
 from envbuild.cli.recipes import format_checked
 from envbuild.errors import EnvbuildError, MachineError
+from envbuild.jobs.judge import Job
+from envbuild.jobs.report import Finding
+from envbuild.jobs.run import JobResult
+from envbuild.launch.controls import missed_by
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Control, Recipe
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
@@ -342,7 +342,7 @@ class TestWhatTheJudgeMissed:
 
     def missed(self, status: str, observed: str) -> list[str]:
         finding = Finding(status, "X1.y/losses-as-one-rank", "difference<=1e-05", observed)
-        return missed_by(Trial(findings=(finding,), output="out"), self.job, self.control)
+        return missed_by(JobResult(findings=(finding,), output="out"), self.job, self.control)
 
     def test_by_far_is_seen(self) -> None:
         assert self.missed("FAIL", "difference=0.2") == []
@@ -357,7 +357,7 @@ class TestWhatTheJudgeMissed:
         control = self.control.model_copy(update={"fails": ("X1.y/fit-as-newton",)})
         for distance, told in (("1e-5", ["X1.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
             finding = Finding("FAIL", "X1.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
-            assert missed_by(Trial(findings=(finding,)), job, control)[:1] == told
+            assert missed_by(JobResult(findings=(finding,)), job, control)[:1] == told
 
     def test_a_pass_is_missed(self) -> None:
         assert self.missed("PASS", "difference=0")[0] == "X1.y/losses-as-one-rank did not fail"

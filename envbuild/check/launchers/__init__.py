@@ -1,1 +1,0 @@
-"""How ranks are started: a closed list, one small module each."""

@@ -1,0 +1,177 @@
+"""A bare `apptainer test`: the jobs, run and judged inside the image.
+
+Beside `imports.py` and `envbuild.system` the one module that starts processes: inside an image there is
+no `envbuild.system`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from envbuild.jobs.imports import try_imports
+from envbuild.jobs.judge import Job, LaunchResult, judge_imports, judge_mapped, no_jobs
+from envbuild.jobs.launchers import mpiexec_words, torchrun_words
+from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.run import JobResult, run_job, skipped
+
+MANIFEST = "/.envbuild/manifest.json"
+# Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
+# an MPI (`OMPI_MCA_…`) is no such thing, and may come from the image.
+_OUTER = re.compile(
+    r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX|TORCHELASTIC|PET)_|MPI_LOCAL"
+    r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_CONFIG)$)"
+)
+_GRACE_S = 3.0
+_TAIL_BYTES = 64 * 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``judge.py test`` and return its exit code: 0 passed, 4 not, 2 for a wrong command line."""
+    parser = argparse.ArgumentParser(prog="apptainer test IMAGE")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    test = verbs.add_parser("test", help="run the image's jobs and judge what its ranks report")
+    test.add_argument("--ranks", type=int, metavar="N", help="processes to start [what the image says]")
+    test.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="limit for each job [what the image says]"
+    )
+    test.add_argument("--json", action="store_true", help="write the report as JSON")
+    options = parser.parse_args(argv)
+    if options.ranks is not None and not 1 <= options.ranks <= 4096:
+        parser.error("--ranks wants 1 to 4096")
+    if options.timeout is not None and not 0 < options.timeout <= 86_400:
+        parser.error("--timeout wants more than 0 and at most 86400 seconds")
+    manifest = json.loads(Path(MANIFEST).read_text(encoding="utf-8"))
+    report = _test(manifest, options.ranks or manifest["ranks"], options.timeout)
+    sys.stdout.write(report.to_json() if options.json else f"{report.to_text()}\n")
+    return 0 if report.passed else 4
+
+
+def _test(manifest: Mapping[str, Any], ranks: int, timeout_s: float | None) -> Report:
+    """Test the image that this runs in; `manifest` is its manifest as JSON data."""
+    started = time.monotonic()
+    default_s = timeout_s or manifest["timeout_s"]
+    modules = manifest["imports"]
+    imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
+    findings: list[Finding] = [judge_imports(modules, imports)]
+    results: dict[str, JobResult] = {}
+    for job in map(Job.from_data, manifest["jobs"]):
+        results[job.id] = _run(job, manifest["mpi_family"], ranks, timeout_s or job.timeout_s or default_s)
+        findings += results[job.id].findings
+    reports = [each for result in results.values() for each in result.reports]
+    findings.append(judge_mapped(reports) if results else no_jobs())
+    return Report(
+        name=manifest["name"],
+        version=manifest["version"],
+        digest="",
+        ranks=ranks,
+        findings=findings,
+        outputs={name: result.output for name, result in results.items() if result.output},
+        seconds=time.monotonic() - started,
+    )
+
+
+def _run(job: Job, family: str, ranks: int, limit_s: float) -> JobResult:
+    if job.launcher == "mpiexec" and not family:
+        return skipped(job, ranks)
+
+    def start(
+        command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float
+    ) -> LaunchResult:
+        words = torchrun_words(count)
+        if job.launcher == "mpiexec":
+            words = mpiexec_words(family, count, root=os.geteuid() == 0, oversubscribe=True)
+        return _start_ranks([*words, *command], directory, variables, limit_s)
+
+    # Only an image's user loses disk space if a job makes its results undeletable.
+    directory = tempfile.TemporaryDirectory(prefix="envbuild-test-")
+    try:
+        return run_job(job, start, Path(directory.name), ranks=ranks, limit_s=limit_s)
+    finally:
+        with contextlib.suppress(OSError, RecursionError):
+            directory.cleanup()
+
+
+def _start_ranks(
+    argv: Sequence[str], directory: Path, variables: Mapping[str, str], limit_s: float
+) -> LaunchResult:
+    process = subprocess.Popen(
+        argv,
+        env=environment_of_ranks({**variables, "ENVBUILD_RESULTS": str(directory)}),
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    tail = bytearray()
+    reader = threading.Thread(target=_keep_tail, args=(process.stdout, tail), daemon=True)
+    reader.start()
+    try:
+        code, timed_out = process.wait(timeout=limit_s), False
+    except subprocess.TimeoutExpired:
+        code, timed_out = -1, True
+    finally:
+        end(process, variables["ENVBUILD_TOKEN"])
+    # A process that changed its environment may live on, and hold the pipe open.
+    reader.join(_GRACE_S)
+    return LaunchResult(
+        code=code, timed_out=timed_out, limit_s=limit_s, output=bytes(tail).decode(errors="replace")
+    )
+
+
+def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
+    """Read a stream to its end and keep the last of it: it may be endless."""
+    while chunk := os.read(stream.fileno(), 65536):
+        tail += chunk
+        del tail[:-_TAIL_BYTES]
+
+
+def environment_of_ranks(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this environment without the variables of an outer launcher, and with further ones."""
+    kept = {name: value for name, value in os.environ.items() if not _OUTER.match(name)}
+    return {**kept, **extra}
+
+
+def end(process: subprocess.Popen[bytes], token: str) -> None:
+    """End a launcher and its descendants: daemons leave its group, but keep its environment."""
+    deadline = time.monotonic() + _GRACE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.1)
+    for _ in range(20):
+        left = _holding(token)
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        process.poll()
+        if not left:
+            break
+        time.sleep(0.05)
+
+
+def _holding(token: str) -> list[int]:
+    pids = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                environ = (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if token.encode() in environ:
+                pids.append(int(process.name))
+    return pids

@@ -1,0 +1,40 @@
+"""The words that start ranks with the image's own launchers, on one host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Open MPI refuses more ranks than cores. In a test that is no mistake: it proves communication, not speed.
+_OVERSUBSCRIBE: Mapping[str, Sequence[str]] = {"openmpi": ("--map-by", ":OVERSUBSCRIBE")}
+_AS_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
+
+
+def mpiexec_words(
+    family: str, ranks: int, *, root: bool, oversubscribe: bool, program: str = "mpiexec"
+) -> list[str]:
+    """Return the words before a job's command that start its ranks with mpiexec.
+
+    Parameters
+    ----------
+    family : str
+        Implementation whose mpiexec it is (``mpich``, ``openmpi``, ``intel-mpi``).
+    ranks : int
+        Processes to start (count).
+    root : bool
+        Whether the ranks run as root.
+    oversubscribe : bool
+        Whether there may be more ranks than cores.
+    program : str
+        The first on PATH if absent.
+    """
+    flags = [*(_AS_ROOT.get(family, ()) if root else ())]
+    flags += _OVERSUBSCRIBE.get(family, ()) if oversubscribe else ()
+    return [program, *flags, "-n", str(ranks)]
+
+
+def torchrun_words(ranks: int) -> list[str]:
+    """Return the words before a job's command that start its ranks with torchrun, without MPI."""
+    # The rendezvous is on the loopback: the host's name need not resolve, and the system chooses the port.
+    # Without --no-python torchrun would put a Python of its choice in front of the job.
+    here = ["--standalone", "--local-addr", "127.0.0.1"]
+    return ["torchrun", *here, "--nproc-per-node", str(ranks), "--no-python"]

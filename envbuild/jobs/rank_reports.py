@@ -1,0 +1,173 @@
+"""Reads the rank reports of a job. They are untrusted input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPORT_FORMAT = 1
+MAX_REPORT_BYTES = 1 << 20
+MAX_ENTRIES = 65_536
+# Of a rank's output: a library's debug log is long, and names its transport near the start.
+MAX_LOG_BYTES = 16 << 20
+_END_BYTES = 64 * 1024
+_OUTPUT = r"output-rank-[0-9]{1,9}-of-[0-9]+-.*\.txt"
+_FIELDS = {
+    "rank": int,
+    "size": int,
+    "pid": int,
+    "host": str,
+    "process": str,
+    "libraries": list,
+    "values": dict,
+}
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The sound reports of a run, and what is wrong with the others.
+
+    Attributes
+    ----------
+    said : mapping of str to frozenset of int
+        Key of the job's `says` → ranks, by the launcher's count, whose own output holds one of its texts.
+    """
+
+    good: tuple[Mapping[str, object], ...] = ()
+    problems: tuple[str, ...] = ()
+    said: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def values(self, name: str) -> list[object]:
+        """Return a reported value of every sound report that has it."""
+        return [values[name] for values in map(values_of, self.good) if name in values]
+
+
+def read_reports(directory: Path, token: str) -> Reports:
+    """Read the report files of one run; unsound ones are named, never used.
+
+    Parameters
+    ----------
+    token : str
+        Of this run; a report with another token is of another run.
+    """
+    good: list[Mapping[str, object]] = []
+    problems: list[str] = []
+    for path in _files(directory, r"report-.*\.json"):
+        try:
+            good.append(_sound(json.loads(_read_small(path)), token))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(f"{path.name}: {error}"[:200])
+    return Reports(good=tuple(good), problems=tuple(problems))
+
+
+def ranks_that_said(directory: Path, wanted: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[int]]:
+    """Return, for each name, the ranks whose own output holds one of its texts.
+
+    Parameters
+    ----------
+    wanted : mapping of str to sequence of str
+        Name → texts.
+    """
+    ranks: dict[str, set[int]] = {name: set() for name in wanted}
+    for path in _files(directory, _OUTPUT) if wanted else []:
+        try:
+            log = _read_small(path, first=MAX_LOG_BYTES)
+        except OSError:
+            continue
+        for name, texts in wanted.items():
+            if any(text.encode() in log for text in texts):
+                ranks[name].add(int(path.name.split("-")[2]))
+    return {name: frozenset(numbers) for name, numbers in ranks.items()}
+
+
+def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
+    """Return the last lines that each process wrote, under a heading with its rank.
+
+    Parameters
+    ----------
+    lines, most : int
+        Lines of a process, and processes, that are shown (counts).
+    """
+    blocks = []
+    for path in _files(directory, _OUTPUT):
+        try:
+            text = _read_small(path, last=_END_BYTES).decode(errors="replace")
+        except OSError:
+            continue
+        if text.strip():
+            heading = re.sub(r"^output-rank-(\d+)-of-(\d+)-.*", r"rank \1 of \2", path.stem)
+            blocks.append("\n".join([f"--- {heading}", *text.rstrip().splitlines()[-lines:]]))
+    left = len(blocks) - most
+    return "\n".join([*blocks[:most], f"--- and {left} more ranks"] if left > 0 else blocks)
+
+
+def cut_outputs(directory: Path) -> None:
+    """Cut the middle out of each output that is too long; ranks may still write to it."""
+    for path in _files(directory, _OUTPUT):
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(handle)
+            # Another hard link may lie elsewhere.
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size < 2 * MAX_LOG_BYTES:
+                continue
+            end = os.pread(handle, _END_BYTES, status.st_size - _END_BYTES)
+            os.ftruncate(handle, MAX_LOG_BYTES)
+            left_out = status.st_size - MAX_LOG_BYTES - _END_BYTES
+            os.write(handle, b"\n[%d bytes left out]\n" % left_out + end)
+        finally:
+            os.close(handle)
+
+
+def _files(directory: Path, pattern: str) -> list[Path]:
+    """Return the paths of a pattern in a directory, sorted, of the first `MAX_ENTRIES` there."""
+    paths = itertools.islice(directory.iterdir(), MAX_ENTRIES)
+    return sorted(path for path in paths if re.fullmatch(pattern, path.name))
+
+
+def _read_small(path: Path, *, first: int | None = None, last: int | None = None) -> bytes:
+    # The job wrote the directory: follow no link, do not block, read nothing large.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if first is not None:
+            return file.read(first)
+        if last is not None:
+            file.seek(max(0, status.st_size - last))
+            return file.read(last)
+        if status.st_size > MAX_REPORT_BYTES:
+            raise OSError(f"{status.st_size} bytes are too many for a report")
+        return file.read(MAX_REPORT_BYTES)
+
+
+def _sound(data: object, token: str) -> Mapping[str, object]:
+    if not isinstance(data, dict) or data.get("format") != REPORT_FORMAT:
+        raise ValueError("not a report of a known format")
+    if data.get("token") != token:
+        raise ValueError("a report of another run")
+    for name, kind in _FIELDS.items():
+        if type(data.get(name)) is not kind:
+            raise ValueError(f"`{name}` is missing or no {kind.__name__}")
+    return data
+
+
+def values_of(report: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the values that a sound report holds."""
+    values = report["values"]
+    return values if isinstance(values, dict) else {}
+
+
+def number_of(report: Mapping[str, object], name: str) -> int:
+    """Return a whole number of a report; -1 if it holds none."""
+    value = report.get(name)
+    return value if isinstance(value, int) else -1

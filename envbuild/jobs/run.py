@@ -1,0 +1,100 @@
+"""Run one job on all its ranks, read what they report, and judge it.
+
+On the host and in the image the same code runs; only the function that starts ranks differs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envbuild.jobs.judge import Job, LaunchResult, judge_job, skip_job
+from envbuild.jobs.rank_reports import Reports, rank_outputs, ranks_that_said, read_reports
+from envbuild.jobs.report import Finding
+
+# (command line of one rank, ranks, private directory, variables, limit in seconds). It sets
+# ENVBUILD_RESULTS to the path under which the ranks see the directory.
+Start = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchResult]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The result of one job.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        D0 first, then the job's own.
+    reports : tuple of Reports
+        Of each run: on all ranks, and on one if the job is compared with it.
+    output : str
+        The last lines of launcher and ranks if something did not pass; else empty.
+    """
+
+    findings: tuple[Finding, ...]
+    reports: tuple[Reports, ...] = ()
+    output: str = ""
+
+
+def skipped(job: Job, ranks: int) -> JobResult:
+    """Return the result of a job that nothing can start here, which is no pass."""
+    return JobResult(findings=(skip_job(job, ranks),))
+
+
+def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
+    """Run a job and judge it.
+
+    Parameters
+    ----------
+    directory : Path
+        An empty private directory, which all ranks see; the caller removes it.
+    ranks : int
+        Processes to start (count).
+    limit_s : float
+        Wall-clock limit of one run in seconds.
+    """
+    try:
+        command = job.command()
+    except ValueError as error:
+        finding = Finding("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error))
+        return JobResult(findings=(finding,))
+
+    def run(name: str, count: int) -> tuple[Reports, LaunchResult, str]:
+        results = directory / name
+        results.mkdir(mode=0o700)
+        return _run(job, command, count, limit_s, start, results)
+
+    reports, ended, output = run("all-ranks", ranks)
+    runs, single = [reports], None
+    if job.compare_with_single and not ended.timed_out:
+        single, _, single_output = run("one-rank", 1)
+        output = f"{output}\n--- on one rank\n{single_output}"
+        runs.append(single)
+    findings = judge_job(job, ranks, reports, ended, single)
+    passed = all(finding.status == "PASS" for finding in findings)
+    return JobResult(
+        findings=tuple(findings), reports=tuple(runs), output="" if passed else output.strip("\n")
+    )
+
+
+def _run(
+    job: Job, command: Sequence[str], ranks: int, limit_s: float, start: Start, results: Path
+) -> tuple[Reports, LaunchResult, str]:
+    token = secrets.token_hex(16)
+    variables = {
+        **job.environment,
+        "ENVBUILD_TOKEN": token,
+        # Each rank writes where it stands shortly before the limit ends it.
+        "ENVBUILD_DUMP_AFTER_S": f"{0.8 * limit_s:.3f}",
+        "OMP_NUM_THREADS": "1",
+    }
+    ended = start(command, ranks, results, variables, limit_s)
+    reports = replace(read_reports(results, token), said=ranks_that_said(results, job.says))
+    output = "\n".join(text for text in (_tail(ended.output), rank_outputs(results)) if text)
+    return reports, ended, output
+
+
+def _tail(text: str, *, lines: int = 20) -> str:
+    return "\n".join(text.rstrip().splitlines()[-lines:])

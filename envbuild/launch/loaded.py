@@ -1,0 +1,76 @@
+"""Judge which libraries the ranks loaded where the host's take the place of the image's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.report import Finding
+from envbuild.site.inject import PRIVATE, Injection
+from envbuild.system.files import sha256
+
+FROM_HOST = "S4.mpi-from-host"
+LENT = "S4.fabric-from-host"
+
+
+def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
+    """S4: every process that loaded an MPI loaded the host's file, from the private directory.
+
+    The path says which file won, its sha256 that it is the host's, and the
+    library itself which version it is.
+    """
+    digests = {f"{PRIVATE}/{name}": sha256(Path(host_libs.files[name])) for name in host_libs.mpi}
+    expected = f"{host_libs.implementation} from {PRIVATE}"
+    versions: set[str] = set()
+    wrong: set[str] = set()
+    count = 0
+    for library in (library for run in reports for report in run.good for library in _mpi_of(report)):
+        count += 1
+        path, version = library.get("path", ""), library.get("version", "")
+        real_path = _real_path(path, host_libs)
+        if real_path not in digests:
+            wrong.add(f"{path} ({version})")
+        elif library.get("sha256") != digests[real_path]:
+            wrong.add(f"{path} is another file than {host_libs.files[Path(real_path).name]}")
+        versions.add(version)
+    if count == 0:
+        return Finding("FAIL", FROM_HOST, expected, "no process loaded an MPI", "D0 says what is missing")
+    if wrong:
+        hint = "the image's own MPI was loaded first: an RPATH, or a variable that names it"
+        return Finding("FAIL", FROM_HOST, expected, ", ".join(sorted(wrong)[:4]), hint)
+    return Finding("PASS", FROM_HOST, expected, f"{', '.join(sorted(versions))} in {count} processes")
+
+
+def judge_host_fabric(reports: Iterable[Reports], host_libs: Injection) -> Finding:
+    """S4: every process that loaded a library of the host's fabric loaded the host's file."""
+    paths = {f"{PRIVATE}/{name}" for name in host_libs.files}
+    loaded = {
+        path
+        for run in reports
+        for report in run.good
+        for path in report["libraries"]  # type: ignore[attr-defined]  # a sound report's
+        if isinstance(path, str) and path.rpartition("/")[2] in host_libs.files
+    }
+    expected = f"{', '.join(host_libs.files) or 'nothing'} from {PRIVATE}"
+    if wrong := sorted(loaded - paths):
+        hint = "the image's own library was loaded first: an RPATH, or a variable that names it"
+        return Finding("FAIL", LENT, expected, ", ".join(wrong[:4]), hint)
+    if not loaded:
+        return Finding("SKIP", LENT, expected, "no process loaded any", "no job of the image uses them")
+    return Finding("PASS", LENT, expected, ", ".join(sorted(loaded)))
+
+
+def _real_path(path: str, host_libs: Injection) -> str:
+    """Return a path in the private directory with its link followed."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/{host_libs.links.get(name, name)}" if directory == PRIVATE else path
+
+
+def _mpi_of(report: Mapping[str, object]) -> list[Mapping[str, str]]:
+    """Return the MPI libraries of a report; a rank may write anything there."""
+    libraries = report.get("mpi")
+    entries = libraries if isinstance(libraries, list) else []
+    return [
+        {str(key): str(value) for key, value in entry.items()} for entry in entries if isinstance(entry, dict)
+    ]

@@ -1,0 +1,153 @@
+"""Ask the scheduler: the PMI types and the environment of srun, the tasks and nodes of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError, MachineError
+from envbuild.image.model import Manifest
+from envbuild.jobs.report import Finding
+from envbuild.launch.launchers import LaunchContext, judge_pmi, running_mpi, visible_variables
+from envbuild.site.probe import mpi_types
+from envbuild.spec.site import Site, SiteMpi
+from envbuild.system import host, process
+from envbuild.system.files import read_input
+from envbuild.system.process import Finished
+
+_ASK_S = 30.0
+_NAME_THEM = (
+    "is this a machine of the cluster? a site file may name the types (`scheduler: {mpi_types: […]}`)"
+)
+# Where PBS, LSF, Grid Engine and OAR name the hosts of a job, one a line.
+_NODE_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "OAR_NODEFILE")
+_MAX_NODES_BYTES = 1 << 22
+
+
+def with_offer(context: LaunchContext) -> LaunchContext:
+    """Return a context with the types that srun lists, if they matter and the site does not list them all.
+
+    Raises
+    ------
+    MachineError
+        Neither srun nor the site says which types it takes.
+    """
+    if not context.srun or context.mpi_types_complete:
+        return context
+    try:
+        return replace(context, offered=_offered())
+    except MachineError:
+        if context.mpi_types:
+            return context
+        raise
+
+
+def other_nodes(site: Site | None) -> str | None:
+    """Return why there may be other nodes, which ranks started here do not reach; None without a sign."""
+    for name in _NODE_FILES:
+        nodes = _lines(os.environ.get(name, ""))
+        if len(nodes) > 1:
+            return f"the job has {len(nodes)} nodes ({name}), and nothing of it starts ranks on the others"
+    scheduler = site.scheduler if site else None
+    if scheduler is not None:
+        return f"the site starts jobs by {scheduler.name}, by which envbuild starts nothing"
+    if site is not None and site.fabric is not None:
+        return f"the site `{site.name}` has a fabric, and names no scheduler"
+    return None
+
+
+def _lines(path: str) -> set[str]:
+    """Return the first words of a file's lines: the hosts that a scheduler lists."""
+    try:
+        text = read_input(Path(path), limit_bytes=_MAX_NODES_BYTES).decode(errors="replace") if path else ""
+    except EnvbuildError:
+        return set()
+    return {line.split()[0] for line in text.splitlines() if line.split()}
+
+
+def in_slurm_job() -> bool:
+    """Whether this runs in a job of Slurm."""
+    return "SLURM_JOB_ID" in os.environ
+
+
+def allocated() -> int | None:
+    """Return the tasks of the Slurm job that this runs in (count); None for fewer than two."""
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    count = int(tasks) if in_slurm_job() and tasks.isdigit() else 0
+    return count if count > 1 else None
+
+
+def slurm_offers() -> tuple[tuple[str, ...], str]:
+    """Return the types that ``srun --mpi`` takes here, and its default; empty if that is not known.
+
+    Raises
+    ------
+    MachineError
+        There is no srun, or it does not answer.
+    """
+    offered = _offered()
+    chosen = os.environ.get("SLURM_MPI_TYPE", "")
+    if chosen:
+        return offered, chosen
+    try:
+        done = process.run(["scontrol", "show", "config"], env=environment_of_srun(), timeout_s=_ASK_S)
+    except MachineError:
+        return offered, ""
+    default = re.search(r"^MpiDefault\s*=\s*(\S+)", done.stdout, flags=re.MULTILINE)
+    return offered, default[1] if default and done.ok else ""
+
+
+def _offered() -> tuple[str, ...]:
+    """Return the types that ``srun --mpi=list`` lists."""
+    done = _ask("--mpi=list")
+    if done.timed_out:
+        raise MachineError(f"`srun --mpi=list` did not answer within {_ASK_S:g} s", hint=_NAME_THEM)
+    offered = mpi_types(done.output) if done.ok else ()
+    if not offered:
+        why = f": {done.last_lines(1)}" if done.last_lines(1) else ""
+        raise MachineError(f"`srun --mpi=list` names nothing{why}", hint=_NAME_THEM)
+    return offered
+
+
+def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[Finding]:
+    """S5: ask srun, and judge its types for the MPI that ranks would run on.
+
+    Parameters
+    ----------
+    host_mpi : SiteMpi or None
+        The host's MPI, if it takes the place of the image's.
+
+    Raises
+    ------
+    MachineError
+        There is no srun, or it does not answer.
+    """
+    offered, default = slurm_offers()
+    version = manifest.recipes.get(manifest.mpi, "")
+    family, version = running_mpi(manifest.mpi_family, version, host_mpi)
+    return judge_pmi(family, version, offered=offered, default=default)
+
+
+def slurm_version() -> str:
+    """Return the version that srun reports (``slurm 24.05.1``); ``slurm`` if it reports none.
+
+    Raises
+    ------
+    MachineError
+        There is no srun.
+    """
+    return _ask("--version").stdout.strip() or "slurm"
+
+
+def environment_of_srun() -> dict[str, str]:
+    """Return the environment of srun: cluster and job, and nothing else of the user's."""
+    names = [name for name in os.environ if name.startswith("SLURM_")]
+    return host.environment(extra={name: os.environ[name] for name in names})
+
+
+def _ask(question: str) -> Finished:
+    # With the user's environment: SLURM_CONF and modules select the cluster.
+    env = {name: os.environ[name] for name in visible_variables(tuple(os.environ))}
+    return process.run(["srun", question], env=env, timeout_s=_ASK_S)

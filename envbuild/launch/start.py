@@ -1,0 +1,304 @@
+"""Start the ranks of an image under Apptainer: the one command line that `test` and `launch` share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from envbuild.image.model import Manifest
+from envbuild.jobs import imports
+from envbuild.jobs.judge import IMPORTS, Job, LaunchResult, judge_imports
+from envbuild.jobs.rank_reports import cut_outputs
+from envbuild.jobs.report import Finding
+from envbuild.jobs.run import JobResult, run_job
+from envbuild.launch.launchers import LaunchContext, Launcher
+from envbuild.launch.slurm import environment_of_srun
+from envbuild.site.inject import Injection
+from envbuild.spec.site import Site
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.removal import remove
+
+# Where ranks see the results directory. Every base has both directories, so the bind needs no overlay.
+# In one container that is /tmp: what MPI keeps there is on a real disk then, not in the small tmpfs of a
+# contained start. Ranks in one container each share the node's /tmp.
+_RESULTS_INSIDE = "/tmp"  # noqa: S108  # the path inside the image
+_RESULTS_OUTSIDE = "/mnt"
+# Vendor → device file and Apptainer's flag, as the module's launcher has them (activate/launcher.sh).
+GPUS = {"nvidia": ("/dev/nvidiactl", "--nv"), "amd": ("/dev/kfd", "--rocm")}
+# How much of the output of a launcher and its ranks is kept.
+_OUTPUT_BYTES = 1 << 20
+# How often the output files of ranks are cut.
+_CUT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """An image, and what a start of it needs from this machine.
+
+    Attributes
+    ----------
+    binds : tuple of Bind
+        Host paths that it sees.
+    host_libs : Injection or None
+        The host's libraries that take the place of the image's own.
+    stage : Path or None
+        The staging directory that `Injection.fill_stage` has filled; all nodes must see it.
+    gpu_flags : tuple of str
+        Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without.
+    """
+
+    image: Path
+    manifest: Manifest
+    apptainer: Apptainer
+    binds: tuple[Bind, ...] = ()
+    host_libs: Injection | None = None
+    stage: Path | None = None
+    gpu_flags: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``name/version``, for messages."""
+        return f"{self.manifest.name}/{self.manifest.version}"
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The image's jobs."""
+        return [Job.from_data(job.model_dump()) for job in self.manifest.jobs]
+
+
+def launch_context(
+    container: Container, site: Site | None, *, on_host_mpi: bool, srun: bool
+) -> LaunchContext:
+    """Return the facts that decide how the ranks of an image are started, before srun is asked."""
+    manifest = container.manifest
+    return LaunchContext(
+        family=manifest.mpi_family,
+        version=manifest.recipes.get(manifest.mpi, ""),
+        site=site,
+        on_host_mpi=on_host_mpi,
+        srun=srun,
+        abis=container.host_libs.abis if container.host_libs else (),
+    )
+
+
+def gpu_flags(site: Site | None, launcher: Launcher) -> tuple[str, ...]:
+    """Return Apptainer's flags for the GPUs of the machines that ranks start on.
+
+    A launcher on the host may start them on other machines: if the site file names GPUs, it decides then.
+    """
+    if launcher.outside and site is not None and site.gpus is not None:
+        return tuple(flag for vendor, (_, flag) in GPUS.items() if vendor == site.gpus.vendor)
+    return tuple(flag for device, flag in GPUS.values() if Path(device).exists())
+
+
+def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
+    """Return the image's own mpiexec or torchrun; None if it cannot start ranks on this machine."""
+    family = container.manifest.mpi_family
+    if judge_architecture(container.manifest) or (name == "mpiexec" and not family):
+        return None
+    return Launcher(program=name, family=family)
+
+
+def rank_line(
+    container: Container,
+    launcher: Launcher,
+    command: Sequence[str],
+    ranks: int,
+    *,
+    variables: Mapping[str, str] | None = None,
+    results: Path | None = None,
+    user_set: Collection[str] = (),
+) -> list[str]:
+    """Return the command line that starts a command on the ranks of an image.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The command line of one rank.
+    ranks : int
+        Processes to start (count); 0 leaves it to srun's allocation.
+    variables : mapping, optional
+        Environment variables of the ranks.
+    results : Path, optional
+        Of a test: the directory that its ranks write to. They see neither home nor environment of the user,
+        and those in one container only a loopback network and a minimal /dev. Without it the ranks are the
+        user's own work, and see what Apptainer shows by default.
+    user_set : collection of str
+        Variables that the user has set, which the launcher leaves alone.
+    """
+    chosen = dict(variables or {})
+    env = {name: value for name, value in launcher.environment().items() if name not in user_set} | chosen
+    binds, cwd = list(container.binds), None
+    if results is not None:
+        cwd = _RESULTS_OUTSIDE if launcher.outside else _RESULTS_INSIDE
+        binds.insert(0, Bind(source=results, target=cwd, writable=True))
+        env["ENVBUILD_RESULTS"] = cwd
+    job = list(command)
+    if container.host_libs is not None and container.stage is not None:
+        binds += container.host_libs.binds(container.stage)
+        host_env = dict(container.host_libs.environment)
+        # A job's deliberate choice wins, except over where the host's libraries are.
+        host_env |= {name: chosen[name] for name in chosen.keys() & host_env.keys() - {"LD_LIBRARY_PATH"}}
+        if launcher.outside:
+            env |= host_env
+        else:
+            # The launcher is still the image's, and Open MPI's puts its directory first in
+            # LD_LIBRARY_PATH: only the ranks get what the host's MPI needs.
+            job = ["env", *(f"{name}={value}" for name, value in sorted(host_env.items())), *job]
+    is_closed = results is not None and not launcher.outside
+    runtime = container.apptainer.command(
+        container.image,
+        [],
+        flags=container.gpu_flags,
+        binds=binds,
+        env=env,
+        cwd=cwd,
+        network=not is_closed,
+        isolated=is_closed,
+        home=results is None,
+    )
+    words = launcher.words(ranks, root=host.is_root(), oversubscribe=results is not None)
+    return [*words, *runtime, *job] if launcher.outside else [*runtime, *words, *job]
+
+
+def start_ranks(
+    container: Container,
+    launcher: Launcher,
+    command: Sequence[str],
+    ranks: int,
+    directory: Path,
+    variables: Mapping[str, str],
+    limit_s: float,
+) -> LaunchResult:
+    """Start the ranks of a test and wait for them; after `limit_s` seconds all their processes end.
+
+    Parameters
+    ----------
+    directory : Path
+        The results directory; the launcher runs there.
+    """
+    argv = rank_line(container, launcher, command, ranks, variables=variables, results=directory)
+    env = environment_of_srun() if launcher.is_srun else host.environment()
+    return wait_for_ranks(argv, env=env, directory=directory, limit_s=limit_s)
+
+
+def wait_for_ranks(
+    argv: Sequence[str], *, env: Mapping[str, str], directory: Path, limit_s: float
+) -> LaunchResult:
+    """Start a launcher and wait for its end; the middle of long rank outputs is cut out meanwhile.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it runs, and where ranks write their outputs.
+    limit_s : float
+        Wall-clock limit in seconds.
+    """
+    over = threading.Event()
+
+    def keep_outputs_short() -> None:
+        with contextlib.suppress(OSError):
+            cut_outputs(directory)
+
+    def watch() -> None:
+        while not over.wait(_CUT_S):
+            keep_outputs_short()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        done = process.run(
+            argv, env=env, cwd=directory, timeout_s=limit_s, stdout_bytes=_OUTPUT_BYTES, guarded=True
+        )
+    finally:
+        over.set()
+        watcher.join()
+        keep_outputs_short()
+    return LaunchResult(code=done.code, timed_out=done.timed_out, limit_s=limit_s, output=done.output)
+
+
+def run_image_job(
+    container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
+) -> JobResult:
+    """Run a job of an image on its ranks and judge it.
+
+    Parameters
+    ----------
+    ranks : int
+        Processes to start (count).
+    limit_s : float
+        Wall-clock limit of one run in seconds.
+    """
+    # All nodes must see it: with srun it is in the working directory.
+    with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
+        start = partial(start_ranks, container, launcher)
+        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+
+
+@contextlib.contextmanager
+def results_directory(parent: Path | None = None) -> Iterator[Path]:
+    """Make a private directory for what ranks report, and remove it at the end."""
+    path = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir=parent))
+    try:
+        yield path
+    finally:
+        # What a job leaves there may resist removal; that says nothing about the image.
+        with contextlib.suppress(OSError):
+            remove(path)
+
+
+def check_imports(container: Container, *, limit_s: float) -> Finding:
+    """S1: import the image's Python modules in it.
+
+    Parameters
+    ----------
+    limit_s : float
+        Wall-clock limit in seconds.
+
+    Raises
+    ------
+    NotStartedError
+        Apptainer started nothing, because of the machine or because of the image.
+    """
+    modules = container.manifest.imports
+    argv = container.apptainer.command(container.image, ["/usr/bin/python3", "-I", "-", *modules], cwd="/")
+    # Apptainer opens the directory that it is started in, and ours may be closed to it.
+    done = process.run(
+        argv,
+        env=host.environment(),
+        cwd=Path("/"),
+        timeout_s=limit_s,
+        stdin=Path(imports.__file__).read_bytes(),
+        guarded=True,
+    )
+    try:
+        results = json.loads(done.stdout) if done.ok else None
+    except ValueError:
+        results = None
+    if isinstance(results, dict):
+        return judge_imports(modules, results)
+    if done.timed_out:
+        return imports_failed(f"ended after {limit_s:g} s")
+    if (refusal := not_started(done, container.image.name)) is not None:
+        raise refusal
+    return imports_failed(done.last_lines(3) or f"exit code {done.code}")
+
+
+def imports_failed(why: str) -> Finding:
+    """S1: nothing could be imported at all."""
+    return Finding("FAIL", IMPORTS, "results of the imports", "none", why)
+
+
+def judge_architecture(manifest: Manifest) -> Finding | None:
+    """S1: fail an image for another architecture, which cannot start here; None if it is this machine's."""
+    if manifest.architecture == host.architecture():
+        return None
+    hint = "test it on a machine of its architecture, or build it for this one"
+    return Finding("FAIL", "S1.architecture", host.architecture(), manifest.architecture, hint)

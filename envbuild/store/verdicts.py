@@ -1,0 +1,192 @@
+"""Test verdicts: the last result of testing an image on a kind of host.
+
+One file for each image digest and host fingerprint, sealed by a digest of its text, below the store:
+``verdicts/<image digest>/<fingerprint>.json``. A verdict counts on hosts with
+the same fingerprint; on any other it is stale.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuild.errors import RequestError
+from envbuild.jobs.report import Finding, Report, counts
+from envbuild.store.store import Store
+from envbuild.system import files
+from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.system.sealing import check_sealed_line, sealed_line
+
+Outcome = Literal["passed", "failed", "unproven"]
+OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
+"""The results of a test, in words for people."""
+
+RECORD_FORMAT = 2
+_LIMIT_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a test.
+
+    Attributes
+    ----------
+    state : str
+        The outcome, or ``stale``: known only from hosts that differ from this one.
+    outcome : str
+        The result on the host of the test: ``passed``, ``failed``, or ``unproven``.
+    ranks : int
+        Processes (count).
+    when : str
+        ISO 8601, UTC.
+    failed : tuple of str
+        Ids of the findings that failed.
+    unproven : str
+        Why the test proved nothing, with its counts; empty if it passed or failed.
+    fingerprint : str
+        ``sha256:…`` of the host's facts.
+    changed : tuple of str
+        Of a stale verdict, how that host differs: ``kernel: 6.1 there, 6.2 here``.
+    """
+
+    state: Outcome | Literal["stale"]
+    outcome: Outcome
+    ranks: int
+    when: str
+    failed: tuple[str, ...]
+    fingerprint: str
+    unproven: str = ""
+    changed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Time, ranks and host, with what failed, was not proven or changed; for people."""
+        words = [f"{self.when}, {self.ranks} ranks, host {self.fingerprint[7:19]}"]
+        if self.failed:
+            words.append("failed: " + ", ".join(self.failed[:5]))
+        if self.unproven:
+            words.append(self.unproven)
+        words += self.changed[:5]
+        return "; ".join(words)
+
+    def finding(self) -> Finding:
+        """Return the verdict as a line of a report; a stale one is STALE, whatever its outcome."""
+        status = {"passed": "PASS", "failed": "FAIL", "unproven": "SKIP", "stale": "STALE"}[self.state]
+        hint = "" if self.state == "passed" else "run `envbuild test` on this host"
+        return Finding(status, "V1", "passed on a host like this one", self.text, hint)
+
+
+def record(store: Store, report: Report) -> str:
+    """Record the result of a test in place of an earlier one; return its path in the store.
+
+    Raises
+    ------
+    MachineError
+        The store cannot be written.
+    """
+    name = f"{_directory(report.digest)}/{_hex(report.fingerprint)}.json"
+    data = {
+        "format": RECORD_FORMAT,
+        "image": {"name": report.name, "version": report.version, "digest": report.digest},
+        "fingerprint": report.fingerprint,
+        "facts": report.facts,
+        "passed": report.passed,
+        "ranks": report.ranks,
+        "when": report.when,
+        "counts": counts(report.findings),
+        "failed": list(report.failed),
+        "unproven": report.unproven,
+    }
+    store.write(name, sealed_line(json.dumps(data, indent=1, sort_keys=True)))
+    return name
+
+
+def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> Verdict | None:
+    """Return the verdict that counts here; None where the image was never tested.
+
+    The newest from a host like this one, else the newest of any other, as stale.
+
+    Parameters
+    ----------
+    digest : str
+        The manifest's ``sha256:…``.
+    here : HostFingerprint, optional
+        This host's; determined if absent.
+    """
+    if not _DIGEST.fullmatch(digest):
+        return None
+    verdicts = _read_all(store.root / _directory(digest), digest, here or fingerprint())
+    own = [verdict for verdict in verdicts if verdict.state != "stale"]
+    newest = sorted(own or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
+    return newest[-1] if newest else None
+
+
+def sentence(store: Store, digest: str, *, here: HostFingerprint | None = None) -> str:
+    """Return one sentence on the verdict that counts here, without a full stop."""
+    verdict = latest(store, digest, here=here)
+    if verdict is None:
+        return "never tested here"
+    if verdict.state == "stale":
+        outcome = OUTCOMES[verdict.outcome]
+        return f"stale: {outcome} on another host or before this one changed ({verdict.text})"
+    return f"{OUTCOMES[verdict.state]} ({verdict.text})"
+
+
+def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdict]:
+    names = [name for name in files.list_directory(directory) if re.fullmatch(r"[0-9a-f]{64}\.json", name)]
+    verdicts = [_read(directory / name, digest, here) for name in names]
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
+    """Read a record; None for a damaged one, which proves nothing."""
+    try:
+        data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
+        if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
+            return None
+        if _hex(data["fingerprint"]) != path.stem:
+            return None
+        facts = {str(name): str(fact) for name, fact in data["facts"].items()}
+        passed, ranks, when = data["passed"], data["ranks"], data["when"]
+        if type(passed) is not bool or type(ranks) is not int or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
+            return None
+        failed = tuple(str(name) for name in data["failed"])
+        unproven = str(data.get("unproven", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
+        return None
+    own: Outcome = "passed" if passed else "failed" if failed else "unproven"
+    same = data["fingerprint"] == here.digest
+    return Verdict(
+        state=own if same else "stale",
+        outcome=own,
+        ranks=ranks,
+        when=when,
+        failed=failed,
+        unproven=unproven,
+        fingerprint=data["fingerprint"],
+        changed=() if same else _changes(facts, here.facts),
+    )
+
+
+def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
+    names = sorted(there.keys() | here.keys())
+    return tuple(
+        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        for name in names
+        if there.get(name) != here.get(name)
+    )
+
+
+def _directory(digest: str) -> str:
+    return f"verdicts/{_hex(digest)}"
+
+
+def _hex(digest: str) -> str:
+    match = _DIGEST.fullmatch(digest)
+    if match is None:
+        raise ValueError(f"`{digest}` is not a sha256 digest")
+    return match[1]

@@ -1,0 +1,66 @@
+"""What travels in an image must run there: alone, on an older Python."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envbuild.image.embedded import embedded_files
+from envbuild.jobs.judge import Job
+
+FILES = embedded_files()
+CARRIED = {
+    path.removeprefix("lib/").removesuffix(".py").replace("/", ".")
+    for path in FILES
+    if path.startswith("lib/")
+}
+CARRIED |= {name.removesuffix(".__init__") for name in CARRIED}
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+def test_it_needs_the_standard_library_and_itself_alone(path: str) -> None:
+    tree = ast.parse(FILES[path], feature_version=(3, 9))
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names = [node.module or ""]
+        for name in names:
+            assert name.split(".")[0] in sys.stdlib_module_names or name in CARRIED, name
+        # Both came with Python 3.10.
+        assert not isinstance(node, ast.Match)
+        if isinstance(node, ast.keyword):
+            assert node.arg not in ("slots", "kw_only", "strict")
+
+
+def test_it_is_what_the_host_runs() -> None:
+    top = Path(__file__).parents[3]
+    carried = {path: content for path, content in FILES.items() if path.startswith("lib/") and content}
+    assert {"lib/envbuild/jobs/judge.py", "lib/envbuild/jobs/arithmetic.py"} <= carried.keys()
+    for path, content in carried.items():
+        assert content == (top / path.removeprefix("lib/")).read_bytes()
+
+
+def test_it_runs_isolated_from_wherever_it_lies(tmp_path: Path) -> None:
+    for path, content in FILES.items():
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    argv = [sys.executable, "-I", "-S", str(tmp_path / "judge.py")]
+    shown = subprocess.run([*argv, "test", "--help"], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "--ranks" in shown.stdout
+    for wrong in (["test", "--ranks", "0"], ["test", "--timeout", "-1"], ["nonsense"], []):
+        assert subprocess.run([*argv, *wrong], capture_output=True, check=False).returncode == 2
+
+
+def test_jobs_of_a_manifest_are_understood() -> None:
+    data = json.loads('{"id": "D1", "recipe": "mpich", "file": "a.py", "expect": {"sum": "n"}, "later": 1}')
+    assert Job.from_data(data).expect == {"sum": "n"}

@@ -1,0 +1,280 @@
+"""Each way in which ranks may fail to talk, and what the judge says of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from envbuild.jobs.judge import (
+    Job,
+    LaunchResult,
+    judge_imports,
+    judge_job,
+    judge_mapped,
+    judge_ranks,
+    relative_difference,
+)
+from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.report import Finding
+from tests.unit.jobs.stage import GOOD_END, all_ranks, job, report, reports
+
+
+def statuses(findings: list[Finding]) -> dict[str, str]:
+    return {finding.id: finding.status for finding in findings}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 64])
+def test_all_ranks_once_pass(ranks: int) -> None:
+    finding = judge_ranks("D9.demo", ranks, all_ranks(ranks))
+    assert (finding.status, finding.id) == ("PASS", "D0/D9.demo")
+    assert finding.expected == finding.observed
+
+
+@pytest.mark.parametrize(
+    ("found", "hint"),
+    [
+        pytest.param(reports(report(0, 1), report(0, 1, pid=7)), "singletons", id="singletons"),
+        pytest.param(reports(report(0, 2)), "no sound report of rank 1", id="missing"),
+        pytest.param(Reports(), "no sound report of rank 0,1", id="nothing"),
+        pytest.param(
+            reports(report(0, 2), report(0, 2, pid=7)), "rank 0 reported more than once", id="duplicate"
+        ),
+        pytest.param(
+            reports(report(0, 2), report(1, 2), report(1, 2, pid=7)),
+            "rank 1 reported more than once",
+            id="one too many",
+        ),
+        pytest.param(
+            reports(report(0, 2), report(1, 2, pid=100)), "one process", id="two reports of one process"
+        ),
+        pytest.param(
+            reports(report(0, 2), report(2, 2)), "no sound report of rank 1", id="rank out of range"
+        ),
+        pytest.param(reports(report(0, 2), report(-1, 2)), "no sound report of rank 1", id="negative rank"),
+        pytest.param(reports(report(0, 3), report(1, 3)), "", id="another size"),
+        pytest.param(reports(report(0, 2), report(1, 3)), "", id="sizes differ"),
+        pytest.param(
+            reports(report(0, 2), report(1, 2), problems=("report-x.json: no JSON",)),
+            "report-x.json",
+            id="garbled",
+        ),
+    ],
+)
+def test_anything_else_fails_with_its_reason(found: Reports, hint: str) -> None:
+    finding = judge_ranks("D9.demo", 2, found)
+    assert finding.status == "FAIL"
+    assert hint in finding.hint
+    assert finding.expected != finding.observed
+
+
+def test_equal_numbers_in_other_process_namespaces_or_hosts_are_other_processes() -> None:
+    elsewhere = reports(
+        report(0, 3), report(1, 3, pid=100, process="pid:[2]"), report(2, 3, pid=100, host="other")
+    )
+    assert judge_ranks("D9.demo", 3, elsewhere).status == "PASS"
+
+
+def test_exact_values_by_rank() -> None:
+    demo = job(expect={"sum": "n*(n+1)//2", "cell": "n + r"})
+    good = all_ranks(3, lambda rank: {"sum": 6.0, "cell": 3 + rank})
+    assert set(statuses(judge_job(demo, 3, good, GOOD_END)).values()) == {"PASS"}
+    swapped = all_ranks(3, lambda rank: {"sum": 6, "cell": 5 - rank})
+    assert statuses(judge_job(demo, 3, swapped, GOOD_END)) == {
+        "D0/D9.demo": "PASS",
+        "D9.demo/end": "PASS",
+        "D9.demo/cell": "FAIL",
+        "D9.demo/sum": "PASS",
+    }
+
+
+def test_expected_of_hosts() -> None:
+    """As many as the ranks themselves report from, whatever a rank counts."""
+    demo = job(expect={"executor_hosts": "h"})
+    hosts = ("a", "b", "b")
+    found = [report(rank, 3, host=host, values={"executor_hosts": 2}) for rank, host in enumerate(hosts)]
+    assert statuses(judge_job(demo, 3, reports(*found), GOOD_END))["D9.demo/executor_hosts"] == "PASS"
+    (*_, finding) = judge_job(demo, 3, all_ranks(3, lambda _: {"executor_hosts": 2}), GOOD_END)
+    assert (finding.status, finding.expected, finding.observed[:12]) == ("FAIL", "1", "2 on rank 0,")
+    assert judge_job(job(expect={"x": "n//h"}), 3, Reports(), GOOD_END)[2].expected == "3"
+
+
+@pytest.mark.parametrize("value", [5, 6.0000001, "6", None, True, [6], math.nan, math.inf, {"PASS": True}])
+def test_one_wrong_value_on_one_rank_fails(value: object) -> None:
+    found = all_ranks(3, lambda rank: {"sum": value if rank == 2 else 6})
+    (*_, finding) = judge_job(job(expect={"sum": "n*(n+1)//2"}), 3, found, GOOD_END)
+    assert finding.status == "FAIL"
+    assert finding.expected == "6"
+    assert "on rank 2" in finding.observed
+    assert finding.hint == "look here"
+
+
+def test_true_is_not_one() -> None:
+    found = all_ranks(1, lambda _: {"sum": True})
+    assert statuses(judge_job(job(expect={"sum": "n"}), 1, found, GOOD_END))["D9.demo/sum"] == "FAIL"
+
+
+def test_a_value_that_nobody_reports_fails() -> None:
+    assert statuses(judge_job(job(expect={"sum": "n"}), 2, all_ranks(2), GOOD_END))["D9.demo/sum"] == "FAIL"
+    same = job(same_on_all_ranks=("hash",))
+    assert statuses(judge_job(same, 2, all_ranks(2), GOOD_END))["D9.demo/hash"] == "FAIL"
+
+
+def test_a_job_that_says_pass_is_not_asked() -> None:
+    liar = all_ranks(2, lambda _: {"sum": 1, "PASS": True, "status": "PASS"})
+    assert statuses(judge_job(job(expect={"sum": "n*(n+1)//2"}), 2, liar, GOOD_END))["D9.demo/sum"] == "FAIL"
+
+
+def test_what_holds_on_fewer_ranks_is_skipped_never_passed() -> None:
+    demo = job(expect={"sum": "3"}, same_on_all_ranks=("hash",), compare_with_single={"loss": 0.1})
+    values = {"sum": 3, "hash": "a", "loss": 1.0}
+    one = reports(report(0, 2, values=values))
+    single = reports(report(0, 1, values=values))
+    found = statuses(judge_job(demo, 2, one, GOOD_END, single))
+    assert found == {
+        "D0/D9.demo": "FAIL",
+        "D9.demo/end": "PASS",
+        "D9.demo/sum": "SKIP",
+        "D9.demo/hash": "SKIP",
+        "D9.demo/loss-as-one-rank": "SKIP",
+    }
+
+
+def test_singletons_show_what_they_got() -> None:
+    found = reports(*(report(0, 1, pid=pid, values={"weight": -1.0}) for pid in (1, 2)))
+    finding = judge_job(job(expect={"weight": "-(n*(n+1)//2)"}), 2, found, GOOD_END)[2]
+    assert (finding.status, finding.expected) == ("FAIL", "-3")
+    assert finding.observed == "-1.0 on rank 0, -1.0 on rank 0"
+
+
+@pytest.mark.parametrize(
+    ("ended", "observed"),
+    [
+        (LaunchResult(code=3), "exit code 3"),
+        (LaunchResult(code=-1, timed_out=True, limit_s=90), "ended after 90 s"),
+    ],
+)
+def test_a_bad_end_fails_whatever_was_reported(ended: LaunchResult, observed: str) -> None:
+    finding = judge_job(job(), 2, all_ranks(2), ended)[1]
+    assert (finding.status, finding.observed) == ("FAIL", observed)
+
+
+@pytest.mark.parametrize("value", ["b", None, math.nan])
+def test_the_same_on_all_ranks(value: object) -> None:
+    demo = job(same_on_all_ranks=("hash",))
+    same = all_ranks(2, lambda _: {"hash": "a"})
+    assert statuses(judge_job(demo, 2, same, GOOD_END))["D9.demo/hash"] == "PASS"
+    other = all_ranks(2, lambda rank: {"hash": value if rank else "a"})
+    assert statuses(judge_job(demo, 2, other, GOOD_END))["D9.demo/hash"] == "FAIL"
+
+
+def test_not_a_number_is_not_the_same_as_itself() -> None:
+    found = all_ranks(2, lambda _: {"hash": math.nan})
+    assert statuses(judge_job(job(same_on_all_ranks=("hash",)), 2, found, GOOD_END))["D9.demo/hash"] == "FAIL"
+
+
+def test_compared_with_one_rank() -> None:
+    demo = job(compare_with_single={"losses": 1e-5})
+    single = reports(report(0, 1, values={"losses": [4.0, 2.0]}))
+    near = all_ranks(2, lambda _: {"losses": [4.0, 2.00001]})
+    far = all_ranks(2, lambda rank: {"losses": [4.0, 2.0 + rank]})
+    check = "D9.demo/losses-as-one-rank"
+    assert statuses(judge_job(demo, 2, near, GOOD_END, single))[check] == "PASS"
+    assert statuses(judge_job(demo, 2, far, GOOD_END, single))[check] == "FAIL"
+    for nothing in (None, Reports(), reports(report(0, 2, values={"losses": [4.0, 2.0]}))):
+        assert statuses(judge_job(demo, 2, near, GOOD_END, nothing))[check] == "FAIL"
+    odd_values: list[object] = [[4.0], "4", [4.0, math.nan], [4.0, True], [], {}]
+    for value in odd_values:
+        odd = reports(*(report(rank, 2, values={"losses": value}) for rank in range(2)))
+        assert statuses(judge_job(demo, 2, odd, GOOD_END, single))[check] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("fit", "status"),
+    [
+        ([4.0, 2.00001], "PASS"),
+        ([4.0, 2.001], "FAIL"),
+        ([4.0], "FAIL"),
+        ([4.0, math.nan], "FAIL"),
+        (None, "FAIL"),
+    ],
+)
+def test_compared_with_what_the_rank_reports_beside_it(fit: object, status: str) -> None:
+    demo = job(compare_with_reported={"fit": {"newton": 1e-5}})
+    found = all_ranks(2, lambda rank: {"fit": fit if rank else [4.0, 2.0], "newton": [4.0, 2.0]})
+    finding = judge_job(demo, 2, found, GOOD_END)[2]
+    assert (finding.id, finding.status, finding.expected) == (
+        "D9.demo/fit-as-newton",
+        status,
+        "difference<=1e-05",
+    )
+    alone = reports(report(0, 2, values={"fit": 1.0, "newton": 1.0}))
+    assert judge_job(demo, 2, alone, GOOD_END)[2].status == "SKIP"
+    assert judge_job(demo, 2, all_ranks(2), GOOD_END)[2].observed == "no comparable numbers"
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "difference"),
+    [
+        (1.0, 1.0, 0.0),
+        (0.0, 0.0, 0.0),
+        ([1.0, 0.001], [1.0, 0.0], 0.001),
+        (1.5, 1.0, 0.5),
+        (1.0, 0.0, math.inf),
+        (math.nan, math.nan, None),
+        (math.inf, math.inf, None),
+        (10**400, 10**400, None),
+        ([1.0], [1.0, 2.0], None),
+        (True, 1, None),
+        ("1", 1, None),
+    ],
+)
+def test_relative_difference(value: object, reference: object, difference: float | None) -> None:
+    assert relative_difference(value, reference) == difference
+
+
+def test_a_wrong_expression_is_the_recipes_fault() -> None:
+    (*_, finding) = judge_job(job(expect={"sum": "n/2"}), 2, all_ranks(2, lambda _: {"sum": 1}), GOOD_END)
+    assert finding.status == "FAIL"
+    assert "the recipe's expression is wrong" in finding.hint
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "-s"])
+def test_a_job_outside_its_place_is_not_run(name: str) -> None:
+    with pytest.raises(ValueError, match="plain name"):
+        Job(id="D9", recipe="demo", file=name).command()
+    with pytest.raises(ValueError, match="plain name"):
+        Job(id="D9", recipe=name, file="demo.py").command()
+
+
+def test_one_copy_of_each_library_in_a_process() -> None:
+    one = ["/opt/mpi/lib/libmpi.so.12.5.0"]
+    two = [*one, "/usr/lib/libmpi.so.40"]
+    standard = [*one, "/opt/mpi/lib/libmpi_abi.so.1"]
+    assert judge_mapped([reports(report(0, 2, libraries=one), report(1, 2, libraries=one))]).status == "PASS"
+    # Two ranks may each have their own copy; what counts is one process.
+    assert (
+        judge_mapped([reports(report(0, 2, libraries=one), report(1, 2, libraries=two[1:]))]).status == "PASS"
+    )
+    for libraries in (two, standard):
+        finding = judge_mapped([reports(report(0, 2, libraries=one), report(1, 2, libraries=libraries))])
+        assert finding.status == "FAIL"
+        assert libraries[1] in finding.observed
+    assert judge_mapped([]).status == "SKIP"
+    assert judge_mapped([reports(report(0, 1, libraries=[None, 3]))]).status == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("results", "failed"),
+    [
+        ({"numpy": None, "torch": None}, ""),
+        ({"numpy": None, "torch": "ImportError: no"}, "torch: ImportError: no"),
+        ({"numpy": None}, "torch: not tried"),
+        ({"numpy": "", "torch": None}, "numpy: "),
+        ({}, "numpy: not tried,torch: not tried"),
+    ],
+)
+def test_every_module_must_import(results: dict[str, object], failed: str) -> None:
+    finding = judge_imports(["numpy", "torch"], results)
+    assert (finding.status, finding.hint) == ("FAIL" if failed else "PASS", failed)
+    assert judge_imports([], {}).status == "PASS"

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.jobs.report import Finding, Report
+from envbuild.workflows.test import write_report
+
+PASS = Finding("PASS", "D0/D1.mpi", "2", "2")
+FAIL = Finding("FAIL", "D1.mpi/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
+SKIP = Finding("SKIP", "D1.mpi/bor", "3", "1 of 2 ranks reported")
+STATIC = Finding("PASS", "S1.imports", "torch", "all import")
+
+
+def report(*findings: Finding, **changes: object) -> Report:
+    fields: dict[str, object] = {
+        "name": "demo",
+        "version": "1",
+        "digest": "sha256:" + "ab" * 32,
+        "ranks": 2,
+        "findings": findings,
+        "seconds": 1.23456,
+    }
+    return Report(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_a_line_can_be_read_by_people_and_programs() -> None:
+    assert PASS.line() == "PASS D0/D1.mpi expected=2 observed=2 hint=-"
+    assert FAIL.line() == (
+        'FAIL D1.mpi/sum expected=3 observed="2 on rank 0" hint="look \\u202e at\\u001b[31m it"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "passed", "text"),
+    [
+        ((), False, "not proven: nothing was checked; not every job ran on its ranks"),
+        ((PASS,), True, "passed: 1 PASS"),
+        ((PASS, SKIP), True, "passed: 1 PASS, 1 SKIP"),
+        ((SKIP, STATIC), False, "not proven: 1 PASS, 1 SKIP; not every job ran on its ranks"),
+        ((STATIC,), False, "not proven: 1 PASS; not every job ran on its ranks"),
+        ((PASS, STATIC, FAIL), False, "failed: 2 PASS, 1 FAIL"),
+    ],
+)
+def test_what_findings_come_to(findings: tuple[Finding, ...], passed: bool, text: str) -> None:
+    assert report(*findings).passed is passed
+    assert report(*findings).summary == text
+    assert report(*findings).to_text().endswith(f"demo/1 (abababababab) on 2 ranks in 1 s: {text}")
+
+
+def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
+    assert not report(PASS, Finding("SKIP", "D0/D2.ddp", "2", "not started")).passed
+
+
+def test_outputs_of_failed_jobs_are_shown_without_control_characters() -> None:
+    lines = report(FAIL, outputs={"D1.mpi": "a\x1b[2Jb\nc"}).to_text().splitlines()
+    assert lines[1:5] == ["", "--- output of D1.mpi", "a\ufffd[2Jb", "c"]
+
+
+def test_the_json_has_its_documented_keys() -> None:
+    data = json.loads(
+        report(
+            PASS, FAIL, facts={"kernel": "6.1"}, fingerprint="sha256:00", when="2026-11-21T00:00:00Z"
+        ).to_json()
+    )
+    assert data == {
+        "schema": 1,
+        "image": {"name": "demo", "version": "1", "digest": "sha256:" + "ab" * 32},
+        "ranks": 2,
+        "passed": False,
+        "counts": {"PASS": 1, "FAIL": 1, "SKIP": 0, "STALE": 0},
+        "findings": [
+            {"status": "PASS", "id": "D0/D1.mpi", "expected": "2", "observed": "2", "hint": ""},
+            {
+                "status": "FAIL",
+                "id": "D1.mpi/sum",
+                "expected": "3",
+                "observed": "2 on rank 0",
+                "hint": "look \u202e at\x1b[31m it",
+            },
+        ],
+        "host": {"fingerprint": "sha256:00", "facts": {"kernel": "6.1"}},
+        "when": "2026-11-21T00:00:00Z",
+        "seconds": 1.235,
+        "outputs": {},
+    }
+
+
+def test_a_file_of_it_holds_names_that_are_no_text(tmp_path: Path) -> None:
+    write_report(tmp_path / "r.json", report(Finding("PASS", "S1.imports", "torch", "bad\udcff")))
+    assert json.loads((tmp_path / "r.json").read_bytes())["findings"][0]["observed"] == "bad\udcff"

@@ -1,0 +1,152 @@
+"""Whole jobs on plain processes: honest ranks pass, every kind of failure is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.jobs.judge import Job, judge_mapped
+from envbuild.jobs.run import JobResult, run_job, skipped
+from envbuild.launch.start import results_directory
+from tests.unit.jobs.stage import fake_start, job
+
+DEMO = job()
+HONEST = """
+import os
+import envbuild_job
+rank, size = envbuild_job.launched()
+print("rank", rank, "of", size, "threads", os.environ["OMP_NUM_THREADS"])
+if rank == 0:
+    envbuild_job.publish("word", "hello")
+word = envbuild_job.await_published("word")
+envbuild_job.report(rank=rank, size=size, sum=size * (size + 1) // 2, word=word)
+"""
+
+
+def result(
+    tmp_path: Path, text: str, *, limit_s: float = 30.0, ranks: int = 2, job: Job = DEMO, **how: object
+) -> JobResult:
+    script = tmp_path / "demo.py"
+    script.write_text(text)
+    with results_directory() as directory:
+        start = fake_start(script, **how)  # type: ignore[arg-type]
+        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+
+
+def failed(found: JobResult) -> dict[str, str]:
+    return {finding.id: finding.hint for finding in found.findings if finding.status == "FAIL"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_honest_ranks_pass(tmp_path: Path, ranks: int) -> None:
+    demo = job(expect={"sum": "n*(n+1)//2"}, same_on_all_ranks=("word",), compare_with_single={"one": 0.1})
+    text = HONEST.replace("word=word", "one=1.0, word=word")
+    found = result(tmp_path, text, ranks=ranks, job=demo)
+    assert [finding.line() for finding in found.findings if finding.status != "PASS"] == []
+    assert len(found.findings) == 5
+    assert [len(reports.good) for reports in found.reports] == [ranks, 1]
+    assert found.output == ""
+    assert judge_mapped(found.reports).observed == "none mapped"
+
+
+def test_singletons_fail_with_the_reason(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST, singletons=True, job=job(expect={"sum": "n*(n+1)//2"}))
+    assert set(failed(found)) == {"D0/D9.demo", "D9.demo/sum"}
+    assert "singletons" in failed(found)["D0/D9.demo"]
+    assert "PMI" in failed(found)["D0/D9.demo"]
+
+
+def test_a_rank_that_was_not_started_is_missed(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST, ranks=3, leave_out=[1])
+    assert "rank 1" in failed(found)["D0/D9.demo"]
+    assert "rank 0 of 3" in found.output
+    assert "launcher says hello" in found.output
+
+
+def test_a_rank_that_calls_itself_another_is_found(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST.replace("report(rank=rank", "report(rank=0"))
+    assert "more than once" in failed(found)["D0/D9.demo"]
+
+
+def test_a_rank_that_dies_shows_why(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST + "\nif rank == 1:\n    raise ValueError('no luck')\n")
+    assert set(failed(found)) == {"D9.demo/end"}
+    assert "ValueError: no luck" in found.output
+
+
+def test_a_second_report_is_refused(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST + "\nenvbuild_job.report(rank=0, size=2, sum=3)\n")
+    assert "a job reports once" in found.output
+    assert set(failed(found)) == {"D9.demo/end"}
+
+
+def test_a_report_of_another_run_does_not_count(tmp_path: Path) -> None:
+    text = HONEST.replace("envbuild_job.report", "os.environ['ENVBUILD_TOKEN'] = 'old'\nenvbuild_job.report")
+    assert "another run" in failed(result(tmp_path, text))["D0/D9.demo"]
+
+
+def test_a_forged_report_beside_the_true_ones_is_named(tmp_path: Path) -> None:
+    text = (
+        HONEST + "\nopen(os.environ['ENVBUILD_RESULTS'] + f'/report-forged-{rank}.json', 'w').write('PASS')\n"
+    )
+    assert "report-forged-0.json" in failed(result(tmp_path, text))["D0/D9.demo"]
+
+
+def test_a_hanging_rank_is_ended_and_shows_where_it_stood(tmp_path: Path) -> None:
+    text = "import time\ndef stuck():\n    time.sleep(60)\nprint('so far', flush=True)\nstuck()\n"
+    found = result(tmp_path, text, limit_s=2.0, job=job(compare_with_single={"x": 0.1}))
+    assert found.findings[1].observed == "ended after 2 s"
+    assert "in stuck" in found.output
+    assert "so far" in found.output
+    # A job that hung is not started again on one rank.
+    assert len(found.reports) == 1
+
+
+def test_a_job_outside_its_place_is_not_started(tmp_path: Path) -> None:
+    found = result(tmp_path, HONEST, job=Job(id="D9.demo", recipe="..", file="demo.py"))
+    assert [finding.status for finding in found.findings] == ["FAIL"]
+
+
+def test_without_a_launcher_a_job_is_skipped() -> None:
+    (finding,) = skipped(job(), 2).findings
+    assert (finding.status, finding.id) == ("SKIP", "D0/D9.demo")
+
+
+NESTED = """
+os.chdir(os.environ["ENVBUILD_RESULTS"])
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+@pytest.mark.parametrize("left", ["", NESTED, "\nos.chmod(os.environ['ENVBUILD_RESULTS'], 0o500)\n"])
+def test_the_private_directory_is_gone_afterwards(tmp_path: Path, left: str) -> None:
+    (tmp_path / "demo.py").write_text(HONEST + left)
+    demo = job(compare_with_single={"sum": 0.1})
+    with results_directory(tmp_path) as directory:
+        assert directory.parent == tmp_path
+        assert directory.stat().st_mode & 0o777 == 0o700
+        found = run_job(demo, fake_start(tmp_path / "demo.py"), directory, ranks=1, limit_s=30.0)
+        assert failed(found) == {}
+        runs = list(directory.iterdir())
+        assert len(runs) == 2
+    assert not directory.exists()
+
+
+def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path) -> None:
+    demo = job(environment={"ROAD": "fast"}, says={"road": ("on the fast road",)})
+    text = HONEST + "\nprint('on the', os.environ['ROAD'], 'road')\n"
+    assert failed(result(tmp_path, text, job=demo)) == {}
+    silent = text.replace("print('on", "rank == 1 or print('on")
+    found = result(tmp_path, silent, job=demo)
+    assert set(failed(found)) == {"D9.demo/road"}
+    (finding,) = [each for each in found.findings if each.status == "FAIL"]
+    assert "not that of rank 1" in finding.line()
+
+
+def test_a_job_cannot_set_what_is_ours(tmp_path: Path) -> None:
+    demo = job(environment={"ENVBUILD_TOKEN": "forged", "OMP_NUM_THREADS": "7"})
+    found = result(tmp_path, HONEST, job=demo)
+    assert failed(found) == {}

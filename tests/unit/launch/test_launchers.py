@@ -1,0 +1,187 @@
+"""Which launcher starts an image's ranks, and with which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import RequestError
+from envbuild.launch.launchers import (
+    LaunchContext,
+    Launcher,
+    choose_launcher,
+    choose_pmi,
+    judge_pmi,
+    pmi_doubt,
+    visible_variables,
+)
+from envbuild.spec.site import Site, SiteMpi, SiteScheduler
+
+RUNTIME = ["apptainer", "exec", "i.sif"]
+GOLDEN = Path(__file__).parents[2] / "golden" / "launch.txt"
+
+
+def context(**changes: Any) -> LaunchContext:
+    site = changes.get("site")
+    fields: dict[str, Any] = {"family": "mpich", "version": "5.0.2"}
+    fields["srun"] = site is not None and site.scheduler is not None
+    return LaunchContext(**(fields | changes))
+
+
+def line(context: LaunchContext, ranks: int = 4, *, root: bool = False) -> str:
+    launcher = choose_launcher(context)
+    assert launcher is not None
+    words = launcher.words(ranks, root=root, oversubscribe=False)
+    return " ".join([*words, *RUNTIME, "job"] if launcher.outside else [*RUNTIME, *words, "job"])
+
+
+def slurm(*types: str, mpi: SiteMpi | None = None) -> Site:
+    return Site(name="here", scheduler=SiteScheduler(name="slurm", mpi_types=types), mpi=mpi)
+
+
+CRAY = SiteMpi(implementation="cray-mpich", version="8.1.32")
+HOST_MPICH = SiteMpi(implementation="mpich", version="5.0.2")
+INTEL = SiteMpi(implementation="intel-mpi", version="2021.18.0", launcher="/opt/intel/bin/mpiexec")
+OPEN_MPI = SiteMpi(implementation="openmpi", version="5.0.10", launcher="/opt/ompi/bin/mpirun")
+
+CONTEXTS = {
+    "an image with MPICH, no site": context(),
+    "an image with Open MPI, no site": context(family="openmpi", version="5.0.11"),
+    "an image with Open MPI, no site, as root": context(family="openmpi", version="5.0.11"),
+    "MPICH, pmi2 and pmix offered": context(site=slurm("none", "pmi2", "pmix")),
+    "MPICH on the host's own, pmix alone, which that may have": context(
+        site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True
+    ),
+    "Open MPI 5, pmi2 and pmix offered": context(
+        family="openmpi", version="5.0.11", site=slurm("cray_shasta", "none", "pmi2", "pmix")
+    ),
+    "Open MPI 5, one version of pmix": context(
+        family="openmpi", version="5.0.11", site=slurm("pmi2", "pmix_v4")
+    ),
+    "Open MPI 4.1, which may have either, pmi2 and pmix offered": context(
+        family="openmpi", version="4.1", site=slurm("none", "pmi2", "pmix")
+    ),
+    "Intel MPI, pmi2 offered": context(
+        family="intel-mpi", version="2021.18.0", site=slurm("none", "pmi2", "pmix")
+    ),
+    "MPICH on the host's Cray MPICH": context(site=slurm("cray_shasta", mpi=CRAY), on_host_mpi=True),
+    "in an allocation, srun asked": context(srun=True, offered=("pmi2", "none")),
+    "no MPI, tasks alone": context(family="", version="", site=slurm("none")),
+    "MPICH on the host's Intel MPI": context(site=Site(name="here", mpi=INTEL), on_host_mpi=True),
+    "Open MPI on the host's, as root": context(
+        family="openmpi", site=Site(name="here", mpi=OPEN_MPI), on_host_mpi=True
+    ),
+    "the host's MPI is there, and not asked for": context(site=Site(name="here", mpi=INTEL)),
+}
+
+
+def test_lines(golden: Any) -> None:
+    lines = []
+    for title, each in CONTEXTS.items():
+        launcher = choose_launcher(each)
+        assert launcher is not None
+        lines += [f"# {title}", line(each, root="as root" in title)]
+        lines += [f"#   {name}={text}" for name, text in sorted(launcher.environment().items())]
+    golden(GOLDEN, "\n".join(lines) + "\n")
+
+
+def test_a_count_may_be_the_allocation_s() -> None:
+    assert line(context(site=slurm("pmi2")), 0).split() == ["srun", "--mpi=pmi2", *RUNTIME, "job"]
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "types", "told"),
+    [
+        (
+            "openmpi",
+            "5.0.11",
+            ("none", "pmi2"),
+            "openmpi 5.0.11 speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi` offers none, pmi2",
+        ),
+        # Each rank of it was seen alone under cray_shasta, which Cray's own speaks.
+        (
+            "mpich",
+            "5.0.2",
+            ("cray_shasta", "none"),
+            "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers cray_shasta, ",
+        ),
+        # Our build of it has no PMIx, and ends in MPI_Init.
+        ("mpich", "5.0.2", ("none", "pmix"), "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers none, pmix: "),
+        ("mpich", "5.0.2", (), "offers no known type"),
+        ("other", "1.0", ("pmi2",), "other 1.0 speaks no known type"),
+    ],
+)
+def test_refused_where_every_rank_would_be_alone(
+    family: str, version: str, types: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        choose_launcher(context(family=family, version=version, site=slurm(*types)))
+    assert caught.value.problem.startswith("PMI.intersection: ")
+    assert told in caught.value.problem
+
+
+def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
+    part = SiteScheduler(name="slurm", mpi_types=("pmi2",), more_mpi_types=True)
+    open_mpi = context(family="openmpi", version="5.0.11", site=Site(name="lumi", scheduler=part))
+    assert choose_pmi(open_mpi) == "pmix"
+    doubt = pmi_doubt(open_mpi, "pmix")
+    assert doubt.startswith("PMI.intersection: openmpi 5.0.11 speaks pmix, and the site names pmi2, and says")
+    # What srun itself says is all that it takes.
+    with pytest.raises(RequestError, match=r"PMI\.intersection"):
+        choose_pmi(replace(open_mpi, offered=("pmi2",)))
+    assert pmi_doubt(context(site=slurm("pmi2")), "pmi2") == ""
+    may = context(site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True)
+    assert pmi_doubt(may, "pmix") == "PMI.intersection: mpich 5.0.2 speaks pmix only where it was built to"
+
+
+def test_an_image_without_mpi_has_nothing_that_starts_ranks() -> None:
+    assert choose_launcher(context(family="", version="")) is None
+
+
+def test_what_misleads_an_image_s_loader_or_python_stays_outside() -> None:
+    names = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "SLURM_JOB_ID", "PMI_RANK", "CUDA_HOME")
+    assert visible_variables(names) == ("PATH", "SLURM_JOB_ID", "PMI_RANK")
+
+
+def judged(family: str, version: str, offered: str, default: str = "") -> dict[str, str]:
+    findings = judge_pmi(family, version, offered=offered.split(), default=default)
+    return {finding.id: finding.status for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "offered", "default", "statuses"),
+    [
+        ("openmpi", "5.0.11", "none pmi2 pmix pmix_v4", "pmix", {"S5.pmi": "PASS", "S5.pmi-default": "PASS"}),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "pmi2", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "none", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 cray_shasta", "pmi2", {"S5.pmi": "FAIL"}),
+        ("mpich", "5.0.2", "none pmi2", "pmi2", {"S5.pmi": "PASS", "S5.pmi-default": "PASS"}),
+        ("mpich", "5.0.2", "none", "none", {"S5.pmi": "FAIL"}),
+        ("", "", "none pmi2", "none", {"S5.pmi": "SKIP"}),
+        ("nobody-knows", "1", "none pmi2", "none", {"S5.pmi": "SKIP"}),
+    ],
+)
+def test_every_case(family: str, version: str, offered: str, default: str, statuses: dict[str, str]) -> None:
+    assert judged(family, version, offered, default) == statuses
+
+
+def test_a_failure_says_what_both_know_and_a_remark_what_to_write() -> None:
+    (failed,) = judge_pmi("openmpi", "5.0.11", offered=["none", "pmi2"], default="none")
+    assert failed.observed == "srun offers none, pmi2"
+    assert "every rank would be alone" in failed.hint
+    _, remark = judge_pmi("openmpi", "5.0.11", offered=["none", "pmix"], default="none")
+    assert "`srun --mpi=pmix`" in remark.hint
+
+
+def test_ranks_in_their_own_containers_do_not_read_each_other_s_memory() -> None:
+    def environment(family: str, *, outside: bool = True) -> dict[str, str]:
+        launcher = Launcher(program="m", family=family, outside=outside, image_mpi=False)
+        return launcher.environment()
+
+    assert environment("mpich")["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+    assert environment("openmpi")["OMPI_MCA_smsc"] == "^cma"
+    assert environment("intel-mpi") == environment("mpich", outside=False) == {}

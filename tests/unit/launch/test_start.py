@@ -1,0 +1,215 @@
+"""How an image is started for its test, and what is made of what comes back; no container here."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from envbuild.image.verify import judge_bytes
+from envbuild.jobs.rank_reports import MAX_LOG_BYTES
+from envbuild.launch import start
+from envbuild.launch.launchers import Launcher
+from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks
+from envbuild.site.inject import Injection
+from envbuild.spec.recipe import LauncherName
+from envbuild.spec.site import Site, SiteGpus
+from envbuild.system import host, process
+from envbuild.system.apptainer import NotStartedError
+from envbuild.system.process import Finished
+from tests.unit.jobs.stage import container
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Answer for every process; keep what was asked."""
+    answer: dict[str, object] = {"code": 0, "stdout": "", "stderr": "", "timed_out": False}
+
+    def fake(argv: Sequence[str], *, env: Mapping[str, str], **asked: object) -> Finished:
+        answer.update(argv=list(argv), env=dict(env), asked=asked)
+        return Finished(
+            argv=tuple(argv),
+            code=int(str(answer["code"])),
+            stdout=str(answer["stdout"]),
+            stderr=str(answer["stderr"]),
+            timed_out=bool(answer["timed_out"]),
+        )
+
+    monkeypatch.setattr(process, "run", fake)
+    return answer
+
+
+def test_jobs_of_the_manifest_are_the_judge_s() -> None:
+    (job,) = container().jobs
+    assert job.command() == [
+        "python",
+        "-s",
+        "/.envbuild/jobs/envbuild_job.py",
+        "/.envbuild/jobs/demo/demo.py",
+    ]
+    assert (job.expect, tuple(job.same_on_all_ranks)) == ({"sum": "n"}, ("hash",))
+
+
+def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
+    assert own_launcher(container()) == Launcher(program="mpiexec", family="mpich")
+    assert own_launcher(container(mpi_family="")) is None
+    assert own_launcher(container(mpi_family=""), "torchrun") == Launcher(program="torchrun")
+    for name in get_args(LauncherName):
+        assert own_launcher(container(architecture="riscv64"), name) is None
+
+
+@pytest.mark.redteam
+def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Path) -> None:
+    # As a job's own output is written, and as what a launcher collects.
+    script = "yes >> output-rank-0-of-1-host.txt & exec yes"
+    started = time.monotonic()
+    result = start.wait_for_ranks(["sh", "-c", script], env={"PATH": "/bin"}, directory=tmp_path, limit_s=4.0)
+    assert result.timed_out
+    assert time.monotonic() - started < 15
+    assert len(result.output) < 4 << 20
+    (output,) = tmp_path.iterdir()
+    head, *others = re.split(rb"\n\[\d+ bytes left out\]\n", output.read_bytes())
+    assert set(head) == set(others[-1]) == set(b"y\n")
+    assert MAX_LOG_BYTES <= len(head) < 2 * MAX_LOG_BYTES
+    assert sum(map(len, others)) < 2 * MAX_LOG_BYTES
+
+
+def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:
+    launcher = Launcher(program="mpiexec", family="mpich")
+    ended.update(code=3, stdout="out", stderr="err")
+    job = ["python", "job.py"]
+    result = start_ranks(container(), launcher, job, 4, tmp_path, {"ENVBUILD_TOKEN": "t"}, 9.0)
+    words = ended["argv"]
+    assert isinstance(words, list)
+    at = words.index("/images/demo.sif")
+    before, after = " ".join(words[:at]), words[at + 1 :]
+    for flag in ("exec", "--containall", "--cleanenv", "--no-home", "--net --network none", "--pwd /tmp"):
+        assert flag in before
+    assert f'--mount "type=bind","src={tmp_path}","dst=/tmp"' in before
+    assert "--env ENVBUILD_TOKEN=t" in before
+    assert "--env ENVBUILD_RESULTS=/tmp" in before
+    assert after == ["mpiexec", "-n", "4", "python", "job.py"]
+    asked = ended["asked"]
+    assert isinstance(asked, dict)
+    assert (asked["cwd"], asked["timeout_s"]) == (tmp_path, 9.0)
+    assert (result.code, result.timed_out, result.limit_s, result.output) == (3, False, 9.0, "out\nerr")
+
+
+HOST_LIBS = Injection(
+    implementation="intel-mpi",
+    version="2021.18.0",
+    abis=("mpich",),
+    mpi=("libmpi.so.12",),
+    files={"libmpi.so.12": "/h/libmpi.so.12"},
+    links={},
+    companions=(),
+    environment={"LD_LIBRARY_PATH": "/media/envbuild", "FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ucx"},
+)
+LAUNCHERS = {
+    "the image's mpiexec": Launcher(program="mpiexec", family="openmpi"),
+    "torchrun": Launcher(program="torchrun"),
+    "the host's mpiexec": Launcher(program="/h/mpiexec", family="mpich", outside=True, image_mpi=False),
+    "srun": Launcher(program="srun", family="mpich", outside=True, mpi_type="pmi2"),
+    "srun on the host's MPI": Launcher(
+        program="srun", family="mpich", outside=True, mpi_type="pmi2", image_mpi=False
+    ),
+}
+
+
+def test_lines(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of each launcher for a test and for a user, with and without the host's libraries."""
+    monkeypatch.setattr(host, "is_root", lambda: False)
+    lines = []
+    for title, launcher in LAUNCHERS.items():
+        for libs in (None, HOST_LIBS):
+            changes = {"host_libs": libs, "stage": Path("/stage") if libs else None}
+            image = replace(container(), **changes)  # type: ignore[arg-type]
+            variables = {"FI_PROVIDER": "shm", "LD_LIBRARY_PATH": "/job", "UCX_TLS": "all"}
+            test = rank_line(image, launcher, ["job"], 2, variables=variables, results=Path("/results"))
+            launch = rank_line(image, launcher, ["job"], 2, user_set=["UCX_TLS"])
+            on = ", on the host's libraries" if libs else ""
+            lines += [f"# test by {title}{on}", " ".join(test)]
+            lines += [f"# launch by {title}{on}", " ".join(launch)]
+    golden(Path(__file__).parents[2] / "golden" / "rank-lines.txt", "\n".join(lines) + "\n")
+
+
+def test_gpus_are_those_of_the_machines_that_ranks_start_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "kfd"
+    monkeypatch.setattr(start, "GPUS", {"nvidia": ("/nowhere", "--nv"), "amd": (str(here), "--rocm")})
+    inside, srun = LAUNCHERS["the image's mpiexec"], LAUNCHERS["srun"]
+    there = Site(name="there", gpus=SiteGpus(vendor="nvidia"))
+    assert gpu_flags(there, inside) == ()
+    assert gpu_flags(there, srun) == ("--nv",)
+    here.write_text("")
+    assert gpu_flags(None, srun) == gpu_flags(there, inside) == ("--rocm",)
+    assert gpu_flags(there, srun) == ("--nv",)
+    assert gpu_flags(Site(name="cpus", gpus=SiteGpus(vendor="none")), srun) == ()
+    line = rank_line(replace(container(), gpu_flags=("--nv",)), inside, ["job"], 2)
+    assert line[2:4] == ["exec", "--nv"]
+
+
+def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> None:
+    ended["stdout"] = json.dumps({"torch": None})
+    assert check_imports(container(), limit_s=5.0).status == "PASS"
+    assert isinstance(ended["argv"], list)
+    assert ended["argv"][-4:] == ["/usr/bin/python3", "-I", "-", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"code": 1, "stderr": "FATAL: no such image"}, "FATAL: no such image"),
+        ({"code": 1, "stderr": "\x1b[91mImportError\x1b[0m: x\n"}, "ImportError: x"),
+        ({"code": 3}, "exit code 3"),
+        ({"timed_out": True, "code": -15}, "ended after 5 s"),
+        ({"stdout": "not JSON"}, "not JSON"),
+        ({"stdout": "[]"}, "[]"),
+    ],
+)
+def test_an_import_check_without_results_fails(
+    ended: dict[str, object], answer: dict[str, object], why: str
+) -> None:
+    ended.update(answer)
+    finding = check_imports(container(), limit_s=5.0)
+    assert (finding.status, finding.hint) == ("FAIL", why)
+
+
+@pytest.mark.parametrize(
+    "answer", [{"code": 255, "stderr": "FATAL: x"}, {"code": 1, "stderr": "\x1b[91mERROR  : x\n\x1b[0m"}]
+)
+def test_a_container_that_apptainer_does_not_start_is_no_finding(
+    ended: dict[str, object], answer: dict[str, object]
+) -> None:
+    ended.update(answer)
+    with pytest.raises(NotStartedError, match=r"Apptainer cannot start demo\.sif here"):
+        check_imports(container(), limit_s=5.0)
+
+
+def test_the_import_check_is_not_started_where_we_are(ended: dict[str, object]) -> None:
+    """Apptainer opens that directory, which may be closed to us."""
+    check_imports(container(), limit_s=5.0)
+    assert isinstance(ended["asked"], dict)
+    assert ended["asked"]["cwd"] == Path("/")
+
+
+def test_every_byte_must_be_as_built() -> None:
+    good = judge_bytes(())
+    assert (good.status, good.id) == ("PASS", "S1.digest")
+    bad = judge_bytes(("layer wheel:numpy", "the lock"))
+    assert (bad.status, bad.id, bad.observed) == ("FAIL", "S1.digest", "layer wheel:numpy, the lock")
+    assert "build it again, or copy it again" in bad.hint
+
+
+def test_an_image_for_another_architecture_is_told() -> None:
+    assert start.judge_architecture(container().manifest) is None
+    finding = start.judge_architecture(container(architecture="riscv64").manifest)
+    assert finding is not None
+    assert (finding.status, finding.observed) == ("FAIL", "riscv64")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import MachineError
+from envbuild.jobs.report import Finding, Report
+from envbuild.store import verdicts
+from envbuild.store.store import Store
+from envbuild.system.fingerprint import HostFingerprint
+from envbuild.system.sealing import sealed
+
+IMAGE = "sha256:" + "ab" * 32
+HERE = HostFingerprint(facts={"kernel": "6.2", "cpu": "x"})
+THERE = HostFingerprint(facts={"kernel": "6.1", "cpu": "x", "nvidia": "580.1"})
+PASS = Finding("PASS", "D0/D1.mpi", "2", "2")
+FAIL = Finding("FAIL", "D1.mpi/sum", "3", "2")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def report(host: HostFingerprint, *findings: Finding, when: str = "2026-11-21T01:00:00Z") -> Report:
+    return Report(
+        name="demo",
+        version="1",
+        digest=IMAGE,
+        ranks=2,
+        findings=findings,
+        fingerprint=host.digest,
+        facts=host.facts,
+        when=when,
+    )
+
+
+def test_absent_until_it_is_tested(store: Store) -> None:
+    assert verdicts.latest(store, IMAGE, here=HERE) is None
+    assert verdicts.sentence(store, IMAGE, here=HERE) == "never tested here"
+    assert verdicts.latest(store, "sha256:../..", here=HERE) is None
+
+
+@pytest.mark.parametrize(("findings", "state"), [((PASS,), "passed"), ((PASS, FAIL), "failed")])
+def test_what_was_recorded_is_read(store: Store, findings: tuple[Finding, ...], state: str) -> None:
+    name = verdicts.record(store, report(HERE, *findings))
+    assert name == f"verdicts/{IMAGE[7:]}/{HERE.digest[7:]}.json"
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert (verdict.state, verdict.outcome, verdict.ranks) == (state, state, 2)
+    assert verdict.finding().status == state[:4].upper()
+    assert verdicts.sentence(store, IMAGE, here=HERE).startswith(f"{state} (2026-11-21T01:00:00Z, 2 ranks")
+
+
+def test_on_a_host_that_changed_it_is_stale_and_says_what_changed(store: Store) -> None:
+    verdicts.record(store, report(THERE, PASS))
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert (verdict.state, verdict.outcome) == ("stale", "passed")
+    assert verdict.changed == ("kernel: 6.1 there, 6.2 here", "nvidia: 580.1 there, none here")
+    assert verdict.finding().status == "STALE"
+    assert "kernel: 6.1 there, 6.2 here" in verdicts.sentence(store, IMAGE, here=HERE)
+
+
+def test_this_hosts_own_verdict_wins_over_a_newer_one_from_elsewhere(store: Store) -> None:
+    verdicts.record(store, report(THERE, PASS, when="2026-11-22T01:00:00Z"))
+    verdicts.record(store, report(HERE, FAIL, when="2026-11-21T01:00:00Z"))
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert verdict.state == "failed"
+    assert verdict.failed == ("D1.mpi/sum",)
+
+
+def test_the_newest_stale_one_is_told(store: Store) -> None:
+    other = HostFingerprint(facts={"kernel": "5"})
+    verdicts.record(store, report(THERE, PASS, when="2026-11-22T01:00:00Z"))
+    verdicts.record(store, report(other, FAIL, when="2026-11-23T01:00:00Z"))
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert verdict.fingerprint == other.digest
+
+
+@pytest.mark.parametrize("before", [PASS, FAIL], ids=["passed", "failed"])
+def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(store: Store, before: Finding) -> None:
+    verdicts.record(store, report(HERE, before))
+    verdicts.record(store, report(HERE, Finding("SKIP", "D0.jobs", "at least one job", "none")))
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())
+    assert verdict.finding().status == "SKIP"
+    said = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; it carries no jobs"
+    assert verdicts.sentence(store, IMAGE, here=HERE) == f"not proven ({said})"
+    assert verdicts.sentence(store, IMAGE, here=THERE).startswith("stale: not proven on another host ")
+
+
+def test_a_record_of_before_this_was_told_still_counts(store: Store) -> None:
+    path = store.path / verdicts.record(store, report(HERE, FAIL))
+    data = json.loads(path.read_text())
+    del data["seal"], data["unproven"]
+    path.write_text(sealed(json.dumps(data)))
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert verdict.state == "failed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 1},
+        {"passed": "yes"},
+        {"ranks": "2"},
+        {"when": "now\n"},
+        {"fingerprint": THERE.digest},
+        {"fingerprint": "../../x"},
+        {"image": {"digest": "sha256:" + "cd" * 32}},
+        {"facts": []},
+        {"failed": 3},
+    ],
+)
+def test_a_damaged_or_foreign_record_proves_nothing(store: Store, change: dict[str, object]) -> None:
+    path = store.path / verdicts.record(store, report(HERE, PASS))
+    data = json.loads(path.read_text())
+    del data["seal"]
+    path.write_text(sealed(json.dumps(data)))
+    assert verdicts.latest(store, IMAGE, here=HERE) is not None
+    path.write_text(sealed(json.dumps({**data, **change})))
+    assert verdicts.latest(store, IMAGE, here=HERE) is None
+
+
+def test_a_failure_does_not_become_a_success_by_a_changed_word(store: Store) -> None:
+    path = store.path / verdicts.record(store, report(HERE, FAIL))
+    path.write_text(path.read_text().replace('"passed": false', '"passed": true'))
+    assert verdicts.latest(store, IMAGE, here=HERE) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\x00"])
+def test_what_is_no_record_proves_nothing(store: Store, text: str) -> None:
+    path = store.path / verdicts.record(store, report(HERE, PASS))
+    path.write_text(text)
+    assert verdicts.latest(store, IMAGE, here=HERE) is None
+
+
+def test_a_store_that_cannot_be_written_is_told(store: Store) -> None:
+    (store.directory("verdicts") / IMAGE[7:]).write_text("a file")
+    with pytest.raises(MachineError, match="cannot be written"):
+        verdicts.record(store, report(HERE, PASS))

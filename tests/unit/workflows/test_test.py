@@ -1,0 +1,281 @@
+"""The verb `test`: what it wires together, with the container and the file system of the image left out."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.check.preflight.examine import Preflight
+from envbuild.check.preflight.problems import EXPECTED, Problem
+from envbuild.cli.test import command
+from envbuild.doctor import model as doctor
+from envbuild.errors import MachineError, RequestError
+from envbuild.events import Event, TaskDone, TaskFailed, Warned
+from envbuild.jobs.report import Finding
+from envbuild.jobs.run import JobResult
+from envbuild.rules.facts import Fact
+from envbuild.store import verdicts
+from envbuild.store.store import Store
+from envbuild.system import files
+from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.fingerprint import fingerprint
+from envbuild.system.process import Finished
+from envbuild.workflows import blame
+from envbuild.workflows import test as testing
+from envbuild.workflows.settings import Settings
+from tests.unit.jobs.stage import container
+
+APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
+GOOD = Finding("PASS", "D0/D1.demo", "2", "2")
+BAD = Finding("FAIL", "D1.demo/sum", "3", "2", "why")
+
+
+class Stage:
+    """Stands in for the image; remembers what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.events: list[Event] = []
+        self.asked: list[tuple[int, float]] = []
+        self.findings: tuple[Finding, ...] = (GOOD,)
+        self.problems: tuple[Problem, ...] = ()
+        self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
+        self.manifest = container().manifest
+        self.changed: tuple[str, ...] = ()
+        monkeypatch.chdir(tmp_path)
+        Path("a.sif").write_text("an image")
+        monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
+        monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
+        monkeypatch.setattr(testing, "verify_image", lambda _, advanced: self.changed)
+        monkeypatch.setattr(testing, "look", self.look)
+        monkeypatch.setattr(testing, "run_image_job", self.run_image_job)
+        monkeypatch.setattr(
+            testing, "check_imports", lambda *_, limit_s: Finding("PASS", "S1.imports", "", "")
+        )
+
+    def look(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
+        assert changed == self.changed, (
+            "what changed decides whether scans of the layers are those of the image"
+        )
+        return self
+
+    def preflight(self) -> Preflight:
+        return Preflight(problems=self.problems, excused=(), objects=9, processes=3)
+
+    def facts(self, found: Preflight) -> dict[str, Fact]:
+        return {"architecture.image": Fact("amd64")}
+
+    def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
+        self.asked.append((ranks, limit_s))
+        return JobResult(findings=self.findings, output="why" if BAD in self.findings else "")
+
+
+def warnings(stage: Stage) -> list[Warned]:
+    return [event for event in stage.events if isinstance(event, Warned)]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
+    return Stage(monkeypatch, tmp_path)
+
+
+def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
+    report = testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / "r.json")
+    testing.write_report(tmp_path / "r.json", report)
+    assert report.passed
+    assert [finding.id for finding in report.findings] == [
+        "S1.digest",
+        *EXPECTED,
+        "S1.imports",
+        "D0/D1.demo",
+        "S3.mapped",
+    ]
+    assert stage.asked == [(2, 300.0)]
+    assert json.loads((tmp_path / "r.json").read_text())["passed"] is True
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.state == "passed"
+    assert [type(event) for event in stage.events].count(TaskDone) == 2
+
+
+def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
+    stage.problems = (Problem("P1.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert report.failed == ("P1.symbols",)
+    assert not report.passed
+
+
+@pytest.mark.parametrize(("architecture", "failed"), [("arm64", ("ARCH.same",)), ("amd64", ())])
+def test_a_site_that_forbids_the_image_fails_the_test(
+    stage: Stage, tmp_path: Path, architecture: str, failed: tuple[str, ...]
+) -> None:
+    site = tmp_path / "there.yaml"
+    site.write_text(f"name: there\narchitecture: {architecture}\n")
+    report = testing.test_image(Path("a.sif"), settings=replace(stage.settings, site=site))
+    assert report.failed == failed
+
+
+def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> None:
+    stage.changed = ("layer wheel:numpy", "the lock")
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert not report.passed
+    (wrong,) = (one for one in report.findings if one.status == "FAIL")
+    assert (wrong.id, wrong.observed) == ("S1.digest", "layer wheel:numpy, the lock")
+    assert stage.asked == [(2, 300.0)]
+
+
+def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
+    stage.findings = (GOOD, BAD)
+    report = testing.test_image(Path("a.sif"), ranks=7, timeout_s=1.5, settings=stage.settings)
+    assert not report.passed
+    assert report.outputs == {"D1.demo": "why"}
+    assert stage.asked == [(7, 1.5)]
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.failed == ("D1.demo/sum",)
+    assert any(isinstance(event, TaskFailed) for event in stage.events)
+
+
+def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage) -> None:
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.changed = ("layer wheel:numpy",)
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.state == "passed"
+    (warned,) = warnings(stage)
+    assert "not kept: the image is not the one" in warned.text
+
+
+STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
+PROBLEM = doctor.Finding(
+    "user-namespaces.forbidden",
+    "blocks",
+    ("test",),
+    "no user namespaces",
+    "images start in one",
+    "allow them",
+)
+SETUP: dict[str, Any] = {"code": 255, "stderr": "FATAL: container creation failed"}
+
+
+def fail_to_start(
+    monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Finding], code: int, stderr: str
+) -> None:
+    def probe(*_: object, limit_s: float) -> Finding:
+        refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr), "a.sif")
+        assert refusal is not None
+        raise refusal
+
+    monkeypatch.setattr(testing, "check_imports", probe)
+    monkeypatch.setattr(blame, "check_machine", lambda *_: problems)
+
+
+@pytest.mark.parametrize(
+    ("problems", "how", "message"),
+    [
+        ([PROBLEM], STARTER, "no user namespaces: images start in one"),
+        ([PROBLEM], SETUP, "no user namespaces: images start in one"),
+        ([], STARTER, "Apptainer cannot start a.sif here\nERROR  : Failed to create user namespace"),
+    ],
+    ids=["starter", "setup", "unknown to doctor"],
+)
+def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    problems: list[doctor.Finding],
+    how: dict[str, Any],
+    message: str,
+) -> None:
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.asked.clear()
+    fail_to_start(monkeypatch, problems=problems, **how)
+    with pytest.raises(MachineError) as caught:
+        testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert caught.value.problem.startswith(message)
+    assert "envbuild doctor" in caught.value.hint
+    assert stage.asked == []
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert verdict.state == "passed"
+
+
+def test_an_image_that_a_sound_machine_does_not_start_fails(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_start(monkeypatch, problems=[], **SETUP)
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert report.failed == ("S1.imports",)
+    (finding,) = (each for each in report.findings if each.id == "S1.imports")
+    assert finding.hint == "FATAL: container creation failed"
+
+
+def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> None:
+    stage.findings = (BAD,)
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.manifest = stage.manifest.model_copy(update={"jobs": ()})
+    testing.test_image(Path("a.sif"), settings=stage.settings)
+    verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
+    assert verdict is not None
+    assert (verdict.state, verdict.unproven.rpartition("; ")[2]) == ("unproven", "it carries no jobs")
+
+
+def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
+    stage.manifest = container(jobs=()).manifest
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert (report.passed, report.failed) == (False, ())
+    last = report.findings[-1]
+    assert (last.status, last.id) == ("SKIP", "D0.jobs")
+    assert "name an `mpi` or a framework" in last.hint
+    assert report.to_text().endswith("; it carries no jobs")
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/r.json", "closed/r.json"])
+def test_a_report_that_could_not_be_written_is_told_before_the_jobs_run(
+    stage: Stage, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path.name != "closed")  # root may write anywhere
+    with pytest.raises(RequestError) as caught:
+        testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / place)
+    assert "--report" in str(caught.value.hint)
+    assert stage.asked == []
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_findings_are_shown_though_the_report_fails_at_the_end(
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    json: bool,
+) -> None:
+    def full(*_: object) -> None:
+        raise MachineError("the disk is full", hint="mend it")
+
+    monkeypatch.setattr(files, "write_atomically", full)
+    options = {"store": tmp_path / "s", "report": str(tmp_path / "r.json"), "json": json}
+    with pytest.raises(MachineError, match="the disk is full"):
+        command(Path("a.sif"), **options)  # type: ignore[arg-type]
+    written = capsys.readouterr()
+    assert "D0/D1.demo" in (written.out if json else written.err)
+
+
+def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
+    stage.manifest = container(architecture="riscv64").manifest
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    assert "S1.architecture" in report.failed
+    assert "S1.imports" not in [finding.id for finding in report.findings]
+    assert stage.asked == []
+
+
+def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:
+    stage.settings.store.path.parent.joinpath("store").write_text("in the way")
+    assert testing.test_image(Path("a.sif"), settings=stage.settings).passed
+    (warned,) = warnings(stage)
+    assert warned.text.startswith("the verdict was not kept: ")
+    assert "--store" in str(warned.hint)
