@@ -17,7 +17,7 @@ from envbuild.squashfs.splice import digest_of_tables
 Advanced = Callable[[int], None]
 
 # The check of an image's bytes.
-DIGEST = "S1.digest"
+DIGEST = "image.digest"
 # As a part of an image, in words.
 THE_LOCK = "the lock"
 _THE_HEADER = (
@@ -170,7 +170,7 @@ def changed_around(path: Path) -> tuple[str, ...]:
 
 
 def judge_bytes(changed: Sequence[str]) -> Finding:
-    """S1: the image is, byte by byte, the one that was built.
+    """Judge whether the image is, byte by byte, the one that was built.
 
     Parameters
     ----------

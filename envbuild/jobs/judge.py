@@ -13,7 +13,8 @@ from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
 from envbuild.jobs.report import NO_JOBS, Finding
 
-IMPORTS = "S1.imports"
+IMPORTS = "image.imports"
+SEE_RANKS = "see the `ranks` check of this job"
 # Where an image keeps the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
@@ -121,7 +122,7 @@ def judge_job(
 
 
 def judge_ranks(job_id: str, ranks: int, reports: Reports) -> Finding:
-    """D0: ranks 0…N-1 once each, each says size N, N distinct processes, and no unsound report."""
+    """Judge that ranks 0…N-1 reported once each, each with size N, from N processes, and nothing unsound."""
     seen = sorted(number_of(report, "rank") for report in reports.good)
     sizes = sorted({number_of(report, "size") for report in reports.good})
     processes = {(report["host"], report["process"], report["pid"]) for report in reports.good}
@@ -145,18 +146,18 @@ def judge_ranks(job_id: str, ranks: int, reports: Reports) -> Finding:
         seen == list(range(ranks)) and sizes == [ranks] and len(processes) == ranks and not reports.problems
     )
     return Finding(
-        "PASS" if sound else "FAIL", f"D0/{job_id}", expected, observed, "" if sound else "; ".join(hints)
+        "PASS" if sound else "FAIL", f"{job_id}/ranks", expected, observed, "" if sound else "; ".join(hints)
     )
 
 
 def skip_job(job: Job, ranks: int) -> Finding:
-    """D0 of a job that nothing in the image can start."""
+    """Skip a job that nothing in the image can start."""
     hint = "the image holds no MPI, whose mpiexec would start the ranks: add `mpi: mpich` to the spec"
-    return Finding("SKIP", f"D0/{job.id}", f"ranks={_some(range(ranks))}", "not started", hint)
+    return Finding("SKIP", f"{job.id}/ranks", f"ranks={_some(range(ranks))}", "not started", hint)
 
 
 def no_jobs() -> Finding:
-    """D0 of an image without jobs: it proves nothing."""
+    """Skip an image without jobs: it proves nothing."""
     hint = "the image carries no jobs: name an `mpi` or a framework in the spec"
     return Finding("SKIP", NO_JOBS, "at least one job", "none", hint)
 
@@ -170,7 +171,7 @@ def _judge_end(job: Job, ended: LaunchResult) -> Finding:
 
 def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> Finding:
     check = f"{job.id}/{name}"
-    # If no rank reported, D0 says so.
+    # If no rank reported, the check of the ranks fails.
     hosts = len({report["host"] for report in reports.good}) or 1
     try:
         wanted = {rank: evaluate(expression, n=ranks, r=rank, h=hosts) for rank in range(ranks)}
@@ -255,14 +256,13 @@ def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, rep
     """Return a pass; but what holds on fewer than N ranks was not examined."""
     if len(reports.good) == ranks:
         return Finding("PASS", check, expected, observed)
-    return Finding(
-        "SKIP", check, expected, f"{len(reports.good)} of {ranks} ranks reported", "D0 says what is missing"
-    )
+    observed = f"{len(reports.good)} of {ranks} ranks reported"
+    return Finding("SKIP", check, expected, observed, SEE_RANKS)
 
 
 def judge_mapped(reports: Iterable[Reports]) -> Finding:
-    """S3: a process maps at most one libmpi, one libnccl and one libcudart."""
-    check, expected = "S3.mapped", "one of each per process"
+    """Judge that a process maps at most one libmpi, one libnccl and one libcudart."""
+    check, expected = "ranks.copies", "one of each per process"
     worst: dict[str, list[str]] = {}
     seen: set[str] = set()
     count = 0
@@ -276,7 +276,7 @@ def judge_mapped(reports: Iterable[Reports]) -> Finding:
             if len(of_family) > max(1, len(worst.get(family, ()))):
                 worst[family] = of_family
     if count == 0:
-        return Finding("SKIP", check, expected, "no process reported", "D0 says what is missing")
+        return Finding("SKIP", check, expected, "no process reported", SEE_RANKS)
     if worst:
         observed = "; ".join(", ".join(paths) for _, paths in sorted(worst.items()))
         return Finding("FAIL", check, expected, observed, "two copies in one process: one hides the other")
@@ -284,7 +284,7 @@ def judge_mapped(reports: Iterable[Reports]) -> Finding:
 
 
 def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> Finding:
-    """S1: every module of an image imports.
+    """Judge that every module of an image imports.
 
     Parameters
     ----------

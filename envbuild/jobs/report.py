@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 SCHEMA = 1
 # The finding of an image without any job.
-NO_JOBS = "D0.jobs"
+NO_JOBS = "image.jobs"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Finding:
     status : str
         ``PASS``, ``FAIL``, ``SKIP`` (not examined; never a pass) or ``STALE``.
     id : str
-        Check id and detail (``D2.ddp/weight``, ``D0/D2.ddp``).
+        Check id and detail (``pytorch.ddp/weight``, ``pytorch.ddp/ranks``).
     expected, observed, hint : str
         Expected and observed value, and where to look if they differ.
     """
@@ -76,7 +76,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether nothing failed and the ranks of every job communicated: a skipped job proves nothing."""
-        jobs = [finding.status for finding in self.findings if finding.id.startswith("D0/")]
+        jobs = [finding.status for finding in self.findings if finding.id.endswith("/ranks")]
         return not self.failed and bool(jobs) and all(status == "PASS" for status in jobs)
 
     @property

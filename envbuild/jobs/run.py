@@ -26,7 +26,7 @@ class JobResult:
     Attributes
     ----------
     findings : tuple of Finding
-        D0 first, then the job's own.
+        Of the ranks first, then of the values.
     reports : tuple of Reports
         Of each run: on all ranks, and on one if the job is compared with it.
     output : str

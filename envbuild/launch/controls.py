@@ -64,7 +64,7 @@ class MutatedJob:
 
     def job_ids(self) -> frozenset[str]:
         """Return the jobs that must fail: several may start one file."""
-        return frozenset(check.removeprefix("D0/").partition("/")[0] for check in self.control.fails)
+        return frozenset(check.partition("/")[0] for check in self.control.fails)
 
 
 def jobs_of(container: Container, mutated: MutatedJob) -> list[Job]:

@@ -14,8 +14,8 @@ from envbuild.rules.rulebook import judge
 from envbuild.rules.tables import look_up
 from envbuild.spec.site import Site, SiteMpi
 
-OFFERED = "S5.pmi"
-DEFAULT = "S5.pmi-default"
+OFFERED = "slurm.pmi"
+DEFAULT = "slurm.default-pmi"
 
 # Ranks in one container each have their own user namespaces: the kernel lets none read another's memory
 # (CMA), nor follow /proc/PID/fd. Files in /dev/shm work.
@@ -248,7 +248,7 @@ def _spoken(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[Finding]:
-    """S5: judge whether the scheduler offers a PMI that an MPI speaks.
+    """Judge whether the scheduler offers a PMI that an MPI speaks.
 
     The wrong one gives as many jobs of one rank as there are ranks, often with exit code 0.
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from envbuild.jobs.judge import SEE_RANKS
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import Finding
 from envbuild.site.inject import PRIVATE, Injection
 from envbuild.system.files import sha256
 
-FROM_HOST = "S4.mpi-from-host"
-LENT = "S4.fabric-from-host"
+FROM_HOST = "host.mpi"
+LENT = "host.fabric"
 
 
 def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
-    """S4: every process that loaded an MPI loaded the host's file, from the private directory.
+    """Judge that every process that loaded an MPI loaded the host's file, from the private directory.
 
     The path says which file won, its sha256 that it is the host's, and the
     library itself which version it is.
@@ -35,7 +36,7 @@ def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
             wrong.add(f"{path} is another file than {host_libs.files[Path(real_path).name]}")
         versions.add(version)
     if count == 0:
-        return Finding("FAIL", FROM_HOST, expected, "no process loaded an MPI", "D0 says what is missing")
+        return Finding("FAIL", FROM_HOST, expected, "no process loaded an MPI", SEE_RANKS)
     if wrong:
         hint = "the image's own MPI was loaded first: an RPATH, or a variable that names it"
         return Finding("FAIL", FROM_HOST, expected, ", ".join(sorted(wrong)[:4]), hint)
@@ -43,7 +44,7 @@ def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
 
 
 def judge_host_fabric(reports: Iterable[Reports], host_libs: Injection) -> Finding:
-    """S4: every process that loaded a library of the host's fabric loaded the host's file."""
+    """Judge that every process that loaded a library of the host's fabric loaded the host's file."""
     paths = {f"{PRIVATE}/{name}" for name in host_libs.files}
     loaded = {
         path

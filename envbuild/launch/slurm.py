@@ -112,7 +112,7 @@ def _offered() -> tuple[str, ...]:
 
 
 def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[Finding]:
-    """S5: ask srun, and judge its types for the MPI that ranks would run on.
+    """Ask srun, and judge its types for the MPI that ranks would run on.
 
     Parameters
     ----------

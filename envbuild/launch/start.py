@@ -255,7 +255,7 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def check_imports(container: Container, *, limit_s: float) -> Finding:
-    """S1: import the image's Python modules in it.
+    """Import the image's Python modules in it.
 
     Parameters
     ----------
@@ -292,13 +292,13 @@ def check_imports(container: Container, *, limit_s: float) -> Finding:
 
 
 def imports_failed(why: str) -> Finding:
-    """S1: nothing could be imported at all."""
+    """Fail the import check: nothing could be imported at all."""
     return Finding("FAIL", IMPORTS, "results of the imports", "none", why)
 
 
 def judge_architecture(manifest: Manifest) -> Finding | None:
-    """S1: fail an image for another architecture, which cannot start here; None if it is this machine's."""
+    """Fail an image for another architecture, which cannot start here; None if it is this machine's."""
     if manifest.architecture == host.architecture():
         return None
     hint = "test it on a machine of its architecture, or build it for this one"
-    return Finding("FAIL", "S1.architecture", host.architecture(), manifest.architecture, hint)
+    return Finding("FAIL", "image.architecture", host.architecture(), manifest.architecture, hint)

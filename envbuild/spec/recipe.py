@@ -73,13 +73,13 @@ Arithmetic = Annotated[
         "integer arithmetic in `n` (ranks), `r` (this rank) and `h` (hosts), such as `n*(n+1)//2`",
     ),
 ]
-JobId = Annotated[str, full_match(r"[A-Z][0-9]+(?:\.[a-z0-9-]+)?", "a check id, such as `D2.ddp`")]
+JobId = Annotated[str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+", "a job id, such as `pytorch.ddp`")]
 JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
 SaidText = Annotated[Text, Field(min_length=1)]
 Tolerance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 FailingCheck = Annotated[
-    str, full_match(r"(D0/)?[A-Z][0-9]+(\.[a-z0-9-]+)?(/[A-Za-z0-9_.:-]+)?", "a check, such as `D2.ddp/sum`")
+    str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+/[A-Za-z0-9_.:-]+", "a check, such as `pytorch.ddp/sum`")
 ]
 
 
@@ -93,7 +93,7 @@ class VerifyJob(Model):
     """
 
     id: JobId
-    """Check id (``D2.ddp-oracle``), unique in the image."""
+    """``WHAT.NAME`` (``pytorch.ddp``), unique in the image."""
     file: Annotated[JobFile, Field(alias="job")]
     """A file under the recipe's ``verify/``."""
     title: Text
@@ -245,7 +245,7 @@ class Control(Model):
     job: JobFile
     """File under ``verify/`` to change."""
     fails: Annotated[tuple[FailingCheck, ...], Field(min_length=1)]
-    """Findings that must fail (``D2.ddp/sum``, ``D0/D2.ddp``); others may fail too."""
+    """Findings that must fail (``pytorch.ddp/sum``, ``pytorch.ddp/ranks``); others may fail too."""
     needs: tuple[Name, ...] = ()
     """Recipes that the image must also contain for this control."""
     alone: Literal["singletons", "recluses"] | None = None

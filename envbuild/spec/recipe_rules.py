@@ -35,6 +35,8 @@ _SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 _SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 # The test sets these for every rank.
 _SET_BY_TEST = ("OMP_NUM_THREADS", "ENVBUILD_")
+# The judge adds these checks to each job: who reported, and how it ended.
+_CHECKS_OF_ALL = {"ranks", "end"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,11 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
             if name.startswith(_SET_BY_TEST):
                 at = loaded.at("verify", index, "environment", name)
                 yield RequestError(f"`{name}` is set by the test itself", at=at, hint="leave it out")
+        for key in ("expect", "says", "same_on_all_ranks"):
+            for name in _CHECKS_OF_ALL & set(getattr(job, key)):
+                at = loaded.at("verify", index, key)
+                problem = f"`{name}` is the name of a check that every job has"
+                yield RequestError(problem, at=at, hint="report the value under another name")
         for place, name in enumerate(job.variants):
             if name not in recipe.variants:
                 at = loaded.at("verify", index, "variants", place)
@@ -170,9 +177,7 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
                 yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=hint)
         if job.id in seen:
             at = loaded.at("verify", index, "id")
-            yield RequestError(
-                f"the check `{job.id}` is there twice", at=at, hint="give each job another `id`"
-            )
+            yield RequestError(f"the job `{job.id}` is there twice", at=at, hint="give each job another `id`")
         seen.add(job.id)
 
 

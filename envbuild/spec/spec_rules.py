@@ -49,7 +49,7 @@ def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Errors:
 def _shared_names(recipes: Sequence[ChosenRecipe]) -> Errors:
     claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
         ("own the distribution", lambda recipe: recipe.owns),
-        ("have the check", lambda recipe: [job.id for job in recipe.verify]),
+        ("have the job", lambda recipe: [job.id for job in recipe.verify]),
     )
     for verb, names in claims:
         holder: dict[str, str] = {}

@@ -77,7 +77,7 @@ class Verdict:
         """Return the verdict as a line of a report; a stale one is STALE, whatever its outcome."""
         status = {"passed": "PASS", "failed": "FAIL", "unproven": "SKIP", "stale": "STALE"}[self.state]
         hint = "" if self.state == "passed" else "run `envbuild test` on this host"
-        return Finding(status, "V1", "passed on a host like this one", self.text, hint)
+        return Finding(status, "verdict", "passed on a host like this one", self.text, hint)
 
 
 def record(store: Store, report: Report) -> str:

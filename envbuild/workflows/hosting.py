@@ -46,7 +46,7 @@ class Lend:
 NOTHING = Lend()
 _APPTAINER_LIBS = "/.singularity.d/libs"
 # Of what the preflight looks at: these tell of every program that uses the host's MPI.
-_OF_THE_MPI = ("P1.symbols", "P1.mpi-abi")
+_OF_THE_MPI = ("loader.symbols", "loader.mpi-abi")
 
 
 def lent(container: Container, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:

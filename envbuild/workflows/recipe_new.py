@@ -50,7 +50,7 @@ def new_recipe(
     distribution = distribution or name
     module = module or re.sub(r"[-.]+", "_", distribution.lower())
     _check(version, distribution, module)
-    check = "X1." + re.sub(r"[^a-z0-9]+", "-", name)
+    check = re.sub(r"[^a-z0-9]+", "-", name) + ".sums"
     values = {
         "name": name,
         "version": version,

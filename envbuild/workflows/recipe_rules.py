@@ -170,8 +170,10 @@ def check_id_mistakes(source: RecipeSource, others: Mapping[str, Recipe | None])
         theirs = {job.id for job in other.verify}
         for index, job in enumerate(recipe.verify):
             if job.id in theirs:
-                problem = f"the recipe `{other.name}` has the check `{job.id}`, too"
-                hint = "choose another id: an image holds each check once, and only MPIs share theirs"
+                problem = f"the recipe `{other.name}` has the job `{job.id}`, too"
+                hint = (
+                    "choose another id: each job id is used once in an image; only MPI recipes share theirs"
+                )
                 yield RequestError(problem, at=loaded.at("verify", index, "id"), hint=hint)
 
 
@@ -259,7 +261,7 @@ def _unknown_checks(source: RecipeSource, loaded: Loaded[Controls], index: int) 
 def _judged(job: VerifyJob) -> list[str]:
     """Return the findings of a job that each need a control, how it ended apart."""
     return [
-        f"D0/{job.id}",
+        f"{job.id}/ranks",
         *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.same_on_all_ranks)),
         *(f"{job.id}/{name}-as-one-rank" for name in job.compare_with_single),
         *(

@@ -81,11 +81,11 @@ class Preflight:
         return findings
 
     def _observed(self, rule: str) -> str:
-        if rule == "P1.libraries" and self.excused:
+        if rule == "loader.libraries" and self.excused:
             return f"all; left to the host or lacking as the recipes say: {', '.join(self.excused)}"
-        if rule.startswith("P1.python"):
+        if rule.startswith("python."):
             return f"{self.distributions} distributions"
-        return f"{self.objects} ELF files" if rule == "P1.objects" else f"{self.processes} processes"
+        return f"{self.objects} ELF files" if rule == "loader.objects" else f"{self.processes} processes"
 
 
 def examine(
@@ -119,7 +119,7 @@ def examine(
     unexcused, excused = _unexcused(missing, simulation, frozenset(lacks))
     problems |= {*unexcused, *python.problems}
     problems |= {
-        Problem("P1.objects", path, "a whole ELF file", why, "it is damaged")
+        Problem("loader.objects", path, "a whole ELF file", why, "it is damaged")
         for path, why in simulation.tree.unreadable.items()
     }
     code = {path: scanned.gpu for path, scanned in simulation.objects.items() if scanned.gpu is not None}
@@ -250,7 +250,7 @@ def _missing(path: str, name: str, simulation: Simulation) -> Problem:
     uncached = simulation.uncached(name)
     hint = _OF_THE_HOST if simulation.is_lent(path) else _OF_THE_IMAGE
     winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
-    return Problem("P1.libraries", path, name, winner, _OF_THE_CACHE if uncached else hint)
+    return Problem("loader.libraries", path, name, winner, _OF_THE_CACHE if uncached else hint)
 
 
 def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str]:
@@ -287,7 +287,7 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
     """Yield each problem once: many programs may load the same two copies."""
     seen: set[tuple[str, str, str, str]] = set()
     for problem in problems:
-        file = "" if problem.rule in ("P1.copies", "P1.cudnn") else problem.file
+        file = "" if problem.rule in ("loader.copies", "loader.cudnn") else problem.file
         key = (problem.rule, file, problem.need, problem.winner)
         if key not in seen:
             seen.add(key)

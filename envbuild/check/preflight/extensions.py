@@ -37,7 +37,7 @@ def foreign_extensions(tree: ImageTree, places: Collection[str], python: str) ->
         if all(tag not in ours for tag in variants.values()):
             path, tag = min(variants.items())
             yield Problem(
-                rule="P1.python-abi",
+                rule="python.abi",
                 file=path,
                 need=tag,
                 winner=f"Python {python}",

@@ -12,7 +12,7 @@ from envbuild.jobs.report import Finding
 from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.tables import run_code
 
-GPU_CODE = "P1.gpu-code"
+GPU_CODE = "gpu.code"
 _EXPECTED = "each file's GPU code runs on the site's GPUs"
 _HINT = "take a build for these GPUs, or compile it for them (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES)"
 

@@ -12,16 +12,16 @@ from envbuild.elf.mpi import mpi_abi
 
 # Id → what is expected, for people.
 EXPECTED = {
-    "P1.objects": "every ELF file is whole",
-    "P1.libraries": "every library is found",
-    "P1.versions": "every version is defined by the library that is loaded",
-    "P1.symbols": "every symbol of MPI, NCCL and cuDNN is defined by the library that is loaded",
-    "P1.mpi-abi": "every program of MPI loads a libmpi of the ABI that it was built for",
-    "P1.copies": "one libmpi, libnccl, libcudart and libcudnn per process",
-    "P1.opened": "every library that is opened by name is found",
-    "P1.cudnn": "all parts of cuDNN come from one directory",
-    "P1.python-requires": "every requirement of a Python distribution is met",
-    "P1.python-abi": "every extension module is for the image's Python",
+    "loader.objects": "every ELF file is whole",
+    "loader.libraries": "every library is found",
+    "loader.versions": "every version is defined by the library that is loaded",
+    "loader.symbols": "every symbol of MPI, NCCL and cuDNN is defined by the library that is loaded",
+    "loader.mpi-abi": "every program of MPI loads a libmpi of the ABI that it was built for",
+    "loader.copies": "one libmpi, libnccl, libcudart and libcudnn per process",
+    "loader.opened": "every library that is opened by name is found",
+    "loader.cudnn": "all parts of cuDNN come from one directory",
+    "python.requires": "every requirement of a Python distribution is met",
+    "python.abi": "every extension module is for the image's Python",
 }
 _SHOWN = 4
 # Functions that take a datatype, which for Open MPI is an object of its library.
@@ -67,7 +67,7 @@ def _versions(asking: Loaded, objects: Sequence[Loaded], simulation: Simulation)
         lacking = [version for version in versions if version not in winner.found.versions_defined]
         if lacking:
             yield Problem(
-                "P1.versions",
+                "loader.versions",
                 simulation.path_of(asking),
                 f"{library} with {_some(lacking)}",
                 _where(winner, simulation),
@@ -88,7 +88,7 @@ def _symbols(process: Process, simulation: Simulation) -> Iterator[Problem]:
             winner = next((got for got in asking.needs.values() if family.concerns(sorted(got.names))), None)
             if lacking and winner is not None:
                 yield Problem(
-                    "P1.symbols",
+                    "loader.symbols",
                     simulation.path_of(asking),
                     f"{_some(lacking)} of {name}",
                     _where(winner, simulation),
@@ -105,7 +105,7 @@ def _mpi_abi(asking: Loaded, simulation: Simulation) -> Iterator[Problem]:
         wants = _wanted_family(name, simulation.scanned(asking).symbols.undefined)
         if has and wants and has.partition("-")[0] != wants:
             yield Problem(
-                "P1.mpi-abi",
+                "loader.mpi-abi",
                 simulation.path_of(asking),
                 f"{name} of the {wants} ABI",
                 f"{_where(winner, simulation)}, of the {has} ABI",
@@ -136,7 +136,7 @@ def _copies(process: Process, simulation: Simulation) -> Iterator[Problem]:
         if len(copies) > 1:
             asking = simulation.path_of(copies[1].parent) if copies[1].parent else process.path
             yield Problem(
-                "P1.copies",
+                "loader.copies",
                 process.path,
                 f"one lib{name}",
                 "; ".join(sorted(_where(copy, simulation) for copy in copies)),
@@ -161,7 +161,7 @@ def _opened(asking: Loaded, simulation: Simulation) -> Iterator[Problem]:
         lacking = [name for name in row.names if name not in asking.needs]
         if lacking and not row.optional:
             hint = f"{row.why}; {row.hint}" if row.hint else row.why
-            yield Problem("P1.opened", simulation.path_of(asking), _some(lacking), "nothing", hint)
+            yield Problem("loader.opened", simulation.path_of(asking), _some(lacking), "nothing", hint)
 
 
 def _cudnn(process: Process, simulation: Simulation) -> Iterator[Problem]:
@@ -176,7 +176,7 @@ def _cudnn(process: Process, simulation: Simulation) -> Iterator[Problem]:
     )
     if strays:
         hint = "cuDNN refuses parts of another release: keep one cuDNN in the image and on LD_LIBRARY_PATH"
-        yield Problem("P1.cudnn", process.path, f"parts of cuDNN from {home}", _some(strays), hint)
+        yield Problem("loader.cudnn", process.path, f"parts of cuDNN from {home}", _some(strays), hint)
 
 
 def _directory(path: str) -> str:

@@ -81,7 +81,7 @@ def judge_python(
     problems += foreign_extensions(tree, own, python)
     problems += [
         Problem(
-            rule="P1.python-requires",
+            rule="python.requires",
             file=_directory(one.path),
             need=f"Python {one.installed.python}",
             winner=f"Python {python}",
@@ -159,7 +159,7 @@ def _unmet(
         ):
             continue
         yield Problem(
-            rule="P1.python-requires",
+            rule="python.requires",
             file=_directory(one.path),
             need=f"{wanted.name}{wanted.specifier}",
             winner=f"{got.installed.shown} ({got.place})" if got else "nothing",

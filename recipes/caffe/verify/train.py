@@ -1,4 +1,4 @@
-"""D11: a small training run over MPI; N ranks with a share each of the batch do what one does with all of it.
+"""A small training run over MPI; N ranks with a share each of the batch do what one does with all of it.
 
 A regression with noisy labels, so that training on a share alone ends far
 from training on the whole.

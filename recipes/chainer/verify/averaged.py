@@ -1,4 +1,4 @@
-"""D13: ChainerMN's multi-node optimizer, with an exact oracle.
+"""ChainerMN's multi-node optimizer, with an exact oracle.
 
 The weight w starts at r on rank r; the first update broadcasts rank 0's, and
 does no more. Then rank r's loss is ½(w + N(r+1))²: with gradients averaged and

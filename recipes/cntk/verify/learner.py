@@ -1,4 +1,4 @@
-"""D10: CNTK's own data-parallel learner over MPI, with an exact oracle.
+"""CNTK's own data-parallel learner over MPI, with an exact oracle.
 
 The parameter w starts at 0; rank r's loss is (r+1)w, its gradient r+1. The
 learner adds the gradients of all ranks and steps with a learning rate of 1 a

@@ -1,4 +1,4 @@
-"""D4: a small training run with Horovod; N ranks with a share each do what one does with all of it.
+"""A small training run with Horovod; N ranks with a share each do what one does with all of it.
 
 A regression with noisy labels, so that training on a share alone ends far
 from training on the whole.

@@ -1,4 +1,4 @@
-"""D8: jax.distributed over gloo, with an exact oracle.
+"""jax.distributed over gloo, with an exact oracle.
 
 The weight w starts at 0; process r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the processes and with a learning rate of 1, the first

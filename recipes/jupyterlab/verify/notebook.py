@@ -1,4 +1,4 @@
-"""A3: a JupyterLab starts on the loopback, its kernel answers a cell, and it ends cleanly.
+"""A JupyterLab starts on the loopback, its kernel answers a cell, and it ends cleanly.
 
 Each rank has a server, a port, a token and directories of its own.
 """

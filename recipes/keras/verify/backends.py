@@ -1,4 +1,4 @@
-"""D9: a Keras model trained on each backend that the image holds; N ranks do what one does.
+"""A Keras model trained on each backend that the image holds; N ranks do what one does.
 
 Each backend runs in a process of its own; its gradients come here, are summed
 over all ranks by MPI, and go back.

@@ -1,4 +1,4 @@
-"""F2: libfabric's own ping-pong between neighbours; the environment chooses the provider."""
+"""libfabric's own ping-pong between neighbours; the environment chooses the provider."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A2: a run is logged with MLflow and read back exactly.
+"""A run is logged with MLflow and read back exactly.
 
 Each rank has a store of its own, a SQLite file in a directory of its own: many
 writers of one file need locks, which shared file systems do not promise.

@@ -1,4 +1,4 @@
-"""D8: gradients averaged by mpi4jax within a compiled function, with an exact oracle.
+"""Gradients averaged by mpi4jax within a compiled function, with an exact oracle.
 
 The weight w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first

@@ -1,4 +1,4 @@
-"""D1: whether mpi4py runs on the MPI standard's ABI and nothing else; reports what is so, judges nothing."""
+"""Whether mpi4py runs on the MPI standard's ABI and nothing else; reports what is so, judges nothing."""
 
 import ctypes
 from pathlib import Path

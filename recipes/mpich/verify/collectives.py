@@ -1,4 +1,4 @@
-"""D1: MPI's collectives through mpi4py; reports what came out, judges nothing."""
+"""MPI's collectives through mpi4py; reports what came out, judges nothing."""
 
 import envbuild_job
 import numpy as np

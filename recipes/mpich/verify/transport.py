@@ -1,4 +1,4 @@
-"""F3: messages between neighbours over the transport that the environment chooses.
+"""Messages between neighbours over the transport that the environment chooses.
 
 Which one carried them stands in its library's own log, which is this rank's
 output; and in the network's counters, which nobody else moves in a test.

@@ -1,4 +1,4 @@
-"""D5: MXNet's distributed key-value store (dist_sync), with an exact oracle.
+"""MXNet's distributed key-value store (dist_sync), with an exact oracle.
 
 The weight w starts at 0; worker r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). The server sums what the workers push, the gradient's N-th part, and

@@ -1,4 +1,4 @@
-"""A1: an ONNX model runs in ONNX Runtime, and gives exactly what it must.
+"""An ONNX model runs in ONNX Runtime, and gives exactly what it must.
 
 The model is y = 3·relu(x - 10) - 2·relu(10 - x) + 1, a network with one hidden
 layer of two units. It is written by hand and, where PyTorch is in the image,

@@ -1,4 +1,4 @@
-"""D1: Open MPI's collectives by their C names; reports what came out, judges nothing.
+"""Open MPI's collectives by their C names; reports what came out, judges nothing.
 
 Standard library only, Python 2.7 or newer: neither NumPy nor mpi4py need be there.
 """

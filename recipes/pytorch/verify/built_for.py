@@ -1,4 +1,4 @@
-"""D2: what a build for CUDA was made for; no GPU is needed to know."""
+"""What a build for CUDA was made for; no GPU is needed to know."""
 
 import envbuild_job
 import torch

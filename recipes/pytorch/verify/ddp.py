@@ -1,4 +1,4 @@
-"""D2: torch.distributed and DistributedDataParallel over gloo, with an exact oracle.
+"""torch.distributed and DistributedDataParallel over gloo, with an exact oracle.
 
 The parameter w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first

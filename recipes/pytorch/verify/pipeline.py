@@ -1,4 +1,4 @@
-"""D2: pipeline parallel: a chain with one stage a rank, in four microbatches, with an exact oracle.
+"""Pipeline parallel: a chain with one stage a rank, in four microbatches, with an exact oracle.
 
 Stage s (from 0) turns (u, v) into (u + w, v + u) with a parameter w of its own
 that starts at s + 1; the first u is the microbatch's number, 1 to 4, and the

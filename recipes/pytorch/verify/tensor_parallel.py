@@ -1,4 +1,4 @@
-"""D2: tensor parallel: one network whose hidden units are spread over the ranks, with an exact oracle.
+"""Tensor parallel: one network whose hidden units are spread over the ranks, with an exact oracle.
 
 Of 2N hidden units each rank holds two. Unit j (from 0) weighs the input, which
 is 1, with j + 1 and the output with 1; the loss is the output y, so one step

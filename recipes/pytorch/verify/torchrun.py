@@ -1,6 +1,6 @@
-"""D2: DistributedDataParallel as torchrun starts it: torchrun's own rendezvous, nothing of ours.
+"""DistributedDataParallel as torchrun starts it: torchrun's own rendezvous, nothing of ours.
 
-The oracle is that of D2.ddp: after one step the parameter is exactly -N(N+1)/2.
+The oracle is that of pytorch.ddp: after one step the parameter is exactly -N(N+1)/2.
 """
 
 import os

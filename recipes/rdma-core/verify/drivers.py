@@ -1,4 +1,4 @@
-"""F2: every driver for InfiniBand and RoCE in user space loads beside libibverbs."""
+"""Every driver for InfiniBand and RoCE in user space loads beside libibverbs."""
 
 import ctypes
 from pathlib import Path

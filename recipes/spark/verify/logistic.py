@@ -1,4 +1,4 @@
-"""D6: MLlib's logistic regression on Spark's executors, against Newton's method on all rows in one process.
+"""MLlib's logistic regression on Spark's executors, against Newton's method on all rows in one process.
 
 The labels are noisy, so that a fit to a share of the rows ends far from the
 fit to all of them.

@@ -1,4 +1,4 @@
-"""D6: a sum over Spark's executors, one on each rank's worker, with an exact oracle.
+"""A sum over Spark's executors, one on each rank's worker, with an exact oracle.
 
 The numbers 1 to 10000 N are added twice: by Spark for the driver, which
 broadcasts the total, and by the executors among themselves in a barrier stage.

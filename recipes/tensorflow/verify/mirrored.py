@@ -1,4 +1,4 @@
-"""D3: MultiWorkerMirroredStrategy in a custom loop, with an exact oracle.
+"""MultiWorkerMirroredStrategy in a custom loop, with an exact oracle.
 
 The variable w starts at 0; replica r's loss is ½(w + N(r+1))². TensorFlow adds
 the replicas' gradients, so each is divided by N, as a global batch wants it:

@@ -1,4 +1,4 @@
-"""D12: gradients of Theano averaged over MPI, with an exact oracle.
+"""Gradients of Theano averaged over MPI, with an exact oracle.
 
 The variable w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first

@@ -1,4 +1,4 @@
-"""F2: UCX's own test of tagged messages between neighbours; the environment chooses the transport."""
+"""UCX's own test of tagged messages between neighbours; the environment chooses the transport."""
 
 import envbuild_job
 from neighbours import exchange

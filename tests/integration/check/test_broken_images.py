@@ -66,34 +66,34 @@ BROKEN = {
         change=lambda files: {"/opt/mpi/lib/libmpi.so.12": files.read("/opt/mpi/lib/libmpi_abi.so.1")},
         # What is an object of MPICH's is a constant of the standard's header.
         tells={
-            "P1.mpi-abi": "libmpi.so.12 of the mpich ABI|of the standard ABI",
-            "P1.symbols": f"MPI_UNWEIGHTED, MPI_WEIGHTS_EMPTY of mpi|{MPI4PY} gets",
+            "loader.mpi-abi": "libmpi.so.12 of the mpich ABI|of the standard ABI",
+            "loader.symbols": f"MPI_UNWEIGHTED, MPI_WEIGHTS_EMPTY of mpi|{MPI4PY} gets",
         },
     ),
     "a real extension of a wheel that was built on a newer system": Case(
         change=lambda files: {ODEPACK: with_version(files.read(ODEPACK), "GLIBC_2.14", "GLIBC_2.99")},
-        tells={"P1.versions": f"libc.so.6 with GLIBC_2.99|{ODEPACK} gets {LIB}/libc.so.6"},
+        tells={"loader.versions": f"libc.so.6 with GLIBC_2.99|{ODEPACK} gets {LIB}/libc.so.6"},
     ),
     "a real library that a wheel brings is gone": Case(
         change=lambda files: {openblas(files): None},
-        tells={"P1.libraries": "libscipy_openblas|/numpy/|gets nothing"},
+        tells={"loader.libraries": "libscipy_openblas|/numpy/|gets nothing"},
     ),
     "a real extension that is cut short": Case(
         change=lambda files: {ODEPACK: files.read(ODEPACK)[:3000]},
-        tells={"P1.objects": f"{ODEPACK} gets"},
+        tells={"loader.objects": f"{ODEPACK} gets"},
     ),
     "a real extension of a wheel for another Python": Case(
         change=lambda files: {
             ODEPACK: None,
             ODEPACK.replace("cpython-311", "cpython-312"): files.read(ODEPACK),
         },
-        tells={"P1.python-abi": "need cpython-312|_odepack.cpython-312-x86_64-linux-gnu.so gets Python 3.11"},
+        tells={"python.abi": "need cpython-312|_odepack.cpython-312-x86_64-linux-gnu.so gets Python 3.11"},
     ),
     "a real distribution replaced by a release that another excludes": Case(
         change=lambda files: {
             numpy(files): re.sub(rb"(?m)^Version: .*$", b"Version: 1.13.3", files.read(numpy(files)))
         },
-        tells={"P1.python-requires": "numpy<|/scipy-|gets numpy 1.13.3"},
+        tells={"python.requires": "numpy<|/scipy-|gets numpy 1.13.3"},
     ),
 }
 

@@ -13,8 +13,8 @@ from envbuild.launch.start import Container, own_launcher, run_image_job
 from tests.support.controls import every_control, one_of_each_job
 
 JOBS = (
-    *("D1.mpi", "F3.ofi-tcp", "F3.ofi-shm", "F3.ucx-shm"),
-    *("D2.ddp", "D2.torchrun", "D2.tensor-parallel", "D2.pipeline", "D7.train"),
+    *("mpi.collectives", "mpi.ofi-tcp", "mpi.ofi-shm", "mpi.ucx-shm"),
+    *("pytorch.ddp", "pytorch.torchrun", "pytorch.tensor-parallel", "pytorch.pipeline", "pytorch.train"),
 )
 
 
@@ -23,7 +23,7 @@ def test_these_are_the_jobs_of_the_image(container: Container) -> None:
 
 
 # `main_job/test_activate.py` runs all of them on 2 ranks.
-QUICK_JOBS = ("D1.mpi", "D2.ddp", "D2.torchrun")
+QUICK_JOBS = ("mpi.collectives", "pytorch.ddp", "pytorch.torchrun")
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_harmless_copy_is_reported(container: Container) -> None:
     mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
     harmless = mutated.control.model_copy(update={"changes": (), "before": "pass\n"})
     missed = undetected(container, replace(mutated, control=harmless))
-    assert missed[:2] == ["D2.ddp/weight_first did not fail", "D2.ddp/weight_last did not fail"]
+    assert missed[:2] == ["pytorch.ddp/weight_first did not fail", "pytorch.ddp/weight_last did not fail"]

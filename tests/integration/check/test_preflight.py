@@ -94,7 +94,7 @@ def test_what_a_layer_breaks_is_told(image: Path, tmp_path: Path) -> None:
     spoilt = with_layer(image, {"/opt/mpi/lib/libmpi.so.12": OPEN_MPI.bytes()}, [libc10], tmp_path)
     found = preflight(spoilt, Store(tmp_path / "store"))[1]
     told = {problem.rule: problem for problem in found.problems}
-    assert told.keys() == {"P1.libraries", "P1.symbols", "P1.mpi-abi"}
-    assert {one.need for one in found.problems if one.rule == "P1.libraries"} == {"libc10.so"}
-    assert "mpi4py" in told["P1.mpi-abi"].file
-    assert "/opt/mpi/lib/libmpi.so.12" in told["P1.symbols"].winner
+    assert told.keys() == {"loader.libraries", "loader.symbols", "loader.mpi-abi"}
+    assert {one.need for one in found.problems if one.rule == "loader.libraries"} == {"libc10.so"}
+    assert "mpi4py" in told["loader.mpi-abi"].file
+    assert "/opt/mpi/lib/libmpi.so.12" in told["loader.symbols"].winner

@@ -20,10 +20,10 @@ _OWN_NETWORK = ("unshare", "-Urnm", "sh", str(Path(__file__).parents[2] / "suppo
 
 def tcp_job(container: Container) -> Job:
     """Return the job of UCX's shared memory, told to use TCP instead."""
-    (job,) = [job for job in container.jobs if job.id == "F3.ucx-shm"]
+    (job,) = [job for job in container.jobs if job.id == "mpi.ucx-shm"]
     return replace(
         job,
-        id="F3.ucx-tcp",
+        id="mpi.ucx-tcp",
         environment={**job.environment, "UCX_TLS": "tcp,self"},
         says={"transport": ["tag(tcp/own0"]},
         expect={**job.expect, "over_network": "1"},
@@ -72,4 +72,4 @@ def test_another_transport_is_told(small_container: Container, other: dict[str, 
     job = tcp_job(small_container)
     found = tried(small_container, replace(job, environment={**job.environment, **other}))
     failed = {finding.id for finding in found.findings if finding.status == "FAIL"}
-    assert failed == {f"F3.ucx-tcp/{name}" for name in what}, found.output
+    assert failed == {f"mpi.ucx-tcp/{name}" for name in what}, found.output

@@ -98,7 +98,7 @@ def test_a_damaged_image_fails_its_test_which_names_the_layer(desk: Desk, small_
     numpy = next(layer for layer in system.layers if layer.name == "wheel:numpy")
     flip(damaged, root.offset + numpy.offset + numpy.size_bytes // 2)
     said = desk.envbuild("test", damaged, code=4).stderr
-    assert "FAIL S1.digest" in said
+    assert "FAIL image.digest" in said
     assert "layer wheel:numpy" in said
 
 

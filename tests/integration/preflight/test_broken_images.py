@@ -87,7 +87,7 @@ BROKEN = {
             "/opt/mpi/lib/libmpi.so.40": lib("libmpi.so.40", *OMPI4),
             MPI4PY: user("libmpi.so.40", wants=("MPI_Init", "ompi_mpi_errors_abort")),
         },
-        tells={"P1.symbols": "ompi_mpi_errors_abort of mpi|/opt/mpi/lib/libmpi.so.40 (LD_LIBRARY_PATH)"},
+        tells={"loader.symbols": "ompi_mpi_errors_abort of mpi|/opt/mpi/lib/libmpi.so.40 (LD_LIBRARY_PATH)"},
     ),
     "c04-loader-picks-older-openmpi": Case(
         layer={
@@ -96,7 +96,7 @@ BROKEN = {
             MPI4PY: user("libmpi.so.40", wants=("ompi_mpi_errors_abort",)),
         },
         path="/nowhere",
-        tells={"P1.symbols": "/usr/local/lib/libmpi.so.40 (cache)"},
+        tells={"loader.symbols": "/usr/local/lib/libmpi.so.40 (cache)"},
     ),
     "open-mpi-1.10-and-mpich-share-a-name": Case(
         layer={
@@ -104,8 +104,8 @@ BROKEN = {
             "/opt/cntk/cntk": program("libmpi.so.12", wants=("MPI_Init", "ompi_mpi_comm_world")),
         },
         tells={
-            "P1.mpi-abi": "of the mpich ABI",
-            "P1.symbols": "ompi_mpi_comm_world of mpi",
+            "loader.mpi-abi": "of the mpich ABI",
+            "loader.symbols": "ompi_mpi_comm_world of mpi",
         },
     ),
     "mpich-program-gets-open-mpi-1.10": Case(
@@ -113,7 +113,7 @@ BROKEN = {
             "/opt/mpi/lib/libmpi.so.12": lib("libmpi.so.12", *OMPI4),
             "/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init", "MPI_Allreduce")),
         },
-        tells={"P1.mpi-abi": "libmpi.so.12 of the mpich ABI|of the openmpi-12 ABI"},
+        tells={"loader.mpi-abi": "libmpi.so.12 of the mpich ABI|of the openmpi-12 ABI"},
     ),
     "standard-abi-program-gets-a-renamed-mpich": Case(
         layer={
@@ -121,12 +121,12 @@ BROKEN = {
             "/opt/mpi/lib/libmpi_abi.so.1": ("libmpi.so.12",),
             "/opt/env/bin/solve": program("libmpi_abi.so.1", wants=("MPI_Init",)),
         },
-        tells={"P1.mpi-abi": "libmpi_abi.so.1 of the standard ABI"},
+        tells={"loader.mpi-abi": "libmpi_abi.so.1 of the standard ABI"},
     ),
     "c04-cray-abi-module-has-no-libmpicxx": Case(
         layer={"/opt/env/bin/solve": program("libmpicxx.so.12", "libmpi.so.12", wants=("MPI_Init",))},
         lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH)},
-        tells={"P1.libraries": "libmpicxx.so.12|/opt/env/bin/solve gets nothing"},
+        tells={"loader.libraries": "libmpicxx.so.12|/opt/env/bin/solve gets nothing"},
     ),
     "c07-wheel-built-with-newer-gcc-than-image": Case(
         layer={
@@ -135,7 +135,7 @@ BROKEN = {
                 versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4", "GLIBCXX_3.4.30", "CXXABI_1.3.13")},
             )
         },
-        tells={"P1.versions": "libstdc++.so.6 with GLIBCXX_3.4.30, CXXABI_1.3.13"},
+        tells={"loader.versions": "libstdc++.so.6 with GLIBCXX_3.4.30, CXXABI_1.3.13"},
     ),
     "c10-rocm-bind-libs-need-newer-glibc": Case(
         layer={"/bin/tool": program("libnuma.so.1")},
@@ -146,12 +146,14 @@ BROKEN = {
                 versions_needed={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")},
             )
         },
-        tells={"P1.versions": f"{LENT}/libnuma.so.1|libc.so.6 with GLIBC_2.38"},
+        tells={"loader.versions": f"{LENT}/libnuma.so.1|libc.so.6 with GLIBC_2.38"},
     ),
     "c07-injected-libfabric-misses-json-c": Case(
         layer={},
         lent={"libfabric.so.1": lib("libfabric.so.1", needed=("libjson-c.so.3",))},
-        tells={"P1.libraries": f"libjson-c.so.3|{LENT}/libfabric.so.1 gets nothing; a library of the host"},
+        tells={
+            "loader.libraries": f"libjson-c.so.3|{LENT}/libfabric.so.1 gets nothing; a library of the host"
+        },
     ),
     "c02-tf-cuda11-with-cusolver-from-cuda12": Case(
         layer={
@@ -162,7 +164,7 @@ BROKEN = {
                 "libcusolver.so.11", runpath="$ORIGIN/../nvidia/cusolver/lib"
             ),
         },
-        tells={"P1.libraries": "libnvJitLink.so.12|libcusolver.so.11 gets nothing"},
+        tells={"loader.libraries": "libnvJitLink.so.12|libcusolver.so.11 gets nothing"},
     ),
     "c02-cudnn-sublibrary-picked-from-system": Case(
         layer={
@@ -172,7 +174,7 @@ BROKEN = {
                 "libcudnn.so.9", wants=("cudnnCreate",), runpath="$ORIGIN/../../nvidia/cudnn/lib"
             ),
         },
-        tells={"P1.cudnn": f"{LIB}/libcudnn_engines_tensor_ir.so.9 (default)"},
+        tells={"loader.cudnn": f"{LIB}/libcudnn_engines_tensor_ir.so.9 (default)"},
     ),
     "c02-torch-cudnn-shadowed-by-ld-library-path": Case(
         layer={
@@ -184,8 +186,8 @@ BROKEN = {
         },
         path="/opt/cudnn-8.0",
         tells={
-            "P1.symbols": "cudnnBackendExecute of cudnn|/opt/cudnn-8.0/libcudnn.so.8 (LD_LIBRARY_PATH)",
-            "P1.opened": "libcudnn_ops_infer.so.8",
+            "loader.symbols": "cudnnBackendExecute of cudnn|/opt/cudnn-8.0/libcudnn.so.8 (LD_LIBRARY_PATH)",
+            "loader.opened": "libcudnn_ops_infer.so.8",
         },
     ),
     "cudnn-without-one-of-its-parts": Case(
@@ -195,7 +197,7 @@ BROKEN = {
                 "libcudnn.so.9", runpath="$ORIGIN/../../nvidia/cudnn/lib"
             ),
         },
-        tells={"P1.opened": "libcudnn_engines_runtime_compiled.so.9"},
+        tells={"loader.opened": "libcudnn_engines_runtime_compiled.so.9"},
     ),
     "c06-dynamic-plugin-needs-unversioned-libcudart": Case(
         layer={
@@ -203,14 +205,14 @@ BROKEN = {
             f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
         },
         lent={"libnccl-net.so": Elf(soname="libnccl-net.so", texts=("libcudart.so",))},
-        tells={"P1.opened": f"need libcudart.so|{LENT}/libnccl-net.so"},
+        tells={"loader.opened": f"need libcudart.so|{LENT}/libnccl-net.so"},
     ),
     "c02-tensorflow-opens-cuda-libraries-that-are-not-there": Case(
         layer={
             f"{NVIDIA}/cuda_runtime/lib/libcudart.so.12": lib("libcudart.so.12"),
             f"{SITE}/tensorflow/libtensorflow_framework.so.2": for_gpus("libtensorflow_framework.so.2"),
         },
-        tells={"P1.opened": "libcublas.so.12"},
+        tells={"loader.opened": "libcublas.so.12"},
     ),
     "tensorflow-opens-libraries-of-cuda-13-that-are-not-there": Case(
         layer={
@@ -218,7 +220,7 @@ BROKEN = {
             **{f"{LIB}/{name}": lib(name) for name in CUDA13[:-1]},
             f"{SITE}/tensorflow/libtensorflow_cc.so.2": for_gpus("libtensorflow_cc.so.2"),
         },
-        tells={"P1.opened": f"{CUDA13[-1]}|libtensorflow_cc.so.2 gets nothing"},
+        tells={"loader.opened": f"{CUDA13[-1]}|libtensorflow_cc.so.2 gets nothing"},
     ),
     "two-libmpi-in-one-process": Case(
         layer={
@@ -227,7 +229,7 @@ BROKEN = {
             f"{LIB}/libhdf5_mpi.so": lib("libhdf5_mpi.so", needed=("libmpi.so.40",)),
             f"{SITE}/h5py/_h5.so": user("libmpi.so.12", "libhdf5_mpi.so"),
         },
-        tells={"P1.copies": f"/opt/mpi/lib/libmpi.so.12 (LD_LIBRARY_PATH); {LIB}/libmpi.so.40 (default)"},
+        tells={"loader.copies": f"/opt/mpi/lib/libmpi.so.12 (LD_LIBRARY_PATH); {LIB}/libmpi.so.40 (default)"},
     ),
     "two-cuda-runtimes-in-one-process": Case(
         layer={
@@ -239,7 +241,7 @@ BROKEN = {
                 runpath="$ORIGIN/../a.libs:$ORIGIN/../nvidia/cu13/lib",
             ),
         },
-        tells={"P1.copies": "one libcudart"},
+        tells={"loader.copies": "one libcudart"},
     ),
     "horovod-linked-to-another-nccl": Case(
         layer={
@@ -247,13 +249,11 @@ BROKEN = {
             f"{LIB}/libnccl.so.2": lib("libnccl.so.2", "ncclSend"),
             f"{SITE}/horovod/mpi_lib.so": user("libnccl.so.2", wants=("ncclCommSplit",)),
         },
-        tells={"P1.symbols": f"ncclCommSplit of nccl|{LIB}/libnccl.so.2 (default)"},
+        tells={"loader.symbols": f"ncclCommSplit of nccl|{LIB}/libnccl.so.2 (default)"},
     ),
     "c03-tensorboard-vs-protobuf-4": Case(
         layer={**dist("tensorboard", "2.8.0", "protobuf<3.21,>=3.6.0"), **dist("protobuf", "4.21.1")},
-        tells={
-            "P1.python-requires": f"protobuf<3.21|tensorboard-2.8.0.dist-info gets protobuf 4.21.1 ({SITE})"
-        },
+        tells={"python.requires": f"protobuf<3.21|tensorboard-2.8.0.dist-info gets protobuf 4.21.1 ({SITE})"},
     ),
     "c02-jax-plugin-and-framework-api-differ": Case(
         layer={
@@ -266,7 +266,7 @@ BROKEN = {
         },
         requests=("jax[cuda12]==0.4.28",),
         tells={
-            "P1.python-requires": "jax-cuda12-plugin==0.4.28|jax-0.4.28.dist-info gets jax-cuda12-plugin 0.4"
+            "python.requires": "jax-cuda12-plugin==0.4.28|jax-0.4.28.dist-info gets jax-cuda12-plugin 0.4"
         },
     ),
     "a-list-for-python-2-without-one-that-is-required": Case(
@@ -275,28 +275,26 @@ BROKEN = {
             **dist("numpy", "1.16.6", place=SITE_2),
         },
         python="2.7",
-        tells={"P1.python-requires": "enum34>=1.1.6|cntk-2.7.dist-info gets nothing"},
+        tells={"python.requires": "enum34>=1.1.6|cntk-2.7.dist-info gets nothing"},
     ),
     "c03-tensorflow-2-18-on-python-3-13": Case(
         layer=dist(
             "tensorflow", "2.18.0", place="/opt/env/lib/python3.13/site-packages", python=">=3.9,<3.13"
         ),
         python="3.13",
-        tells={"P1.python-requires": "need Python >=3.9,<3.13|tensorflow-2.18.0.dist-info gets Python 3.13"},
+        tells={"python.requires": "need Python >=3.9,<3.13|tensorflow-2.18.0.dist-info gets Python 3.13"},
     ),
     "an-extension-for-another-python": Case(
         layer={
             f"{SITE}/fast/_fast.cpython-312-x86_64-linux-gnu.so": user(),
             f"{SITE}/fast/_fast.pypy310-pp73-x86_64-linux-gnu.so": user(),
         },
-        tells={
-            "P1.python-abi": "need cpython-312|/fast/_fast.cpython-312-x86_64-linux-gnu.so gets Python 3.11"
-        },
+        tells={"python.abi": "need cpython-312|/fast/_fast.cpython-312-x86_64-linux-gnu.so gets Python 3.11"},
     ),
     "a-stable-abi-that-python-2-does-not-know": Case(
         layer={f"{SITE_2}/fast/_fast.abi3.so": user()},
         python="2.7",
-        tells={"P1.python-abi": "need abi3|_fast.abi3.so gets Python 2.7"},
+        tells={"python.abi": "need abi3|_fast.abi3.so gets Python 2.7"},
     ),
     "c04-vendor-soname-libmpi-gnu": Case(
         layer={
@@ -305,27 +303,31 @@ BROKEN = {
             f"{LIB}/libhdf5_parallel.so": lib("libhdf5_parallel.so", needed=("libmpi_gnu_123.so.12",)),
             "/opt/env/bin/solve": program("libhdf5_parallel.so", "libmpi.so.12", wants=("MPI_Init",)),
         },
-        tells={"P1.copies": "/opt/mpi/lib/libmpi.so.12|/opt/mpi/lib/libmpi_gnu_123.so.12"},
+        tells={"loader.copies": "/opt/mpi/lib/libmpi.so.12|/opt/mpi/lib/libmpi_gnu_123.so.12"},
     ),
     "c06-plugin-and-libibverbs-absent-in-batch-image": Case(
         layer={f"{NVIDIA}/nccl/lib/libnccl.so.2": lib("libnccl.so.2", "ncclSend")},
         lent={"libnccl-net.so": lib("libnccl-net.so", needed=("libibverbs.so.1",))},
-        tells={"P1.libraries": f"libibverbs.so.1|{LENT}/libnccl-net.so gets nothing; a library of the host"},
+        tells={
+            "loader.libraries": f"libibverbs.so.1|{LENT}/libnccl-net.so gets nothing; a library of the host"
+        },
     ),
     "c06-static-plugin-variant-cuda-major": Case(
         layer={f"{LIB}/libcudart.so.13": lib("libcudart.so.13")},
         lent={"libnccl-net.so": lib("libnccl-net.so", needed=("libcudart.so.12",))},
-        tells={"P1.libraries": f"libcudart.so.12|{LENT}/libnccl-net.so gets nothing"},
+        tells={"loader.libraries": f"libcudart.so.12|{LENT}/libnccl-net.so gets nothing"},
     ),
     "c07-stale-bind-list-after-site-upgrade": Case(
         layer={"/opt/env/bin/solve": program("libmpi.so.12", wants=("MPI_Init",))},
         lent={"libmpi.so.12": lib("libmpi.so.12", *MPICH, needed=("libfabric.so.1",))},
-        tells={"P1.libraries": f"libfabric.so.1|{LENT}/libmpi.so.12 gets nothing; a library of the host"},
+        tells={"loader.libraries": f"libfabric.so.1|{LENT}/libmpi.so.12 gets nothing; a library of the host"},
     ),
     "c07-binding-host-glibc-only-when-image-older": Case(
         layer={},
         lent={"libc.so.6": Elf(soname="libc.so.6", versions_defined=("libc.so.6", "GLIBC_2.31"))},
-        tells={"P1.versions": f"libc.so.6 with GLIBC_2.34|/bin/app gets {LENT}/libc.so.6 (LD_LIBRARY_PATH)"},
+        tells={
+            "loader.versions": f"libc.so.6 with GLIBC_2.34|/bin/app gets {LENT}/libc.so.6 (LD_LIBRARY_PATH)"
+        },
     ),
     "c10-host-hsa-runtime-needs-newer-libstdcxx": Case(
         layer={},
@@ -336,7 +338,9 @@ BROKEN = {
                 versions_needed={"libstdc++.so.6": ("GLIBCXX_3.4.30",)},
             )
         },
-        tells={"P1.versions": f"libstdc++.so.6 with GLIBCXX_3.4.30|{LENT}/libhsa-runtime64.so.1 gets {LIB}"},
+        tells={
+            "loader.versions": f"libstdc++.so.6 with GLIBCXX_3.4.30|{LENT}/libhsa-runtime64.so.1 gets {LIB}"
+        },
     ),
     "c09-ldconfig-must-run-at-build-time": Case(
         layer={
@@ -345,7 +349,7 @@ BROKEN = {
             "/opt/env/bin/solve": program("libnetcdf.so.19"),
         },
         tells={
-            "P1.libraries": "/opt/env/bin/solve gets nothing, for /usr/local/lib/libnetcdf.so.19 is not "
+            "loader.libraries": "/opt/env/bin/solve gets nothing, for /usr/local/lib/libnetcdf.so.19 is not "
             "in the loader's cache|LD_LIBRARY_PATH"
         },
     ),
@@ -355,27 +359,27 @@ BROKEN = {
             "/usr/local/lib/libnetcdf.so.19": lib("libnetcdf.so.19"),
             "/opt/env/bin/solve": program("libnetcdf.so.19"),
         },
-        tells={"P1.libraries": "libnetcdf.so.19|/opt/env/bin/solve gets nothing"},
+        tells={"loader.libraries": "libnetcdf.so.19|/opt/env/bin/solve gets nothing"},
     ),
     "a-library-that-is-nowhere": Case(
         layer={"/opt/env/bin/tool": program("libgone.so.1")},
-        tells={"P1.libraries": "libgone.so.1"},
+        tells={"loader.libraries": "libgone.so.1"},
     ),
     "what-the-image-has-where-a-host-would-lend-is-its-own": Case(
         layer={"/media/envbuild/broken": program("libgone.so.1")},
-        tells={"P1.libraries": "libgone.so.1|/media/envbuild/broken gets nothing; add what brings it"},
+        tells={"loader.libraries": "libgone.so.1|/media/envbuild/broken gets nothing; add what brings it"},
     ),
     "an-upper-layer-hides-a-library": Case(
         layer={f"{LIB}/libstdc++.so.6": None, "/opt/env/bin/tool": program("libstdc++.so.6")},
-        tells={"P1.libraries": "libstdc++.so.6"},
+        tells={"loader.libraries": "libstdc++.so.6"},
     ),
     "an-upper-layer-replaces-the-c-library": Case(
         layer={f"{LIB}/libc.so.6": Elf(soname="libc.so.6", versions_defined=("libc.so.6", "GLIBC_2.2.5"))},
-        tells={"P1.versions": "libc.so.6 with GLIBC_2.34"},
+        tells={"loader.versions": "libc.so.6 with GLIBC_2.34"},
     ),
     "a-file-that-is-cut-short": Case(
         layer={f"{SITE}/broken.so": Elf(needed=("libc.so.6",)).bytes()[:200] + bytes(8)},
-        tells={"P1.objects": f"{SITE}/broken.so"},
+        tells={"loader.objects": f"{SITE}/broken.so"},
     ),
 }
 

@@ -175,7 +175,7 @@ def test_the_hosts_mpi_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture
     assert checked(*words) == 0
     assert checked(*words, "--mpi", "host") == 4
     said = capsys.readouterr().err
-    assert lines(said, "FAIL") == ["P1.symbols"]
+    assert lines(said, "FAIL") == ["loader.symbols"]
     assert "MPI_Send of mpi" in said
 
 
@@ -200,7 +200,7 @@ def test_what_belongs_to_the_images_own_mpi_is_idle_on_the_hosts(
     capsys.readouterr()
     assert checked(small_image(tmp_path, BASE, layers, name="more.sif", **manifest), *words) == 4
     said = capsys.readouterr().err
-    assert lines(said, "FAIL") == ["P1.symbols"]
+    assert lines(said, "FAIL") == ["loader.symbols"]
     assert "/opt/env/plugin.so gets" in said
 
 
@@ -251,7 +251,7 @@ def test_a_flipped_byte_that_no_loader_reads_is_told(
         assert checked(path, "--store", store, "--json") == 4
         said = capsys.readouterr()
         (finding,) = (one for one in json.loads(said.out)["findings"] if one["status"] == "FAIL")
-        assert (finding["id"], finding["observed"]) == ("S1.digest", "the tables of its file system")
+        assert (finding["id"], finding["observed"]) == ("image.digest", "the tables of its file system")
         assert "failed: 1 problem;" in said.err
 
 
@@ -260,7 +260,7 @@ def test_a_flipped_byte_of_the_lock_is_told(tmp_path: Path, capsys: pytest.Captu
     lock = read_data(path, LOCK)
     flipped(path, path.read_bytes().index(lock) + lock.index(b"2.36"))
     assert checked(path, "--store", tmp_path / "store") == 4
-    assert 'S1.digest expected="all parts as built" observed="the lock"' in capsys.readouterr().err
+    assert 'image.digest expected="all parts as built" observed="the lock"' in capsys.readouterr().err
 
 
 def test_a_lock_that_no_longer_can_be_read_is_damage_of_the_image(

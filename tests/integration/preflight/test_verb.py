@@ -47,7 +47,7 @@ def test_a_broken_image_ends_with_4_and_is_data_too(
     assert (document["schema"], document["passed"], document["counts"]["FAIL"]) == (1, False, 1)
     assert document["problems"] == [
         {
-            "rule": "P1.libraries",
+            "rule": "loader.libraries",
             "file": "/opt/tool",
             "need": "libgone.so.1",
             "winner": "nothing",
@@ -55,7 +55,9 @@ def test_a_broken_image_ends_with_4_and_is_data_too(
         }
     ]
     (line,) = [line for line in said.err.splitlines() if line.startswith("FAIL")]
-    assert line.startswith('FAIL P1.libraries expected=libgone.so.1 observed="/opt/tool gets nothing" hint=')
+    assert line.startswith(
+        'FAIL loader.libraries expected=libgone.so.1 observed="/opt/tool gets nothing" hint='
+    )
 
 
 def test_what_is_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,12 +78,12 @@ def test_two_copies_are_told_once_however_many_programs_load_them(tmp_path: Path
     }
     image = small_image(tmp_path, BASE, {**libraries, **programs})
     found = preflight(image, Store(tmp_path / "store"))[1]
-    assert [problem.rule for problem in found.problems] == ["P1.copies"]
+    assert [problem.rule for problem in found.problems] == ["loader.copies"]
 
 
 def test_many_problems_of_one_rule_are_counted() -> None:
     problems = tuple(
-        Problem("P1.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
+        Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
     )
     found = Preflight(problems=problems, excused=(), objects=50, processes=50)
     told = [finding for finding in found.findings() if finding.status == "FAIL"]
@@ -92,7 +94,7 @@ def test_many_problems_of_one_rule_are_counted() -> None:
 def test_a_build_whose_preflight_fails_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problem = Problem("P1.libraries", "/opt/tool", "libx.so", "nothing", "why")
+    problem = Problem("loader.libraries", "/opt/tool", "libx.so", "nothing", "why")
 
     def built(passed: bool) -> Built:
         found = Preflight(problems=() if passed else (problem,), excused=(), objects=1, processes=1)
@@ -112,7 +114,7 @@ def test_a_build_whose_preflight_fails_ends_with_4(
     assert envbuild("build", "a.yaml", "--json") == 4
     said = capsys.readouterr()
     assert json.loads(said.out)["preflight"]["problems"][0]["file"] == "/opt/tool"
-    assert "FAIL P1.libraries" in said.err
+    assert "FAIL loader.libraries" in said.err
     assert "a.sif: written, but some programs would not start (see above)" in said.err
 
 
@@ -127,6 +129,6 @@ def test_what_srun_offers_counts_only_with_srun(
     monkeypatch.setattr(check, "slurm_offers", lambda: (offered, "pmi2"))
     image = small_image(tmp_path, BASE, mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
     assert envbuild("check", image, "--store", tmp_path / "store", "--srun") == code
-    assert f"{'FAIL' if code else 'PASS'} S5.pmi " in capsys.readouterr().err
+    assert f"{'FAIL' if code else 'PASS'} slurm.pmi " in capsys.readouterr().err
     assert envbuild("check", image, "--store", tmp_path / "store") == 0
-    assert "S5.pmi" not in capsys.readouterr().err
+    assert "slurm.pmi" not in capsys.readouterr().err

@@ -26,7 +26,7 @@ def check(desk: Desk, *words: str | Path, code: int = 0) -> str:
 def test_it_builds_and_passes_as_it_is(desk: Desk, recipe: Path) -> None:
     report = json.loads(desk.envbuild("test", recipe / "example.sif", "--ranks", "2", "--json").stdout)
     assert report["passed"] is True
-    (found,) = [each for each in report["findings"] if each["id"] == "X1.tabulate/sum"]
+    (found,) = [each for each in report["findings"] if each["id"] == "tabulate.sums/sum"]
     assert (found["expected"], found["observed"]) == ("3", "3")
 
 
@@ -52,7 +52,7 @@ def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> No
         controls.write_text(text)
     assert found["passed"] is False
     assert found["ran"]["tabulate/sums: singletons"] == []
-    assert found["ran"]["tabulate/sums: own number alone"][0] == "X1.tabulate/sum did not fail"
+    assert found["ran"]["tabulate/sums: own number alone"][0] == "tabulate.sums/sum did not fail"
 
 
 def test_an_image_of_another_state_of_the_recipe_is_refused(desk: Desk, recipe: Path) -> None:

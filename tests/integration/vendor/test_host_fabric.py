@@ -31,9 +31,9 @@ def test_the_hosts_libfabric_carries_the_messages(
     own = json.loads(desk.envbuild(*words).stdout)
     lent = json.loads(desk.envbuild(*words, "--fabric", "host").stdout)
     told = {finding["id"]: finding for finding in lent["findings"]}
-    assert "S4.fabric-from-host" not in {finding["id"] for finding in own["findings"]}
-    assert told["S4.fabric-from-host"]["status"] == "PASS"
-    assert told["S4.fabric-from-host"]["observed"] == "/media/envbuild/libfabric.so.1"
+    assert "host.fabric" not in {finding["id"] for finding in own["findings"]}
+    assert told["host.fabric"]["status"] == "PASS"
+    assert told["host.fabric"]["observed"] == "/media/envbuild/libfabric.so.1"
     assert own["host"]["fingerprint"] != lent["host"]["fingerprint"]
 
 

@@ -107,7 +107,7 @@ def test_an_older_mpich_is_judged_by_its_symbols(
     desk.envbuild("build", "calls.yaml")
     said = desk.envbuild("test", "calls.sif", "--site", site, "--mpi", "host", code=2).stderr
     assert said.count("error: ") == 1
-    assert "error: P1.symbols: /srv/caller.so needs MPI_Session_init of mpi and gets " in said
+    assert "error: loader.symbols: /srv/caller.so needs MPI_Session_init of mpi and gets " in said
 
 
 def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images) -> None:
@@ -132,7 +132,7 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
     def hang(command: Sequence[str], *rest: Any) -> LaunchResult:
         return start_ranks(container, launcher, ["sleep", mark], *rest)
 
-    (job,) = (job for job in container.jobs if job.id == "D1.mpi")
+    (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
     with results_directory() as directory:
         result = run_job(job, hang, directory, ranks=2, limit_s=15.0)
     assert [finding.status for finding in result.findings[:2]] == ["FAIL", "FAIL"]
@@ -155,7 +155,7 @@ def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, I
 
 def finding_of(container: Container, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
     injection.fill_stage(stage)
-    (job,) = (job for job in container.jobs if job.id == "D1.mpi")
+    (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
     launcher = own_launcher(container)
     assert launcher is not None
     hosted = replace(container, host_libs=injection, stage=stage)

@@ -132,7 +132,7 @@ def test_the_host_s_file_says_what_its_site_leaves_out(
         (
             USER,
             ("MPI_Init", "MPI_UNWEIGHTED"),
-            "P1.symbols: /opt/solve needs MPI_Send of mpi and gets /media/envbuild/libmpi.so",
+            "loader.symbols: /opt/solve needs MPI_Send of mpi and gets /media/envbuild/libmpi.so",
         ),
     ],
     ids=["another ABI", "an RPATH", "a symbol that is lacking"],

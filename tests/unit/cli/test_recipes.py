@@ -43,8 +43,8 @@ lacks: [libgold.so.1]
 links: {/opt/env/bin/poor: rich-run}
 debian_python: true
 verify:
-  - {id: D2.rich, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}
-  - {id: D7.rich, job: rich.py, title: They stay so, launcher: torchrun, expect: {steps: "25"},
+  - {id: rich.sum, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}
+  - {id: rich.train, job: rich.py, title: They stay so, launcher: torchrun, expect: {steps: "25"},
     same_on_all_ranks: [hash], compare_with_single: {losses: 1.0e-5},
     compare_with_reported: {fit: {newton: 1.0e-6}}, says: {gold: [ore, bar]}}
 """
@@ -144,9 +144,9 @@ base:        Python >=3.10, glibc >=2.28
 built:       rich from its source, against mpi
 system:      libgomp1, seen by Python
 python:      numpy>=2
-job:         D2.rich: All ranks are rich (cuda)
+job:         rich.sum: All ranks are rich (cuda)
                exact: sum = n
-job:         D7.rich: They stay so, started by torchrun
+job:         rich.train: They stay so, started by torchrun
                exact: steps = 25
                equal on all ranks: hash
                as on one rank: losses (<= 1e-05)
@@ -242,14 +242,14 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "jobs": [
             {
                 **job,
-                "id": "D2.rich",
+                "id": "rich.sum",
                 "title": "All ranks are rich",
                 "expect": {"sum": "n"},
                 "variants": ["cuda"],
             },
             {
                 **job,
-                "id": "D7.rich",
+                "id": "rich.train",
                 "title": "They stay so",
                 "launcher": "torchrun",
                 "expect": {"steps": "25"},

@@ -11,7 +11,7 @@ from envbuild.image.model import MANIFEST_FORMAT, ImageJob, Manifest
 from tests.support.trees import manifest
 
 JOB = ImageJob(
-    id="D2.ddp",
+    id="pytorch.ddp",
     recipe="pytorch",
     file="ddp.py",
     title="ranks agree",
@@ -85,7 +85,7 @@ def test_a_good_one_comes_back() -> None:
         ("jobs.0.environment", {"A=B": "x"}, "`A=B` is not a name of an environment variable"),
         ("jobs.0.environment", {"A": "x\n"}, "it holds a control character or a line break"),
         ("jobs.0.says", {"a": ["\x1b"]}, "it holds a control character or a line break"),
-        ("jobs.0.id", "x", "`x` is not a check id"),
+        ("jobs.0.id", "x", "`x` is not a job id"),
         ("jobs.0.hint", "\x07", "it holds a control character or a line break"),
         ("jobs.0.timeout_s", -1.0, "Input should be greater than 0"),
         ("jobs.0.compare_with_single", {"x": -1.0}, "Input should be greater than 0"),

@@ -52,7 +52,7 @@ def all_ranks(size: int, values: Callable[[int], dict[str, object]] = lambda _: 
 
 
 def job(**changes: object) -> Job:
-    fields: dict[str, object] = {"id": "D9.demo", "recipe": "demo", "file": "demo.py", "hint": "look here"}
+    fields: dict[str, object] = {"id": "demo.train", "recipe": "demo", "file": "demo.py", "hint": "look here"}
     return Job(**{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ def fake_start(script: Path, *, singletons: bool = False, leave_out: Sequence[in
 
 
 JOB = ImageJob(
-    id="D1.demo",
+    id="demo.sum",
     recipe="demo",
     file="demo.py",
     title="",

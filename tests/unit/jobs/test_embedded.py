@@ -62,5 +62,7 @@ def test_it_runs_isolated_from_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_jobs_of_a_manifest_are_understood() -> None:
-    data = json.loads('{"id": "D1", "recipe": "mpich", "file": "a.py", "expect": {"sum": "n"}, "later": 1}')
+    data = json.loads(
+        '{"id": "mpi.collectives", "recipe": "mpich", "file": "a.py", "expect": {"sum": "n"}, "later": 1}'
+    )
     assert Job.from_data(data).expect == {"sum": "n"}

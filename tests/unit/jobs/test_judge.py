@@ -26,8 +26,8 @@ def statuses(findings: list[Finding]) -> dict[str, str]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 64])
 def test_all_ranks_once_pass(ranks: int) -> None:
-    finding = judge_ranks("D9.demo", ranks, all_ranks(ranks))
-    assert (finding.status, finding.id) == ("PASS", "D0/D9.demo")
+    finding = judge_ranks("demo.train", ranks, all_ranks(ranks))
+    assert (finding.status, finding.id) == ("PASS", "demo.train/ranks")
     assert finding.expected == finding.observed
 
 
@@ -62,7 +62,7 @@ def test_all_ranks_once_pass(ranks: int) -> None:
     ],
 )
 def test_anything_else_fails_with_its_reason(found: Reports, hint: str) -> None:
-    finding = judge_ranks("D9.demo", 2, found)
+    finding = judge_ranks("demo.train", 2, found)
     assert finding.status == "FAIL"
     assert hint in finding.hint
     assert finding.expected != finding.observed
@@ -72,7 +72,7 @@ def test_equal_numbers_in_other_process_namespaces_or_hosts_are_other_processes(
     elsewhere = reports(
         report(0, 3), report(1, 3, pid=100, process="pid:[2]"), report(2, 3, pid=100, host="other")
     )
-    assert judge_ranks("D9.demo", 3, elsewhere).status == "PASS"
+    assert judge_ranks("demo.train", 3, elsewhere).status == "PASS"
 
 
 def test_exact_values_by_rank() -> None:
@@ -81,10 +81,10 @@ def test_exact_values_by_rank() -> None:
     assert set(statuses(judge_job(demo, 3, good, GOOD_END)).values()) == {"PASS"}
     swapped = all_ranks(3, lambda rank: {"sum": 6, "cell": 5 - rank})
     assert statuses(judge_job(demo, 3, swapped, GOOD_END)) == {
-        "D0/D9.demo": "PASS",
-        "D9.demo/end": "PASS",
-        "D9.demo/cell": "FAIL",
-        "D9.demo/sum": "PASS",
+        "demo.train/ranks": "PASS",
+        "demo.train/end": "PASS",
+        "demo.train/cell": "FAIL",
+        "demo.train/sum": "PASS",
     }
 
 
@@ -93,7 +93,7 @@ def test_expected_of_hosts() -> None:
     demo = job(expect={"executor_hosts": "h"})
     hosts = ("a", "b", "b")
     found = [report(rank, 3, host=host, values={"executor_hosts": 2}) for rank, host in enumerate(hosts)]
-    assert statuses(judge_job(demo, 3, reports(*found), GOOD_END))["D9.demo/executor_hosts"] == "PASS"
+    assert statuses(judge_job(demo, 3, reports(*found), GOOD_END))["demo.train/executor_hosts"] == "PASS"
     (*_, finding) = judge_job(demo, 3, all_ranks(3, lambda _: {"executor_hosts": 2}), GOOD_END)
     assert (finding.status, finding.expected, finding.observed[:12]) == ("FAIL", "1", "2 on rank 0,")
     assert judge_job(job(expect={"x": "n//h"}), 3, Reports(), GOOD_END)[2].expected == "3"
@@ -111,18 +111,22 @@ def test_one_wrong_value_on_one_rank_fails(value: object) -> None:
 
 def test_true_is_not_one() -> None:
     found = all_ranks(1, lambda _: {"sum": True})
-    assert statuses(judge_job(job(expect={"sum": "n"}), 1, found, GOOD_END))["D9.demo/sum"] == "FAIL"
+    assert statuses(judge_job(job(expect={"sum": "n"}), 1, found, GOOD_END))["demo.train/sum"] == "FAIL"
 
 
 def test_a_value_that_nobody_reports_fails() -> None:
-    assert statuses(judge_job(job(expect={"sum": "n"}), 2, all_ranks(2), GOOD_END))["D9.demo/sum"] == "FAIL"
+    assert (
+        statuses(judge_job(job(expect={"sum": "n"}), 2, all_ranks(2), GOOD_END))["demo.train/sum"] == "FAIL"
+    )
     same = job(same_on_all_ranks=("hash",))
-    assert statuses(judge_job(same, 2, all_ranks(2), GOOD_END))["D9.demo/hash"] == "FAIL"
+    assert statuses(judge_job(same, 2, all_ranks(2), GOOD_END))["demo.train/hash"] == "FAIL"
 
 
 def test_a_job_that_says_pass_is_not_asked() -> None:
     liar = all_ranks(2, lambda _: {"sum": 1, "PASS": True, "status": "PASS"})
-    assert statuses(judge_job(job(expect={"sum": "n*(n+1)//2"}), 2, liar, GOOD_END))["D9.demo/sum"] == "FAIL"
+    assert (
+        statuses(judge_job(job(expect={"sum": "n*(n+1)//2"}), 2, liar, GOOD_END))["demo.train/sum"] == "FAIL"
+    )
 
 
 def test_what_holds_on_fewer_ranks_is_skipped_never_passed() -> None:
@@ -132,11 +136,11 @@ def test_what_holds_on_fewer_ranks_is_skipped_never_passed() -> None:
     single = reports(report(0, 1, values=values))
     found = statuses(judge_job(demo, 2, one, GOOD_END, single))
     assert found == {
-        "D0/D9.demo": "FAIL",
-        "D9.demo/end": "PASS",
-        "D9.demo/sum": "SKIP",
-        "D9.demo/hash": "SKIP",
-        "D9.demo/loss-as-one-rank": "SKIP",
+        "demo.train/ranks": "FAIL",
+        "demo.train/end": "PASS",
+        "demo.train/sum": "SKIP",
+        "demo.train/hash": "SKIP",
+        "demo.train/loss-as-one-rank": "SKIP",
     }
 
 
@@ -163,14 +167,16 @@ def test_a_bad_end_fails_whatever_was_reported(ended: LaunchResult, observed: st
 def test_the_same_on_all_ranks(value: object) -> None:
     demo = job(same_on_all_ranks=("hash",))
     same = all_ranks(2, lambda _: {"hash": "a"})
-    assert statuses(judge_job(demo, 2, same, GOOD_END))["D9.demo/hash"] == "PASS"
+    assert statuses(judge_job(demo, 2, same, GOOD_END))["demo.train/hash"] == "PASS"
     other = all_ranks(2, lambda rank: {"hash": value if rank else "a"})
-    assert statuses(judge_job(demo, 2, other, GOOD_END))["D9.demo/hash"] == "FAIL"
+    assert statuses(judge_job(demo, 2, other, GOOD_END))["demo.train/hash"] == "FAIL"
 
 
 def test_not_a_number_is_not_the_same_as_itself() -> None:
     found = all_ranks(2, lambda _: {"hash": math.nan})
-    assert statuses(judge_job(job(same_on_all_ranks=("hash",)), 2, found, GOOD_END))["D9.demo/hash"] == "FAIL"
+    assert (
+        statuses(judge_job(job(same_on_all_ranks=("hash",)), 2, found, GOOD_END))["demo.train/hash"] == "FAIL"
+    )
 
 
 def test_compared_with_one_rank() -> None:
@@ -178,7 +184,7 @@ def test_compared_with_one_rank() -> None:
     single = reports(report(0, 1, values={"losses": [4.0, 2.0]}))
     near = all_ranks(2, lambda _: {"losses": [4.0, 2.00001]})
     far = all_ranks(2, lambda rank: {"losses": [4.0, 2.0 + rank]})
-    check = "D9.demo/losses-as-one-rank"
+    check = "demo.train/losses-as-one-rank"
     assert statuses(judge_job(demo, 2, near, GOOD_END, single))[check] == "PASS"
     assert statuses(judge_job(demo, 2, far, GOOD_END, single))[check] == "FAIL"
     for nothing in (None, Reports(), reports(report(0, 2, values={"losses": [4.0, 2.0]}))):
@@ -204,7 +210,7 @@ def test_compared_with_what_the_rank_reports_beside_it(fit: object, status: str)
     found = all_ranks(2, lambda rank: {"fit": fit if rank else [4.0, 2.0], "newton": [4.0, 2.0]})
     finding = judge_job(demo, 2, found, GOOD_END)[2]
     assert (finding.id, finding.status, finding.expected) == (
-        "D9.demo/fit-as-newton",
+        "demo.train/fit-as-newton",
         status,
         "difference<=1e-05",
     )
@@ -242,9 +248,9 @@ def test_a_wrong_expression_is_the_recipes_fault() -> None:
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "-s"])
 def test_a_job_outside_its_place_is_not_run(name: str) -> None:
     with pytest.raises(ValueError, match="plain name"):
-        Job(id="D9", recipe="demo", file=name).command()
+        Job(id="demo.train", recipe="demo", file=name).command()
     with pytest.raises(ValueError, match="plain name"):
-        Job(id="D9", recipe=name, file="demo.py").command()
+        Job(id="demo.train", recipe=name, file="demo.py").command()
 
 
 def test_one_copy_of_each_library_in_a_process() -> None:

@@ -8,10 +8,10 @@ import pytest
 from envbuild.jobs.report import Finding, Report
 from envbuild.workflows.test import write_report
 
-PASS = Finding("PASS", "D0/D1.mpi", "2", "2")
-FAIL = Finding("FAIL", "D1.mpi/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
-SKIP = Finding("SKIP", "D1.mpi/bor", "3", "1 of 2 ranks reported")
-STATIC = Finding("PASS", "S1.imports", "torch", "all import")
+PASS = Finding("PASS", "mpi.collectives/ranks", "2", "2")
+FAIL = Finding("FAIL", "mpi.collectives/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
+SKIP = Finding("SKIP", "mpi.collectives/bor", "3", "1 of 2 ranks reported")
+STATIC = Finding("PASS", "image.imports", "torch", "all import")
 
 
 def report(*findings: Finding, **changes: object) -> Report:
@@ -27,9 +27,9 @@ def report(*findings: Finding, **changes: object) -> Report:
 
 
 def test_a_line_can_be_read_by_people_and_programs() -> None:
-    assert PASS.line() == "PASS D0/D1.mpi expected=2 observed=2 hint=-"
+    assert PASS.line() == "PASS mpi.collectives/ranks expected=2 observed=2 hint=-"
     assert FAIL.line() == (
-        'FAIL D1.mpi/sum expected=3 observed="2 on rank 0" hint="look \\u202e at\\u001b[31m it"'
+        'FAIL mpi.collectives/sum expected=3 observed="2 on rank 0" hint="look \\u202e at\\u001b[31m it"'
     )
 
 
@@ -51,12 +51,12 @@ def test_what_findings_come_to(findings: tuple[Finding, ...], passed: bool, text
 
 
 def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
-    assert not report(PASS, Finding("SKIP", "D0/D2.ddp", "2", "not started")).passed
+    assert not report(PASS, Finding("SKIP", "pytorch.ddp/ranks", "2", "not started")).passed
 
 
 def test_outputs_of_failed_jobs_are_shown_without_control_characters() -> None:
-    lines = report(FAIL, outputs={"D1.mpi": "a\x1b[2Jb\nc"}).to_text().splitlines()
-    assert lines[1:5] == ["", "--- output of D1.mpi", "a\ufffd[2Jb", "c"]
+    lines = report(FAIL, outputs={"mpi.collectives": "a\x1b[2Jb\nc"}).to_text().splitlines()
+    assert lines[1:5] == ["", "--- output of mpi.collectives", "a\ufffd[2Jb", "c"]
 
 
 def test_the_json_has_its_documented_keys() -> None:
@@ -72,10 +72,10 @@ def test_the_json_has_its_documented_keys() -> None:
         "passed": False,
         "counts": {"PASS": 1, "FAIL": 1, "SKIP": 0, "STALE": 0},
         "findings": [
-            {"status": "PASS", "id": "D0/D1.mpi", "expected": "2", "observed": "2", "hint": ""},
+            {"status": "PASS", "id": "mpi.collectives/ranks", "expected": "2", "observed": "2", "hint": ""},
             {
                 "status": "FAIL",
-                "id": "D1.mpi/sum",
+                "id": "mpi.collectives/sum",
                 "expected": "3",
                 "observed": "2 on rank 0",
                 "hint": "look \u202e at\x1b[31m it",
@@ -89,5 +89,5 @@ def test_the_json_has_its_documented_keys() -> None:
 
 
 def test_a_file_of_it_holds_names_that_are_no_text(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.json", report(Finding("PASS", "S1.imports", "torch", "bad\udcff")))
+    write_report(tmp_path / "r.json", report(Finding("PASS", "image.imports", "torch", "bad\udcff")))
     assert json.loads((tmp_path / "r.json").read_bytes())["findings"][0]["observed"] == "bad\udcff"

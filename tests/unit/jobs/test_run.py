@@ -52,45 +52,45 @@ def test_honest_ranks_pass(tmp_path: Path, ranks: int) -> None:
 
 def test_singletons_fail_with_the_reason(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST, singletons=True, job=job(expect={"sum": "n*(n+1)//2"}))
-    assert set(failed(found)) == {"D0/D9.demo", "D9.demo/sum"}
-    assert "singletons" in failed(found)["D0/D9.demo"]
-    assert "PMI" in failed(found)["D0/D9.demo"]
+    assert set(failed(found)) == {"demo.train/ranks", "demo.train/sum"}
+    assert "singletons" in failed(found)["demo.train/ranks"]
+    assert "PMI" in failed(found)["demo.train/ranks"]
 
 
 def test_a_rank_that_was_not_started_is_missed(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST, ranks=3, leave_out=[1])
-    assert "rank 1" in failed(found)["D0/D9.demo"]
+    assert "rank 1" in failed(found)["demo.train/ranks"]
     assert "rank 0 of 3" in found.output
     assert "launcher says hello" in found.output
 
 
 def test_a_rank_that_calls_itself_another_is_found(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST.replace("report(rank=rank", "report(rank=0"))
-    assert "more than once" in failed(found)["D0/D9.demo"]
+    assert "more than once" in failed(found)["demo.train/ranks"]
 
 
 def test_a_rank_that_dies_shows_why(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST + "\nif rank == 1:\n    raise ValueError('no luck')\n")
-    assert set(failed(found)) == {"D9.demo/end"}
+    assert set(failed(found)) == {"demo.train/end"}
     assert "ValueError: no luck" in found.output
 
 
 def test_a_second_report_is_refused(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST + "\nenvbuild_job.report(rank=0, size=2, sum=3)\n")
     assert "a job reports once" in found.output
-    assert set(failed(found)) == {"D9.demo/end"}
+    assert set(failed(found)) == {"demo.train/end"}
 
 
 def test_a_report_of_another_run_does_not_count(tmp_path: Path) -> None:
     text = HONEST.replace("envbuild_job.report", "os.environ['ENVBUILD_TOKEN'] = 'old'\nenvbuild_job.report")
-    assert "another run" in failed(result(tmp_path, text))["D0/D9.demo"]
+    assert "another run" in failed(result(tmp_path, text))["demo.train/ranks"]
 
 
 def test_a_forged_report_beside_the_true_ones_is_named(tmp_path: Path) -> None:
     text = (
         HONEST + "\nopen(os.environ['ENVBUILD_RESULTS'] + f'/report-forged-{rank}.json', 'w').write('PASS')\n"
     )
-    assert "report-forged-0.json" in failed(result(tmp_path, text))["D0/D9.demo"]
+    assert "report-forged-0.json" in failed(result(tmp_path, text))["demo.train/ranks"]
 
 
 def test_a_hanging_rank_is_ended_and_shows_where_it_stood(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_a_hanging_rank_is_ended_and_shows_where_it_stood(tmp_path: Path) -> Non
 
 
 def test_a_job_outside_its_place_is_not_started(tmp_path: Path) -> None:
-    found = result(tmp_path, HONEST, job=Job(id="D9.demo", recipe="..", file="demo.py"))
+    found = result(tmp_path, HONEST, job=Job(id="demo.train", recipe="..", file="demo.py"))
     assert [finding.status for finding in found.findings] == ["FAIL"]
 
 
 def test_without_a_launcher_a_job_is_skipped() -> None:
     (finding,) = skipped(job(), 2).findings
-    assert (finding.status, finding.id) == ("SKIP", "D0/D9.demo")
+    assert (finding.status, finding.id) == ("SKIP", "demo.train/ranks")
 
 
 NESTED = """
@@ -141,7 +141,7 @@ def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path
     assert failed(result(tmp_path, text, job=demo)) == {}
     silent = text.replace("print('on", "rank == 1 or print('on")
     found = result(tmp_path, silent, job=demo)
-    assert set(failed(found)) == {"D9.demo/road"}
+    assert set(failed(found)) == {"demo.train/road"}
     (finding,) = [each for each in found.findings if each.status == "FAIL"]
     assert "not that of rank 1" in finding.line()
 

@@ -154,15 +154,21 @@ def judged(family: str, version: str, offered: str, default: str = "") -> dict[s
 @pytest.mark.parametrize(
     ("family", "version", "offered", "default", "statuses"),
     [
-        ("openmpi", "5.0.11", "none pmi2 pmix pmix_v4", "pmix", {"S5.pmi": "PASS", "S5.pmi-default": "PASS"}),
-        ("openmpi", "5.0.11", "none pmi2 pmix", "pmi2", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
-        ("openmpi", "5.0.11", "none pmi2 pmix", "none", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
-        ("openmpi", "5.0.11", "none pmi2 pmix", "", {"S5.pmi": "PASS", "S5.pmi-default": "SKIP"}),
-        ("openmpi", "5.0.11", "none pmi2 cray_shasta", "pmi2", {"S5.pmi": "FAIL"}),
-        ("mpich", "5.0.2", "none pmi2", "pmi2", {"S5.pmi": "PASS", "S5.pmi-default": "PASS"}),
-        ("mpich", "5.0.2", "none", "none", {"S5.pmi": "FAIL"}),
-        ("", "", "none pmi2", "none", {"S5.pmi": "SKIP"}),
-        ("nobody-knows", "1", "none pmi2", "none", {"S5.pmi": "SKIP"}),
+        (
+            "openmpi",
+            "5.0.11",
+            "none pmi2 pmix pmix_v4",
+            "pmix",
+            {"slurm.pmi": "PASS", "slurm.default-pmi": "PASS"},
+        ),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "pmi2", {"slurm.pmi": "PASS", "slurm.default-pmi": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "none", {"slurm.pmi": "PASS", "slurm.default-pmi": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 pmix", "", {"slurm.pmi": "PASS", "slurm.default-pmi": "SKIP"}),
+        ("openmpi", "5.0.11", "none pmi2 cray_shasta", "pmi2", {"slurm.pmi": "FAIL"}),
+        ("mpich", "5.0.2", "none pmi2", "pmi2", {"slurm.pmi": "PASS", "slurm.default-pmi": "PASS"}),
+        ("mpich", "5.0.2", "none", "none", {"slurm.pmi": "FAIL"}),
+        ("", "", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
+        ("nobody-knows", "1", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
     ],
 )
 def test_every_case(family: str, version: str, offered: str, default: str, statuses: dict[str, str]) -> None:

@@ -202,9 +202,9 @@ def test_the_import_check_is_not_started_where_we_are(ended: dict[str, object]) 
 
 def test_every_byte_must_be_as_built() -> None:
     good = judge_bytes(())
-    assert (good.status, good.id) == ("PASS", "S1.digest")
+    assert (good.status, good.id) == ("PASS", "image.digest")
     bad = judge_bytes(("layer wheel:numpy", "the lock"))
-    assert (bad.status, bad.id, bad.observed) == ("FAIL", "S1.digest", "layer wheel:numpy, the lock")
+    assert (bad.status, bad.id, bad.observed) == ("FAIL", "image.digest", "layer wheel:numpy, the lock")
     assert "build it again, or copy it again" in bad.hint
 
 

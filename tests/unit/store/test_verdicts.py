@@ -15,8 +15,8 @@ from envbuild.system.sealing import sealed
 IMAGE = "sha256:" + "ab" * 32
 HERE = HostFingerprint(facts={"kernel": "6.2", "cpu": "x"})
 THERE = HostFingerprint(facts={"kernel": "6.1", "cpu": "x", "nvidia": "580.1"})
-PASS = Finding("PASS", "D0/D1.mpi", "2", "2")
-FAIL = Finding("FAIL", "D1.mpi/sum", "3", "2")
+PASS = Finding("PASS", "mpi.collectives/ranks", "2", "2")
+FAIL = Finding("FAIL", "mpi.collectives/sum", "3", "2")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_this_hosts_own_verdict_wins_over_a_newer_one_from_elsewhere(store: Stor
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert verdict.state == "failed"
-    assert verdict.failed == ("D1.mpi/sum",)
+    assert verdict.failed == ("mpi.collectives/sum",)
 
 
 def test_the_newest_stale_one_is_told(store: Store) -> None:
@@ -85,7 +85,7 @@ def test_the_newest_stale_one_is_told(store: Store) -> None:
 @pytest.mark.parametrize("before", [PASS, FAIL], ids=["passed", "failed"])
 def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(store: Store, before: Finding) -> None:
     verdicts.record(store, report(HERE, before))
-    verdicts.record(store, report(HERE, Finding("SKIP", "D0.jobs", "at least one job", "none")))
+    verdicts.record(store, report(HERE, Finding("SKIP", "image.jobs", "at least one job", "none")))
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())

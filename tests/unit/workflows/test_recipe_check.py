@@ -103,10 +103,10 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (
             _in("recipe.yaml", 'expect:\n      sum: "n*(n+1)//2"', "says: {word: [text]}"),
             [
-                "no job that starts sums.py has the check `X1.thing/sum` [thing/controls.yaml:7:26]",
-                "no job that starts sums.py has the check `X1.thing/sum` [thing/controls.yaml:11:13]",
-                "the job X1.thing has no oracle: whatever it reports would pass [thing/recipe.yaml:19:5]",
-                "nothing shows that `X1.thing/word` can fail [thing/recipe.yaml:19:5]",
+                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:7:31]",
+                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:11:13]",
+                "the job thing.sums has no oracle: whatever it reports would pass [thing/recipe.yaml:19:5]",
+                "nothing shows that `thing.sums/word` can fail [thing/recipe.yaml:19:5]",
             ],
         ),
         (
@@ -117,8 +117,8 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (
             _no_controls,
             [
-                "nothing shows that `D0/X1.thing` can fail [thing/recipe.yaml:19:5]",
-                "nothing shows that `X1.thing/sum` can fail [thing/recipe.yaml:19:5]",
+                "nothing shows that `thing.sums/ranks` can fail [thing/recipe.yaml:19:5]",
+                "nothing shows that `thing.sums/sum` can fail [thing/recipe.yaml:19:5]",
             ],
         ),
         (
@@ -141,14 +141,18 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["the control `singletons` of sums.py is there twice [thing/controls.yaml:9:11]"],
         ),
         (
-            _in("controls.yaml", "fails: [X1.thing/sum]", "fails: [X1.thing/sum, X1.thing/summ]"),
+            _in("controls.yaml", "fails: [thing.sums/sum]", "fails: [thing.sums/sum, thing.sums/summ]"),
             [
-                "no job that starts sums.py has the check `X1.thing/summ` [thing/controls.yaml:11:27]",
+                "no job that starts sums.py has the check `thing.sums/summ` [thing/controls.yaml:11:29]",
             ],
         ),
         (
-            _in("controls.yaml", "fails: [X1.thing/sum]", "fails: [X1.thing/sum, D0/X2.thing, X1.thing/end]"),
-            ["no job that starts sums.py has the check `D0/X2.thing` [thing/controls.yaml:11:27]"],
+            _in(
+                "controls.yaml",
+                "fails: [thing.sums/sum]",
+                "fails: [thing.sums/sum, other.sums/ranks, thing.sums/end]",
+            ),
+            ["no job that starts sums.py has the check `other.sums/ranks` [thing/controls.yaml:11:29]"],
         ),
         (
             _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [thing]"),
@@ -204,15 +208,15 @@ def test_what_is_meant_is_offered(recipes: Path) -> None:
     replaced(recipes / "thing/recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [pytroch]")
     replaced(
         recipes / "thing/controls.yaml",
-        "fails: [D0/X1.thing, X1.thing/sum]",
-        "fails: [D0/X1.thing, X1.thing/smu]",
+        "fails: [thing.sums/ranks, thing.sums/sum]",
+        "fails: [thing.sums/ranks, thing.sums/smu]",
     )
     with pytest.raises(EnvbuildError) as caught:
         check(recipes)
     hints = sorted(str(error.hint) for error in caught.value.each())
     assert hints == [
-        "did you mean `X1.thing/sum`?",
         "did you mean `pytorch`? `envbuild recipes ls` lists all",
+        "did you mean `thing.sums/sum`?",
     ]
 
 
@@ -266,21 +270,21 @@ def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
 
 def test_a_copied_recipe_needs_checks_and_controls_of_its_own(recipes: Path) -> None:
     copied(recipes, "other")
-    assert told(recipes) == ["the recipe `other` has the check `X1.thing`, too [thing/recipe.yaml:19:9]"]
+    assert told(recipes) == ["the recipe `other` has the job `thing.sums`, too [thing/recipe.yaml:19:9]"]
     with pytest.raises(EnvbuildError) as caught:
         check(recipes, "other")
     assert [error.problem for error in caught.value.each()] == [
-        "nothing shows that `D0/X1.thing` can fail",
-        "nothing shows that `X1.thing/sum` can fail",
-        "the recipe `thing` has the check `X1.thing`, too",
+        "nothing shows that `thing.sums/ranks` can fail",
+        "nothing shows that `thing.sums/sum` can fail",
+        "the recipe `thing` has the job `thing.sums`, too",
     ]
 
 
 def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
     for file in ("recipe.yaml", "controls.yaml"):
         path = recipes / "thing" / file
-        path.write_text(path.read_text().replace("X1.thing", "D2.ddp"))
-    assert told(recipes) == ["the recipe `pytorch` has the check `D2.ddp`, too [thing/recipe.yaml:19:9]"]
+        path.write_text(path.read_text().replace("thing.sums", "pytorch.ddp"))
+    assert told(recipes) == ["the recipe `pytorch` has the job `pytorch.ddp`, too [thing/recipe.yaml:19:9]"]
 
 
 @pytest.mark.parametrize(
@@ -331,17 +335,17 @@ def test_a_name_that_differs_from_the_distribution_and_the_module(tmp_path: Path
     text = (tmp_path / "scikit-learn.x/recipe.yaml").read_text()
     assert 'requirements: ["scikit-learn=={version}"]' in text
     assert 'imports: ["sklearn"]' in text
-    assert "id: X1.scikit-learn-x" in text
+    assert "id: scikit-learn-x.sums" in text
     new_recipe("scikit-learn", "1.7", tmp_path)
     assert 'imports: ["scikit_learn"]' in (tmp_path / "scikit-learn/recipe.yaml").read_text()
 
 
 class TestWhatTheJudgeMissed:
-    job = Job(id="X1.y", recipe="y", file="y.py", compare_with_single={"losses": 1e-5})
-    control = Control(name="c", job="y.py", fails=("X1.y/losses-as-one-rank",), before="pass")
+    job = Job(id="demo.y", recipe="y", file="y.py", compare_with_single={"losses": 1e-5})
+    control = Control(name="c", job="y.py", fails=("demo.y/losses-as-one-rank",), before="pass")
 
     def missed(self, status: str, observed: str) -> list[str]:
-        finding = Finding(status, "X1.y/losses-as-one-rank", "difference<=1e-05", observed)
+        finding = Finding(status, "demo.y/losses-as-one-rank", "difference<=1e-05", observed)
         return missed_by(JobResult(findings=(finding,), output="out"), self.job, self.control)
 
     def test_by_far_is_seen(self) -> None:
@@ -349,18 +353,18 @@ class TestWhatTheJudgeMissed:
 
     def test_a_narrow_failure_is_luck(self) -> None:
         told = self.missed("FAIL", "difference=0.0002")
-        assert told[0] == "X1.y/losses-as-one-rank failed by 0.0002 only"
+        assert told[0] == "demo.y/losses-as-one-rank failed by 0.0002 only"
         assert told[-1] == "out"
 
     def test_a_narrow_distance_from_what_is_reported_is_luck_too(self) -> None:
         job = replace(self.job, compare_with_reported={"fit": {"newton": 1e-6}})
-        control = self.control.model_copy(update={"fails": ("X1.y/fit-as-newton",)})
-        for distance, told in (("1e-5", ["X1.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
-            finding = Finding("FAIL", "X1.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
+        control = self.control.model_copy(update={"fails": ("demo.y/fit-as-newton",)})
+        for distance, told in (("1e-5", ["demo.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
+            finding = Finding("FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
             assert missed_by(JobResult(findings=(finding,)), job, control)[:1] == told
 
     def test_a_pass_is_missed(self) -> None:
-        assert self.missed("PASS", "difference=0")[0] == "X1.y/losses-as-one-rank did not fail"
+        assert self.missed("PASS", "difference=0")[0] == "demo.y/losses-as-one-rank did not fail"
 
 
 def test_a_recipe_without_a_job_proves_nothing(recipes: Path) -> None:

@@ -31,8 +31,8 @@ from envbuild.workflows.settings import Settings
 from tests.unit.jobs.stage import container
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
-GOOD = Finding("PASS", "D0/D1.demo", "2", "2")
-BAD = Finding("FAIL", "D1.demo/sum", "3", "2", "why")
+GOOD = Finding("PASS", "demo.sum/ranks", "2", "2")
+BAD = Finding("FAIL", "demo.sum/sum", "3", "2", "why")
 
 
 class Stage:
@@ -54,7 +54,7 @@ class Stage:
         monkeypatch.setattr(testing, "look", self.look)
         monkeypatch.setattr(testing, "run_image_job", self.run_image_job)
         monkeypatch.setattr(
-            testing, "check_imports", lambda *_, limit_s: Finding("PASS", "S1.imports", "", "")
+            testing, "check_imports", lambda *_, limit_s: Finding("PASS", "image.imports", "", "")
         )
 
     def look(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
@@ -88,11 +88,11 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     testing.write_report(tmp_path / "r.json", report)
     assert report.passed
     assert [finding.id for finding in report.findings] == [
-        "S1.digest",
+        "image.digest",
         *EXPECTED,
-        "S1.imports",
-        "D0/D1.demo",
-        "S3.mapped",
+        "image.imports",
+        "demo.sum/ranks",
+        "ranks.copies",
     ]
     assert stage.asked == [(2, 300.0)]
     assert json.loads((tmp_path / "r.json").read_text())["passed"] is True
@@ -103,9 +103,9 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
-    stage.problems = (Problem("P1.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
+    stage.problems = (Problem("loader.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
-    assert report.failed == ("P1.symbols",)
+    assert report.failed == ("loader.symbols",)
     assert not report.passed
 
 
@@ -124,7 +124,7 @@ def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> 
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
     assert not report.passed
     (wrong,) = (one for one in report.findings if one.status == "FAIL")
-    assert (wrong.id, wrong.observed) == ("S1.digest", "layer wheel:numpy, the lock")
+    assert (wrong.id, wrong.observed) == ("image.digest", "layer wheel:numpy, the lock")
     assert stage.asked == [(2, 300.0)]
 
 
@@ -132,11 +132,11 @@ def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
     stage.findings = (GOOD, BAD)
     report = testing.test_image(Path("a.sif"), ranks=7, timeout_s=1.5, settings=stage.settings)
     assert not report.passed
-    assert report.outputs == {"D1.demo": "why"}
+    assert report.outputs == {"demo.sum": "why"}
     assert stage.asked == [(7, 1.5)]
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
-    assert verdict.failed == ("D1.demo/sum",)
+    assert verdict.failed == ("demo.sum/sum",)
     assert any(isinstance(event, TaskFailed) for event in stage.events)
 
 
@@ -209,8 +209,8 @@ def test_an_image_that_a_sound_machine_does_not_start_fails(
 ) -> None:
     fail_to_start(monkeypatch, problems=[], **SETUP)
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
-    assert report.failed == ("S1.imports",)
-    (finding,) = (each for each in report.findings if each.id == "S1.imports")
+    assert report.failed == ("image.imports",)
+    (finding,) = (each for each in report.findings if each.id == "image.imports")
     assert finding.hint == "FATAL: container creation failed"
 
 
@@ -229,7 +229,7 @@ def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
     assert (report.passed, report.failed) == (False, ())
     last = report.findings[-1]
-    assert (last.status, last.id) == ("SKIP", "D0.jobs")
+    assert (last.status, last.id) == ("SKIP", "image.jobs")
     assert "name an `mpi` or a framework" in last.hint
     assert report.to_text().endswith("; it carries no jobs")
 
@@ -262,14 +262,14 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
     with pytest.raises(MachineError, match="the disk is full"):
         command(Path("a.sif"), **options)  # type: ignore[arg-type]
     written = capsys.readouterr()
-    assert "D0/D1.demo" in (written.out if json else written.err)
+    assert "demo.sum/ranks" in (written.out if json else written.err)
 
 
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
     stage.manifest = container(architecture="riscv64").manifest
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
-    assert "S1.architecture" in report.failed
-    assert "S1.imports" not in [finding.id for finding in report.findings]
+    assert "image.architecture" in report.failed
+    assert "image.imports" not in [finding.id for finding in report.findings]
     assert stage.asked == []
 
 

@@ -41,7 +41,7 @@ def told(
     *layers: LayerScan, python: str = "3.11", architecture: str = "amd64", requests: Sequence[str] = ()
 ) -> list[str]:
     side = judge_python(ImageTree(layers), python=python, architecture=architecture, requests=requests)
-    assert all(problem.rule == "P1.python-requires" for problem in side.problems)
+    assert all(problem.rule == "python.requires" for problem in side.problems)
     return [f"{one.file.rpartition('/')[2]}: {one.need} gets {one.winner}" for one in side.problems]
 
 
