@@ -1,23 +1,36 @@
-"""Shifter's form of an image: a squashfs, and beside it what its gateway writes of it.
+"""Shifter's form of an image: a squashfs and its metadata, and what Shifter would hide or drop of it.
 
 Source: NERSC/shifter at 84b7d349: `converters.writemeta` writes the text, `ImageData.c` and
-`utility.c` read it, `fasthash.py` names an image that is imported.
+`utility.c` read it, `fasthash.py` names an image that is imported, `shifter_core.c`
+(prepareSiteModifications, bindImageIntoUDI, mountImageVFS, loopMount) builds the root; read, not run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from envbuild.image.environment import DEFAULT_PATH, apply
-from envbuild.image.model import Variable
+from envbuild.image.model import Manifest, Variable
+from envbuild.jobs.report import Finding
+from envbuild.squashfs.reader import Entry
 
 _SAMPLE_BYTES = 1024 * 1024
 _STEP_BYTES = 512 * _SAMPLE_BYTES
 # Where nobody says what to run: else Shifter takes the user's shell on the host, which the image may lack.
 _COMMAND = ("/bin/bash", "--norc")
+# Shifter builds the root in memory: first the site's, then what of /, /etc, /opt and /var is not there yet,
+# /etc by copying. Whatever an image has in these places, the site's or the host's is seen; the last is
+# `udiMount` by default.
+_HIDDEN = (
+    *("/proc", "/sys", "/dev", "/tmp", "/etc/ssh", "/etc/udiImage", "/opt/udiImage"),  # noqa: S108
+    *("/var/run", "/var/spool", "/var/tmp", "/var/empty", "/var/udiMount"),  # noqa: S108
+)
+# No limit of Shifter, but what a node should not have to copy into memory at every start.
+_ETC_BYTES = 16 << 20
+_SHOWN = 5
 # What C's reader of Python's repr neither unescapes nor survives.
 _UNQUOTABLE = re.compile(r"['\"\\]|[^ -~]")
 
@@ -95,3 +108,85 @@ def _python_list(words: Sequence[str]) -> str:
         if _UNQUOTABLE.search(word):
             raise ValueError(f"Shifter cannot be given the argument {word!r}")
     return repr(list(words))
+
+
+def lint(
+    manifest: Manifest,
+    entries: Mapping[str, Entry],
+    *,
+    abis: Collection[str] = (),
+    rpath_files: Sequence[str] = (),
+) -> list[Finding]:
+    """Judge what Shifter makes of an image: FAIL for a loss, SKIP for what people have to weigh.
+
+    Parameters
+    ----------
+    entries : mapping of str to Entry
+        Path → entry of the image's file system.
+    abis : collection of str
+        Families of MPI that the image's programs are linked to (``mpich``).
+    rpath_files : sequence of str
+        Files that find their MPI by a DT_RPATH.
+    """
+    files = {path: entry for path, entry in entries.items() if entry.kind == "file"}
+    etc = [entry.size for path, entry in files.items() if path.startswith("/etc/")]
+    hidden = [path for path in files if any(path.startswith(f"{top}/") for top in _HIDDEN)]
+    wrong = [f"{name}: {why}" for name, why in misread(manifest.environment)]
+    kept = unset_variables(manifest.environment)
+    return [
+        _finding(
+            "etc-size",
+            "SKIP" if sum(etc) > _ETC_BYTES else "PASS",
+            f"/etc has at most {_ETC_BYTES >> 20} MiB: each node copies it into memory",
+            f"{sum(etc) / 1e6:.1f} MB in {len(etc)} files",
+            "put large files below /usr or /opt",
+        ),
+        _finding(
+            "hidden",
+            "FAIL" if hidden else "PASS",
+            "no files where Shifter shows the site's or the host's",
+            f"{_shown(hidden)} are hidden by the site's" if hidden else "there are none",
+            "put it elsewhere: below /srv, /usr/local or your own directory in /opt",
+        ),
+        _finding(
+            "environment",
+            "FAIL" if wrong else "PASS",
+            "variables that Shifter reads as they are",
+            _shown(wrong) or "as they are",
+            "change the value in the spec",
+        ),
+        _finding(
+            "unset",
+            "SKIP" if kept else "PASS",
+            "variables of the host that the image takes away are gone",
+            f"empty values are dropped: the host's {_shown(kept)} would stay"
+            if kept
+            else "none is taken away",
+            "unset them before `shifter`, or name them in `siteEnvUnset` of udiRoot.conf",
+        ),
+        _finding(
+            "mpi",
+            *_judge_mpi(manifest, abis, rpath_files),
+            "build with mpich or intel-mpi, without DT_RPATH: the site's MPI module has MPICH's ABI",
+        ),
+    ]
+
+
+def _judge_mpi(manifest: Manifest, abis: Collection[str], rpath_files: Sequence[str]) -> tuple[str, str, str]:
+    expected = "an MPI that the site's can replace"
+    if not manifest.mpi:
+        return "PASS", expected, "the image has no MPI"
+    if rpath_files:
+        return "FAIL", expected, f"a DT_RPATH leads to the image's own: {_shown(rpath_files)}"
+    if others := sorted(set(abis) - {"mpich"}):
+        return "SKIP", expected, f"programs linked to {', '.join(others)} stay on the image's own MPI"
+    return "PASS", expected, "MPICH's ABI: the site's libmpi.so.12 can replace it"
+
+
+def _finding(rule: str, status: str, expected: str, observed: str, hint: str) -> Finding:
+    return Finding(status, f"shifter.{rule}", expected, observed, "" if status == "PASS" else hint)
+
+
+def _shown(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(sorted(texts)[:_SHOWN]) + more

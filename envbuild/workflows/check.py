@@ -10,8 +10,8 @@ from envbuild.check.fit import findings_of
 from envbuild.check.preflight import gpu
 from envbuild.check.preflight.examine import Preflight
 from envbuild.check.preflight.run import Looked, look
-from envbuild.check.runtimes.shifter import Seen, lint
 from envbuild.events import task
+from envbuild.image import shifter
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
 from envbuild.image.verify import judge_bytes
@@ -91,7 +91,7 @@ def check_image(
     settings: Settings,
     *,
     lend: Lend = NOTHING,
-    shifter: bool = False,
+    lint_shifter: bool = False,
     srun: bool = False,
 ) -> CheckedImage:
     """Look at an image without running it.
@@ -100,7 +100,7 @@ def check_image(
     ----------
     lend : Lend
         What of the site's host takes the place of the image's own, and is then looked at as well.
-    shifter : bool
+    lint_shifter : bool
         Whether to tell what Shifter would make of it, too.
     srun : bool
         Whether to ask this machine's srun which PMI it offers.
@@ -134,7 +134,7 @@ def check_image(
             verdicts=verdicts,
             gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
             changed=tuple(_changed(looked)),
-            runtime=tuple(lint(_seen(image, manifest, found))) if shifter else (),
+            runtime=tuple(_lint(image, manifest, found)) if lint_shifter else (),
             scheduler=tuple(pmi_findings(manifest, site.mpi if site and lend.mpi else None)) if srun else (),
             seconds=clock.seconds() - started,
         )
@@ -142,12 +142,12 @@ def check_image(
     return checked
 
 
-def _seen(image: Path, manifest: Manifest, found: Preflight) -> Seen:
-    return Seen(
-        manifest=manifest,
-        entries=image_entries(image),
-        abis=texts_of(found.facts, "mpi.needed_abis"),
-        bound_hard=texts_of(found.facts, "mpi.rpath_files"),
+def _lint(image: Path, manifest: Manifest, preflight: Preflight) -> list[Finding]:
+    return shifter.lint(
+        manifest,
+        image_entries(image),
+        abis=texts_of(preflight.facts, "mpi.needed_abis"),
+        rpath_files=texts_of(preflight.facts, "mpi.rpath_files"),
     )
 
 

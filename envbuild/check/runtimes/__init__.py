@@ -1,1 +1,0 @@
-"""What runtimes other than Apptainer do to an image: one module a runtime. Pure."""
