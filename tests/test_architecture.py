@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, AbstractSet[str]] = {
     "image": frozenset({"spec", "lock", "jobs", "plan", "squashfs", "store", "system"}),
     "site": frozenset({"spec", "rules", "elf", "system"}),
     "launch": frozenset({"spec", "rules", "image", "jobs", "site", "system"}),
-    "check": frozenset(
+    "preflight": frozenset(
         {"spec", "rules", "elf", "lock", "image", "jobs", "site", "squashfs", "store", "system"}
     ),
     "activate": frozenset({"spec", "lock", "image", "site", "system"}),

@@ -11,8 +11,6 @@ from pathlib import Path
 import uv
 
 from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers, require_layer
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import Looked, keep_composed, look, preflight_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compose import check_target, compose
@@ -21,6 +19,8 @@ from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.story import manifest_of
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.run import Looked, keep_composed, look, preflight_layers
 from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
 from envbuild.store.store import Store

@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envbuild.check.fit import findings_of
-from envbuild.check.preflight import gpu
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import Looked, look
 from envbuild.events import task
 from envbuild.image import shifter
 from envbuild.image.model import Manifest
@@ -17,6 +13,10 @@ from envbuild.image.sif import image_entries
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import Finding, counts
 from envbuild.launch.slurm import pmi_findings
+from envbuild.preflight import gpu
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.fit import findings_of
+from envbuild.preflight.run import Looked, look
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Verdict
@@ -57,7 +57,7 @@ class CheckedImage:
         return all(finding.status != "FAIL" for finding in self.findings())
 
     def findings(self, *, all_unknown: bool = False) -> list[Finding]:
-        """Return the lines of a report; see `envbuild.check.fit.findings_of`."""
+        """Return the lines of a report; see `envbuild.preflight.fit.findings_of`."""
         fit = findings_of(self.verdicts, all_unknown=all_unknown)
         own = (*self.changed, *self.preflight.findings())
         return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]

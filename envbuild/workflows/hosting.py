@@ -11,15 +11,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.problems import Problem
-from envbuild.check.preflight.run import Looked, look
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
 from envbuild.launch.start import Container
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.problems import Problem
+from envbuild.preflight.run import Looked, look
 from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envbuild.check.fit import findings_of
-from envbuild.check.preflight.run import look
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Warned, task
 from envbuild.image.compose import check_target
@@ -30,6 +28,8 @@ from envbuild.launch.start import (
     own_launcher,
     run_image_job,
 )
+from envbuild.preflight.fit import findings_of
+from envbuild.preflight.run import look
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site

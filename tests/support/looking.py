@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.run import look
 from envbuild.image.model import Manifest
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.run import look
 from envbuild.store.store import Store
 
 

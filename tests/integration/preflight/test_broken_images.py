@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.problems import Problem
 from envbuild.image.model import Variable
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.problems import Problem
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
 from tests.support.fatbins import cubins, with_sections

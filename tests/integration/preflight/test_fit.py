@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from envbuild.check.preflight.examine import Preflight
 from envbuild.cli.main import main
 from envbuild.image.sif import LOCK, read_data, read_sif
+from envbuild.preflight.examine import Preflight
 from envbuild.rules.facts import Value
 from envbuild.store.store import Store
 from tests.support.elves import Elf

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from envbuild.check.preflight import gpu
-from envbuild.check.preflight.components import components
-from envbuild.check.preflight.run import look
 from envbuild.cli.main import main
 from envbuild.elf.gpu import GpuCode
 from envbuild.lock.model import PythonPin
+from envbuild.preflight import gpu
+from envbuild.preflight.components import components
+from envbuild.preflight.run import look
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_site import stack_facts
 from envbuild.store.store import Store

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.preflight import run
-from envbuild.check.preflight.run import keep_composed, look, preflight_layers
-from envbuild.check.preflight.scan import LayerScan, scan_layer
 from envbuild.errors import EnvbuildError
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.model import FileSystem
 from envbuild.image.sif import LOCK, PLAN, SBOM, read_data, read_manifest, write_sif
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import load
+from envbuild.preflight import run
+from envbuild.preflight.run import keep_composed, look, preflight_layers
+from envbuild.preflight.scan import LayerScan, scan_layer
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.check.preflight import components, run
-from envbuild.check.preflight.run import look
-from envbuild.check.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
 from envbuild.errors import CheckError, RequestError
 from envbuild.image.model import ImageLayer
 from envbuild.image.sif import read_manifest, read_sif
+from envbuild.preflight import components, run
+from envbuild.preflight.run import look
+from envbuild.preflight.scan import LayerScan, from_json, scan_host_file, scan_layer
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from tests.support.elves import Elf
@@ -122,7 +122,7 @@ def test_each_file_system_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     image, kept = small_image(tmp_path, BASE, LAYER), Kept(tmp_path / "store")
     first = preflight(image, kept.store)[1]
     assert [path.stem for path in kept.files()] == [read_manifest(image).digest.removeprefix("sha256:")]
-    monkeypatch.setattr("envbuild.check.preflight.run.scan_layer", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("envbuild.preflight.run.scan_layer", lambda _: pytest.fail("read again"))
     assert preflight(image, kept.store)[1] == first
     assert preflight(image, kept.store, changed=())[1] == first
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.problems import EXPECTED, Problem
 from envbuild.cli.main import main
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.store.store import Store
 from envbuild.workflows import build, check
 from envbuild.workflows.build import Built

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envbuild.check.preflight.examine import Preflight
 from envbuild.image.environment import default_environment
+from envbuild.preflight.examine import Preflight
 from envbuild.rules.facts import facts_from
 from envbuild.workflows.hosting import image_side
 from tests.support.trees import manifest

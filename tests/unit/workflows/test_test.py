@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from envbuild.check.preflight.examine import Preflight
-from envbuild.check.preflight.problems import EXPECTED, Problem
 from envbuild.cli.test import command
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.jobs.report import Finding
 from envbuild.jobs.run import JobResult
+from envbuild.preflight.examine import Preflight
+from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.rules.facts import Fact
 from envbuild.store import verdicts
 from envbuild.store.store import Store

@@ -10,19 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from envbuild.check.preflight import components
-from envbuild.check.preflight.examine import Preflight, examine
-from envbuild.check.preflight.requires import judge_python
-from envbuild.check.preflight.scan import (
-    SCAN_FORMAT,
-    LayerScan,
-    Scanned,
-    from_json,
-    scan_host_file,
-    scan_layer,
-)
-from envbuild.check.preflight.simulate import Simulation
-from envbuild.check.preflight.tree import ImageTree
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.environment import apply
@@ -32,6 +19,19 @@ from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.image.verify import THE_LOCK, verify_image
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
+from envbuild.preflight import components
+from envbuild.preflight.examine import Preflight, examine
+from envbuild.preflight.requires import judge_python
+from envbuild.preflight.scan import (
+    SCAN_FORMAT,
+    LayerScan,
+    Scanned,
+    from_json,
+    scan_host_file,
+    scan_layer,
+)
+from envbuild.preflight.simulate import Simulation
+from envbuild.preflight.tree import ImageTree
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_lock import facts_of_image
 from envbuild.squashfs.layers import unreadable_layer

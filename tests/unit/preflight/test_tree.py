@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from envbuild.check.preflight.scan import LayerScan, Scanned
-from envbuild.check.preflight.tree import ImageTree
 from envbuild.elf.read import ElfObject, Symbols
+from envbuild.preflight.scan import LayerScan, Scanned
+from envbuild.preflight.tree import ImageTree
 
 
 def elf(name: str) -> Scanned:

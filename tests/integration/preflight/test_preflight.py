@@ -6,15 +6,15 @@ import json
 import os
 from pathlib import Path
 
-from envbuild.check.preflight.run import look
 from envbuild.image import sif
 from envbuild.image.model import ImageLayer
 from envbuild.image.sif import file_system, image_entries
-from envbuild.launch.start import Container
+from envbuild.preflight.run import look
 from envbuild.store.store import Store
 from envbuild.system import host, process, squashfs
 from tests.integration.conftest import Desk
 from tests.support import trees
+from tests.support.controls import container_of
 from tests.support.elves import Elf
 from tests.support.looking import preflight
 
@@ -63,14 +63,16 @@ def test_the_image_is_clean_and_read_once(desk: Desk, image: Path) -> None:
     assert sif.read_manifest(image).digest.removeprefix("sha256:") not in scans
 
 
-def test_the_images_own_loader_agrees(container: Container, image: Path, tmp_path: Path) -> None:
+def test_the_images_own_loader_agrees(image: Path, tmp_path: Path) -> None:
     wanted = ("/torch/_C.", "/MPI.mpich", "/_multiarray_umath.", "/opt/mpi/bin/hydra", "/usr/bin/apt")
     paths = sorted({path for path in image_entries(image) for part in wanted if part in path})
     paths = [path for path in paths if path.endswith((".so", "/apt")) or "/bin/hydra" in path]
     assert len(paths) >= 4
     simulation = look(image, Store(tmp_path / "store")).simulation()
     for path in paths:
-        argv = container.apptainer.command(image, ["/lib64/ld-linux-x86-64.so.2", "--list", path], cwd="/")
+        argv = container_of(image).apptainer.command(
+            image, ["/lib64/ld-linux-x86-64.so.2", "--list", path], cwd="/"
+        )
         said = process.run(argv, env=host.environment(), timeout_s=120)
         assert said.ok, said.output
         real = {}

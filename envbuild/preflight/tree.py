@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from envbuild.check.preflight.installed import Installed
-from envbuild.check.preflight.scan import LayerScan, Scanned
 from envbuild.elf.read import ElfObject
+from envbuild.preflight.installed import Installed
+from envbuild.preflight.scan import LayerScan, Scanned
 from envbuild.site.inject import MOUNT, PRIVATE
 
 _MAX_LINKS = 40

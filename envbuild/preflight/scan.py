@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envbuild.check.preflight import components as known
-from envbuild.check.preflight.installed import TELLS, Installed, read_installed, worth_keeping
 from envbuild.elf.cache import cached_names
 from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
+from envbuild.preflight import components as known
+from envbuild.preflight.installed import TELLS, Installed, read_installed, worth_keeping
 from envbuild.squashfs.reader import Entry, Squashfs
 
 # Raised whenever a scan sees more, or writes it otherwise.

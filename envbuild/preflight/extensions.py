@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from envbuild.check.preflight.problems import Problem
-from envbuild.check.preflight.tree import ImageTree
+from envbuild.preflight.problems import Problem
+from envbuild.preflight.tree import ImageTree
 
 _TAGGED = re.compile(r".+?\.(?:[^/]+\.)?(cpython-[0-9]+[a-z]*|pypy[0-9]+|abi3)(?:-[^/.]+)*\.so")
 

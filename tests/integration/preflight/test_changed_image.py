@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.check.preflight.run import Looked, look
-from envbuild.check.preflight.scan import scan_layer
 from envbuild.image.sif import file_system, image_entries
+from envbuild.preflight.run import Looked, look
+from envbuild.preflight.scan import scan_layer
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs

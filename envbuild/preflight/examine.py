@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envbuild.check.preflight.gpu import framework_code
-from envbuild.check.preflight.problems import EXPECTED, Problem, judge, rpath_files
-from envbuild.check.preflight.requires import PythonSide
-from envbuild.check.preflight.simulate import Process, Simulation, name_of
 from envbuild.elf.gpu import GpuCode
 from envbuild.elf.mpi import mpi_abi
 from envbuild.jobs.report import Finding
+from envbuild.preflight.gpu import framework_code
+from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
+from envbuild.preflight.requires import PythonSide
+from envbuild.preflight.simulate import Process, Simulation, name_of
 from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.tables import version_of
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from envbuild.check.preflight.components import Components, Opened, components
-from envbuild.check.preflight.scan import CACHE, Scanned
-from envbuild.check.preflight.tree import ImageTree
 from envbuild.elf.loader import Closure, Loaded, Search, cache_directories, closure, default_directories
 from envbuild.elf.read import ElfObject
+from envbuild.preflight.components import Components, Opened, components
+from envbuild.preflight.scan import CACHE, Scanned
+from envbuild.preflight.tree import ImageTree
 from envbuild.site.inject import PRIVATE
 
 

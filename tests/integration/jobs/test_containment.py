@@ -14,7 +14,7 @@ import pytest
 from envbuild.jobs.judge import Job
 from envbuild.jobs.run import JobResult
 from envbuild.launch.start import Container, check_imports
-from tests.integration.check.conftest import Try
+from tests.integration.jobs.conftest import Try
 
 HANG = """
 import os, signal, sys, time
@@ -99,7 +99,7 @@ import sys
 from pathlib import Path
 from envbuild.launch.controls import run_changed_job
 from tests.support.controls import container_of
-from tests.integration.check.test_containment import HANG, job
+from tests.integration.jobs.test_containment import HANG, job
 image, mark = sys.argv[1:]
 container = container_of(Path(image))
 run_changed_job(container, job(container), HANG.replace("@MARK@", mark), ranks=2, limit_s=300)

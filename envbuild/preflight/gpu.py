@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from envbuild.check.preflight.components import components
 from envbuild.elf.gpu import GpuCode, ordered
 from envbuild.jobs.report import Finding
+from envbuild.preflight.components import components
 from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.tables import run_code
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envbuild.check.preflight.simulate import Process, Simulation
 from envbuild.elf.loader import Loaded
 from envbuild.elf.mpi import mpi_abi
+from envbuild.preflight.simulate import Process, Simulation
 
 # Id → what is expected, for people.
 EXPECTED = {

@@ -12,11 +12,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuild.check.preflight.extensions import foreign_extensions
-from envbuild.check.preflight.installed import Installed
-from envbuild.check.preflight.problems import Problem
-from envbuild.check.preflight.tree import ImageTree
 from envbuild.lock.model import marker_environment
+from envbuild.preflight.extensions import foreign_extensions
+from envbuild.preflight.installed import Installed
+from envbuild.preflight.problems import Problem
+from envbuild.preflight.tree import ImageTree
 
 # Where an image's layers put distributions; an MPI's wheels are there for what is linked with them.
 _PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.check.preflight.installed import TELLS, Installed, read_installed, worth_keeping
-from envbuild.check.preflight.requires import judge_python
-from envbuild.check.preflight.scan import LayerScan
-from envbuild.check.preflight.tree import ImageTree
+from envbuild.preflight.installed import TELLS, Installed, read_installed, worth_keeping
+from envbuild.preflight.requires import judge_python
+from envbuild.preflight.scan import LayerScan
+from envbuild.preflight.tree import ImageTree
 
 ENV = "/opt/env/lib/python3.11/site-packages"
 MPI = "/opt/mpi/lib/python3.11/site-packages"
