@@ -22,17 +22,12 @@ _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcuda
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a recipe; `envbuild.spec.recipe.VerifyJob` documents the fields.
-
-    Attributes
-    ----------
-    recipe, file : str
-        It runs ``JOBS/<recipe>/<file>``.
-    """
+    """A job of a recipe; `envbuild.spec.recipe.VerifyJob` documents the fields."""
 
     id: str
     recipe: str
     file: str
+    """It runs ``JOBS/<recipe>/<file>``."""
     title: str = ""
     expect: Mapping[str, str] = field(default_factory=dict)
     same_on_all_ranks: Sequence[str] = ()
@@ -76,22 +71,15 @@ class Job:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How the processes of one launch ended.
-
-    Attributes
-    ----------
-    code : int
-        Exit code of the launcher.
-    timed_out : bool
-        Whether they were ended after `limit_s` seconds.
-    output : str
-        What the launcher wrote.
-    """
+    """How the processes of one launch ended."""
 
     code: int
+    """Exit code of the launcher."""
     timed_out: bool = False
+    """Whether they were ended after `limit_s` seconds."""
     limit_s: float = 0.0
     output: str = ""
+    """What the launcher wrote."""
 
 
 def judge_job(

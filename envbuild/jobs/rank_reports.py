@@ -31,17 +31,12 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Reports:
-    """The sound reports of a run, and what is wrong with the others.
-
-    Attributes
-    ----------
-    said : mapping of str to frozenset of int
-        Key of the job's `says` → ranks, by the launcher's count, whose own output holds one of its texts.
-    """
+    """The sound reports of a run, and what is wrong with the others."""
 
     good: tuple[Mapping[str, object], ...] = ()
     problems: tuple[str, ...] = ()
     said: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Key of the job's `says` → ranks, by the launcher's count, whose own output holds one of its texts."""
 
     def values(self, name: str) -> list[object]:
         """Return a reported value of every sound report that has it."""

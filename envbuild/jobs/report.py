@@ -14,23 +14,16 @@ NO_JOBS = "image.jobs"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a report.
-
-    Attributes
-    ----------
-    status : str
-        ``PASS``, ``FAIL``, ``SKIP`` (not examined; never a pass) or ``STALE``.
-    id : str
-        Check id and detail (``pytorch.ddp/weight``, ``pytorch.ddp/ranks``).
-    expected, observed, hint : str
-        Expected and observed value, and where to look if they differ.
-    """
+    """One line of a report."""
 
     status: str
+    """``PASS``, ``FAIL``, ``SKIP`` (not examined; never a pass) or ``STALE``."""
     id: str
+    """Check id and detail (``pytorch.ddp/weight``, ``pytorch.ddp/ranks``)."""
     expected: str
     observed: str
     hint: str = ""
+    """Expected and observed value, and where to look if they differ."""
 
     def line(self) -> str:
         """Return ``STATUS id expected=… observed=… hint=…``; empty text is ``-``, spaces are quoted."""
@@ -40,38 +33,26 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of testing an image.
-
-    Attributes
-    ----------
-    name, version, digest : str
-        Of the image; digest ``sha256:…``, empty inside the image, which cannot know it.
-    ranks : int
-        Requested processes (count).
-    findings : tuple of Finding
-        In the order of judging.
-    outputs : mapping of str to str
-        Job id → last lines of its ranks, of jobs that did not pass.
-    fingerprint : str
-        ``sha256:…`` of the host's facts.
-    facts : mapping of str to str
-        The host's facts.
-    when : str
-        ISO 8601, UTC.
-    seconds : float
-        Wall-clock duration of the test.
-    """
+    """The result of testing an image."""
 
     name: str
     version: str
     digest: str
+    """Of the image; digest ``sha256:…``, empty inside the image, which cannot know it."""
     ranks: int
+    """Requested processes (count)."""
     findings: Sequence[Finding]
+    """In the order of judging."""
     outputs: Mapping[str, str] = field(default_factory=dict)
+    """Job id → last lines of its ranks, of jobs that did not pass."""
     fingerprint: str = ""
+    """``sha256:…`` of the host's facts."""
     facts: Mapping[str, str] = field(default_factory=dict)
+    """The host's facts."""
     when: str = ""
+    """ISO 8601, UTC."""
     seconds: float = 0.0
+    """Wall-clock duration of the test."""
 
     @property
     def passed(self) -> bool:

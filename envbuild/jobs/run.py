@@ -21,21 +21,14 @@ Start = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchRes
 
 @dataclass(frozen=True)
 class JobResult:
-    """The result of one job.
-
-    Attributes
-    ----------
-    findings : tuple of Finding
-        Of the ranks first, then of the values.
-    reports : tuple of Reports
-        Of each run: on all ranks, and on one if the job is compared with it.
-    output : str
-        The last lines of launcher and ranks if something did not pass; else empty.
-    """
+    """The result of one job."""
 
     findings: tuple[Finding, ...]
+    """Of the ranks first, then of the values."""
     reports: tuple[Reports, ...] = ()
+    """Of each run: on all ranks, and on one if the job is compared with it."""
     output: str = ""
+    """The last lines of launcher and ranks if something did not pass; else empty."""
 
 
 def skipped(job: Job, ranks: int) -> JobResult:

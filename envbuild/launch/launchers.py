@@ -35,28 +35,20 @@ _UNDER_SLURM: Mapping[str, Mapping[str, str]] = {"mpich": {"MPIR_CVAR_CH4_NETMOD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A program that starts ranks.
-
-    Attributes
-    ----------
-    program : str
-        ``mpiexec``, ``torchrun``, ``srun``, or the path of the host's mpiexec.
-    family : str
-        MPI implementation that the ranks run on, whose words a mpiexec takes; empty for none.
-    outside : bool
-        Whether it runs on the host and starts one container per rank; if not, it runs inside the image and
-        all ranks share one container on this machine.
-    mpi_type : str
-        Of srun: the PMI for ``--mpi``; empty for a job without MPI.
-    image_mpi : bool
-        Whether the ranks run on the image's own MPI.
-    """
+    """A program that starts ranks."""
 
     program: str
+    """``mpiexec``, ``torchrun``, ``srun``, or the path of the host's mpiexec."""
     family: str = ""
+    """MPI implementation that the ranks run on, whose words a mpiexec takes; empty for none."""
     outside: bool = False
+    """Whether it runs on the host and starts one container per rank; if not, it runs inside the image and all
+    ranks share one container on this machine.
+    """
     mpi_type: str = ""
+    """Of srun: the PMI for ``--mpi``; empty for a job without MPI."""
     image_mpi: bool = True
+    """Whether the ranks run on the image's own MPI."""
 
     @property
     def is_srun(self) -> bool:
@@ -120,31 +112,21 @@ def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
-    """The facts that decide how ranks are started.
-
-    Attributes
-    ----------
-    family, version : str
-        Of the image's MPI; empty for none.
-    site : Site or None
-        None for a machine without a site file.
-    on_host_mpi : bool
-        Whether ranks run on the site's MPI in place of the image's.
-    srun : bool
-        Whether srun starts the ranks.
-    offered : tuple of str
-        PMI types that srun itself lists; empty if it was not asked.
-    abis : tuple of str
-        By which the image's programs load the host's MPI, if known.
-    """
+    """The facts that decide how ranks are started."""
 
     family: str
     version: str
+    """Of the image's MPI; empty for none."""
     site: Site | None = None
+    """None for a machine without a site file."""
     on_host_mpi: bool = False
+    """Whether ranks run on the site's MPI in place of the image's."""
     srun: bool = False
+    """Whether srun starts the ranks."""
     offered: tuple[str, ...] = ()
+    """PMI types that srun itself lists; empty if it was not asked."""
     abis: tuple[str, ...] = ()
+    """By which the image's programs load the host's MPI, if known."""
 
     @property
     def host_mpi(self) -> SiteMpi | None:

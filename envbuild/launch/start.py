@@ -40,27 +40,19 @@ _CUT_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """An image, and what a start of it needs from this machine.
-
-    Attributes
-    ----------
-    binds : tuple of Bind
-        Host paths that it sees.
-    host_libs : Injection or None
-        The host's libraries that take the place of the image's own.
-    stage : Path or None
-        The staging directory that `Injection.fill_stage` has filled; all nodes must see it.
-    gpu_flags : tuple of str
-        Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without.
-    """
+    """An image, and what a start of it needs from this machine."""
 
     image: Path
     manifest: Manifest
     apptainer: Apptainer
     binds: tuple[Bind, ...] = ()
+    """Host paths that it sees."""
     host_libs: Injection | None = None
+    """The host's libraries that take the place of the image's own."""
     stage: Path | None = None
+    """The staging directory that `Injection.fill_stage` has filled; all nodes must see it."""
     gpu_flags: tuple[str, ...] = ()
+    """Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without."""
 
     @property
     def label(self) -> str:

@@ -31,36 +31,24 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a test.
-
-    Attributes
-    ----------
-    state : str
-        The outcome, or ``stale``: known only from hosts that differ from this one.
-    outcome : str
-        The result on the host of the test: ``passed``, ``failed``, or ``unproven``.
-    ranks : int
-        Processes (count).
-    when : str
-        ISO 8601, UTC.
-    failed : tuple of str
-        Ids of the findings that failed.
-    unproven : str
-        Why the test proved nothing, with its counts; empty if it passed or failed.
-    fingerprint : str
-        ``sha256:…`` of the host's facts.
-    changed : tuple of str
-        Of a stale verdict, how that host differs: ``kernel: 6.1 there, 6.2 here``.
-    """
+    """The result of a test."""
 
     state: Outcome | Literal["stale"]
+    """The outcome, or ``stale``: known only from hosts that differ from this one."""
     outcome: Outcome
+    """The result on the host of the test: ``passed``, ``failed``, or ``unproven``."""
     ranks: int
+    """Processes (count)."""
     when: str
+    """ISO 8601, UTC."""
     failed: tuple[str, ...]
+    """Ids of the findings that failed."""
     fingerprint: str
+    """``sha256:…`` of the host's facts."""
     unproven: str = ""
+    """Why the test proved nothing, with its counts; empty if it passed or failed."""
     changed: tuple[str, ...] = ()
+    """Of a stale verdict, how that host differs: ``kernel: 6.1 there, 6.2 here``."""
 
     @property
     def text(self) -> str:
