@@ -11,7 +11,7 @@ import uv
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.build.workdir import passable_directory
 from envbuild.digests import sha256_of
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Difference, compare_images
 from envbuild.image.compose import compose
@@ -22,19 +22,15 @@ from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
-from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fetch import fetch
-from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name
-from envbuild.resolve.origins import read_machine
 from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
-from envbuild.system.files import exists, is_directory, sha256
+from envbuild.system.files import is_directory, sha256
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.design import finished_layers
-from envbuild.workflows.fetch import all_pins
+from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.settings import Settings
 
@@ -91,8 +87,7 @@ def reproduce_image(
 ) -> Reproduced:
     """Build an image again from what it carries, in an empty store, and compare.
 
-    Nothing is taken from the store of `settings` but locked files, compared
-    with the lock once more; nothing of what is built is written there.
+    The store of `settings` gives and keeps locked files, and nothing else.
 
     Parameters
     ----------
@@ -121,7 +116,7 @@ def reproduce_image(
         f"{name} (revision {there}, here {here})" for name, (there, here) in story.plan.older_steps().items()
     )
     with passable_directory() as work, settings.store.in_use():
-        locate = _located(story, settings, work, sources=sources, offline=offline)
+        locate = _fetch(story, settings, work, sources=sources, offline=offline)
         # Below a directory that others may pass: nobody else is to look at what is built.
         (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
@@ -205,51 +200,27 @@ def _other_tools(lock: Lock) -> tuple[str, ...]:
     return tuple(difference.sentence for difference in tool_differences(lock, here))
 
 
-def _located(
+def _fetch(
     story: _Story, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
 ) -> Callable[[InputFile], Path]:
-    """Make every file exist that the plan uses: from the store where it is there, else in `work`."""
+    """Make every locked file that the plan uses exist in the store; return what locates them."""
     pins = {pin.sha256: pin for pin in all_pins(story.lock)}
-    wanted = {file.sha256 for layer in story.plan.layers for file in input_files(layer.step)}
-    kept, fetched = FileCache(settings.store.root / "files"), FileCache(work / "files")
-    places: dict[str, Path] = {}
-    missing: list[Pin] = []
-    for digest in sorted(wanted):
-        pin = pins[digest]
-        if exists(kept.path(pin)) and _is_whole(kept.path(pin), pin, settings):
-            places[digest] = settings.store.for_programs(kept.path(pin), work)
-        else:
-            missing.append(pin)
-            places[digest] = fetched.path(pin)
-    if missing:
-        try:
-            context = ResolveContext(
-                machine=read_machine(),
-                cache_dir=work / "resolve",
-                emit=settings.emit,
-                offline=offline,
-                directories=tuple(sources),
-            )
-            fetch(missing, _asked(story, settings), fetched, context)
-        except EnvbuildError as error:
-            # What fetching says of a spec (take newer versions) is no way out for an image.
-            raise_all([_told_of_image(single) for single in error.each()])
-    return lambda file: places[file.sha256]
-
-
-def _told_of_image(error: EnvbuildError) -> EnvbuildError:
-    if isinstance(error, RequestError):
-        error.hint = "`--from DIR` takes them from where `envbuild fetch SPEC --to DIR` kept them"
-    return error
-
-
-def _is_whole(path: Path, pin: Pin, settings: Settings) -> bool:
+    needed = {file.sha256 for layer in story.plan.layers for file in input_files(layer.step)}
     try:
-        check(path, pin)
-    except WrongBytes as error:
-        settings.emit(Warned(text=f"`{file_name(pin)}` in the store is damaged and is not used: {error}"))
-        return False
-    return True
+        cache = fetch_pins(
+            (pins[digest] for digest in sorted(needed)),
+            _asked(story, settings),
+            settings,
+            sources=sources,
+            offline=offline,
+        )
+    except EnvbuildError as error:
+        for single in error.each():
+            # Newer versions, which help a spec, do not help an image.
+            if isinstance(single, RequestError):
+                single.hint = "`--from DIR` takes them from where `envbuild fetch SPEC --to DIR` kept them"
+        raise
+    return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)
 
 
 def _asked(story: _Story, settings: Settings) -> Asked:
