@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
-from envbuild.spec.load import Loaded, examine
+from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
@@ -37,6 +38,7 @@ from envbuild.workflows.kinds import refuse_other_kinds
 MAX_FILE_BYTES = 64 << 20
 _RECIPE = "recipe.yaml"
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,164 +87,21 @@ class Catalog:
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Reads what a spec names and collects what is wrong with it, apart from what it only comes across."""
+class _Errors:
+    """Errors of several files, to be reported together."""
 
-    catalog: Catalog
-    mistakes: list[EnvbuildError] = field(default_factory=list)
-    passed_over: list[EnvbuildError] = field(default_factory=list)
+    errors: list[EnvbuildError] = field(default_factory=list)
     faulty: set[str] = field(default_factory=set)
+    """Names of recipes and base images that cannot be read."""
 
-    def model(self, model: type[M], path: Path, *, at: Location | None = None) -> Loaded[M] | None:
-        content = self.content(path, limit_bytes=MAX_BYTES, at=at)
-        return None if content is None else self.examined(model, content, path)
-
-    def examined(self, model: type[M], content: bytes, path: Path) -> Loaded[M] | None:
-        loaded, mistakes = examine(model, content, path)
-        self.mistakes += mistakes
-        return loaded
-
-    def content(self, path: Path, *, limit_bytes: int, at: Location | None = None) -> bytes | None:
+    def collect(self, read: Callable[[], T], name: str = "") -> T | None:
+        """Return what `read` returns; keep the errors that it raises instead."""
         try:
-            return read_input(path, limit_bytes=limit_bytes, at=at)
+            return read()
         except EnvbuildError as error:
-            self.mistakes.append(error)
-            return None
-
-    def content_below(self, directory: Path, name: str) -> bytes | None:
-        """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
-        path = directory / name
-        if not is_below(path, directory) and not _is_of_recipe_beside(path, directory):
-            problem = f"`{name}` leads out of the recipe's directory"
-            hint = "a symbolic link may lead to a job or patch of a recipe beside it; copy the file"
-            self.mistakes.append(RequestError(problem, at=Location(path=path), hint=hint))
-            return None
-        return self.content(path, limit_bytes=MAX_BYTES)
-
-    def recipe(self, name: str) -> RecipeSource | None:
-        directory = self.catalog.recipe(name)
-        if directory is None:
-            return None
-        names = [
-            f"{kind}/{name}"
-            for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
-            for name in list_directory(directory / kind)
-            if name.endswith(suffix)
-        ]
-        files = {
-            name: content
-            for name in (_RECIPE, *names)
-            if (content := self.content_below(directory, name)) is not None
-        }
-        # Of the same bytes whose digest is kept; and what cannot be read is told once.
-        own = files.get(_RECIPE)
-        loaded = None if own is None else self.examined(Recipe, own, directory / _RECIPE)
-        if loaded is None or len(files) != len(names) + 1:
+            self.errors += error.each()
             self.faulty.add(name)
             return None
-        return RecipeSource(directory=name, loaded=loaded, files=files)
-
-    def base(self, choice: Choice) -> Loaded[BaseImage] | None:
-        path = self.catalog.base(choice.name)
-        if path is None:
-            return self.base_of_distribution(choice) if choice.constraint else None
-        loaded = self.model(BaseImage, path, at=Location(path=path))
-        if loaded is None:
-            self.faulty.add(choice.name)
-            return None
-        self.same_name(loaded, loaded.value.name, "base image")
-        return loaded
-
-    def base_of_distribution(self, choice: Choice) -> Loaded[BaseImage] | None:
-        """Find what `debian@12` names by looking into all base images."""
-        return newest_of_distribution(choice, self.bases())
-
-    def bases(self) -> tuple[Loaded[BaseImage], ...]:
-        """Read all base images; one with mistakes is passed over."""
-        found = []
-        for name in self.catalog.base_names():
-            alone = _Reader(self.catalog)
-            base = alone.base(Choice(name=name))
-            self.passed_over += alone.mistakes
-            if base is not None and not alone.mistakes:
-                found.append(base)
-        return tuple(found)
-
-    def site(self, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
-        own = next(filter(exists, _own_sites()), None)
-        listed = environment_paths("ENVBUILD_SITE")
-        if given is not None or listed:
-            chosen = self.site_given(given if given is not None else listed[0])
-        elif spec is not None and spec.value.site is not None:
-            chosen = self.site_named(spec.value.site, spec.at("site"))
-        else:
-            return None if own is None else self.model(Site, own)
-        if chosen is not None and chosen.value.upstreams and chosen.path.absolute() not in _own_sites():
-            self.mistakes.append(
-                RequestError(
-                    "only `site.yaml` of the user or the machine can name `upstreams`",
-                    at=chosen.at("upstreams"),
-                    hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
-                )
-            )
-        if chosen is None or chosen.value.origins or chosen.value.find_links or own is None:
-            return chosen
-        # An image for another machine is built from the packages that this one reaches.
-        here = self.model(Site, own)
-        if here is None:
-            return None
-        addresses = {
-            "origins": here.value.origins,
-            "mirrors": here.value.mirrors,
-            "find_links": here.value.find_links,
-        }
-        return replace(chosen, value=chosen.value.model_copy(update=addresses))
-
-    def site_given(self, given: Path) -> Loaded[Site] | None:
-        """Read what `--site` or ENVBUILD_SITE names: a site that is known, or a file."""
-        name = str(given)
-        is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
-        if is_name and (self.catalog.site(name) is not None or not exists(given)):
-            return self.site_named(name, None)
-        return self.model(Site, given)
-
-    def site_named(self, name: str, at: Location | None) -> Loaded[Site] | None:
-        path = self.catalog.site(name)
-        if path is None:
-            self.mistakes.append(not_known("site", name, self.catalog.site_names(), at))
-            return None
-        loaded = self.model(Site, path)
-        if loaded is not None:
-            self.same_name(loaded, loaded.value.name, "site")
-        return loaded
-
-    def same_name(self, loaded: Loaded[M], name: str, what: str) -> None:
-        if name != loaded.path.stem:
-            problem = f"the {what}'s name is `{name}`, but its file is `{loaded.path.name}`"
-            self.mistakes.append(RequestError(problem, at=loaded.at("name"), hint="they must be the same"))
-
-    def files(self, spec: Loaded[EnvSpec]) -> dict[str, bytes]:
-        """Read the files that the image is to carry."""
-        directory = spec.path.parent
-        result: dict[str, bytes] = {}
-        for index, entry in enumerate(spec.value.files):
-            at = spec.at("files", index, "source")
-            path = directory / entry.source
-            if not is_below(path, directory):
-                problem = f"`{entry.source}` leads out of the spec's directory"
-                hint = "a symbolic link may not; copy the file"
-                self.mistakes.append(RequestError(problem, at=at, hint=hint))
-                continue
-            content = self.content(path, limit_bytes=MAX_FILE_BYTES, at=at)
-            if content is not None:
-                result[entry.source] = content
-        return result
-
-
-def _is_of_recipe_beside(path: Path, directory: Path) -> bool:
-    """Return whether a link leads to a file under ``verify/`` or ``patches/`` of a recipe in one catalog."""
-    catalog = directory.parent
-    return is_below(path, catalog) and path.resolve().parent.name in ("verify", "patches")
 
 
 def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
@@ -279,63 +138,71 @@ def read_asked(
     Parameters
     ----------
     content : bytes, optional
-        What is to be in the spec's file; read from it if absent.
+        Content of the spec's file; read from it if absent.
     recipes : sequence of Path
         Directories to look for recipes in before all others.
     site : Path, optional
-        The site's settings: a file, or the name of a known site; otherwise
-        ``ENVBUILD_SITE``, the site that the spec names, or ``site.yaml`` of
-        the user or the machine.
+        The site's settings: a file, or the name of a known site. Without it, ``ENVBUILD_SITE``, the site that
+        the spec names, or ``site.yaml`` of the user or the machine.
 
     Raises
     ------
     RequestError, ManyErrors
-        All mistakes of the spec, recipes, base image and site at once.
+        All errors of the spec, recipes, base image and site at once.
     """
-    reader = _Reader(find_catalog(recipes))
+    catalog = find_catalog(recipes)
     if content is None:
         refuse_other_kinds(spec_path)
         content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
-    spec, reader.mistakes = examine(EnvSpec, content, spec_path)
-    settings = reader.site(spec, site)
+    spec, spec_errors = examine(EnvSpec, content, spec_path)
+    reading = _Errors(spec_errors)
+    settings = reading.collect(lambda: _site_of(catalog, spec, site))
     if spec is None:
-        raise_all(reader.mistakes)
-        raise AssertionError("a spec that cannot be read has a mistake")
+        raise_all(reading.errors)
+        raise AssertionError("a spec that cannot be read has an error")
     named = spec.value.base
-    wrong_base = "base" in spec.invalid_keys
-    base = None if named is None or wrong_base else reader.base(named)
+    base: Loaded[BaseImage] | None = None
+    bases: tuple[Loaded[BaseImage], ...] = ()
+    base_errors: list[EnvbuildError] = []
+    if "base" not in spec.invalid_keys:
+        if named is not None and (catalog.base(named.name) or not named.constraint):
+            base = reading.collect(lambda: _base(catalog, named.name), named.name)
+        else:
+            bases, base_errors = _bases(catalog)
+            if named is not None:  # `debian@12` names a distribution
+                base, bases = newest_of_distribution(named, bases), ()
     choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
-    sources = {name: reader.recipe(name) for name in sorted({choice.name for choice in choices})}
+    sources: dict[str, RecipeSource] = {}
+    for name in sorted({choice.name for choice in choices}):
+        if source := reading.collect(partial(_recipe, catalog, name), name):
+            sources[name] = source
     inputs = CheckInputs(
         spec=spec,
         base=base,
-        bases=() if named is not None or wrong_base else reader.bases(),
-        base_errors=tuple(reader.passed_over),
-        recipes={name: source for name, source in sources.items() if source is not None},
-        known_recipes=reader.catalog.recipe_names(),
-        known_bases=reader.catalog.base_names(),
-        known_variants=_known_variants(reader.catalog, spec.value.accelerator, sources.values()),
-        faulty=frozenset(reader.faulty),
-        required_kinds=_kinds(reader.catalog, _unnamed(sources)),
+        bases=bases,
+        base_errors=tuple(base_errors),
+        recipes=sources,
+        known_recipes=catalog.recipe_names(),
+        known_bases=catalog.base_names(),
+        known_variants=_known_variants(catalog, spec.value.accelerator, sources.values()),
+        faulty=frozenset(reading.faulty),
+        required_kinds=_required_kinds(catalog, sources),
         site=settings,
-        files=reader.files(spec),
+        files=_files(spec, reading),
         architecture=architecture(),
     )
-    return select_and_check(inputs, errors=reader.mistakes)
+    return select_and_check(inputs, errors=reading.errors)
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
-    """Read the site that a command line names; see `read_asked` for what is taken otherwise.
+    """Read the site that a command line names; see `read_asked` for the site without it.
 
     Raises
     ------
     RequestError, ManyErrors
-        There is none of this name, or all mistakes of its file.
+        There is none of this name, or all errors of its file.
     """
-    reader = _Reader(find_catalog())
-    loaded = reader.site(None, given)
-    raise_all(reader.mistakes)
-    return loaded
+    return _site_of(find_catalog(), None, given)
 
 
 def read_upstreams() -> tuple[SiteUpstream, ...]:
@@ -344,21 +211,17 @@ def read_upstreams() -> tuple[SiteUpstream, ...]:
     Raises
     ------
     RequestError, ManyErrors
-        All mistakes of these files.
+        All errors of these files.
     """
-    reader = _Reader(find_catalog())
-    sites = [reader.model(Site, path) for path in filter(exists, _own_sites())]
-    raise_all(reader.mistakes)
+    reading = _Errors()
+    sites = [reading.collect(partial(_load, Site, path)) for path in filter(exists, _own_sites())]
+    raise_all(reading.errors)
     return tuple(upstream for site in sites if site is not None for upstream in site.value.upstreams)
 
 
-def _own_sites() -> tuple[Path, ...]:
-    return tuple(home / "site.yaml" for home in settings_homes())
-
-
 def read_bases() -> tuple[BaseImage, ...]:
-    """Read all base images that a spec could name, by name; those with mistakes are left out."""
-    return tuple(base.value for base in _Reader(find_catalog()).bases())
+    """Read all base images that a spec could name, by name; those with errors are left out."""
+    return tuple(base.value for base in _bases(find_catalog())[0])
 
 
 def read_base(name: str) -> Loaded[BaseImage]:
@@ -367,17 +230,14 @@ def read_base(name: str) -> Loaded[BaseImage]:
     Raises
     ------
     RequestError, ManyErrors
-        There is none of this name, or all mistakes of its file.
+        There is none of this name, or all errors of its file.
     """
-    reader = _Reader(find_catalog())
-    known = reader.catalog.base_names()
-    if name not in known:  # looked up among names, so that a path is none
-        raise not_known("base image", name, known, None)
-    found = reader.base(Choice(name=name))
-    raise_all(reader.mistakes)
-    if found is None:
-        raise AssertionError("a base image that cannot be read has a mistake")
-    return found
+    catalog = find_catalog()
+    # Looked up among names, so that it is not a path.
+    base = _base(catalog, name) if name in catalog.base_names() else None
+    if base is None:
+        raise not_known("base image", name, catalog.base_names(), None)
+    return base
 
 
 def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
@@ -391,45 +251,173 @@ def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
     Raises
     ------
     RequestError, ManyErrors
-        There is none of this name, or all mistakes that it makes with itself.
+        There is none of this name, or all errors that concern it alone.
     """
-    reader = _Reader(find_catalog(recipes))
-    known = reader.catalog.recipe_names()
-    if name not in known:  # looked up among names, so that a path is none
-        raise recipe_not_known(name, known)
-    source = reader.recipe(name)
-    if source is not None:
-        reader.mistakes += recipe_errors(source)
-    raise_all(reader.mistakes)
+    catalog = find_catalog(recipes)
+    # Looked up among names, so that it is not a path.
+    source = _recipe(catalog, name) if name in catalog.recipe_names() else None
     if source is None:
-        raise AssertionError("a recipe that cannot be read has a mistake")
+        raise recipe_not_known(name, catalog.recipe_names())
+    raise_all(list(recipe_errors(source)))
     return source
 
 
-def _unnamed(sources: Mapping[str, RecipeSource | None]) -> Iterator[str]:
-    """Yield the recipes that those of a spec require, and it does not name."""
-    for source in sources.values():
-        for choice in source.loaded.value.requires if source else ():
-            if choice.name not in sources:
-                yield choice.name
+# One file
 
 
-def _kinds(catalog: Catalog, names: Iterable[str]) -> dict[str, str]:
-    """Return the kinds of recipes; what is wrong with one that a spec does not name is not its mistake."""
-    reader = _Reader(catalog)
-    found = {name: reader.recipe(name) for name in set(names)}
-    return {name: source.loaded.value.kind for name, source in found.items() if source is not None}
+def _load(model: type[M], path: Path, at: Location | None = None) -> Loaded[M]:
+    return load(model, read_input(path, limit_bytes=MAX_BYTES, at=at), path)
+
+
+def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
+    """Read a recipe and its files; None if there is none of this name."""
+    directory = catalog.recipe(name)
+    if directory is None:
+        return None
+    reading = _Errors()
+    names = [
+        f"{kind}/{file}"
+        for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
+        for file in list_directory(directory / kind)
+        if file.endswith(suffix)
+    ]
+    files: dict[str, bytes] = {}
+    for file in (_RECIPE, *names):
+        content = reading.collect(partial(_read_below, directory, file))
+        if content is not None:
+            files[file] = content
+    # The model is made from the bytes whose digest is kept.
+    loaded = (
+        reading.collect(lambda: load(Recipe, files[_RECIPE], directory / _RECIPE))
+        if _RECIPE in files
+        else None
+    )
+    raise_all(reading.errors)
+    return None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files)
+
+
+def _read_below(directory: Path, name: str) -> bytes:
+    """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
+    path = directory / name
+    # A link may lead to a file of a recipe beside it.
+    shared = is_below(path, directory.parent) and path.resolve().parent.name in ("verify", "patches")
+    if not is_below(path, directory) and not shared:
+        raise RequestError(
+            f"`{name}` leads out of the recipe's directory",
+            at=Location(path=path),
+            hint="a symbolic link may lead to a job or patch of a recipe beside it; copy the file",
+        )
+    return read_input(path, limit_bytes=MAX_BYTES)
+
+
+def _base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
+    """Read a base image; None if there is none of this name."""
+    path = catalog.base(name)
+    if path is None:
+        return None
+    loaded = _load(BaseImage, path, at=Location(path=path))
+    _check_name(loaded, loaded.value.name, "base image")
+    return loaded
+
+
+def _bases(catalog: Catalog) -> tuple[tuple[Loaded[BaseImage], ...], list[EnvbuildError]]:
+    """Read all base images; return those without errors, and the errors of the others."""
+    reading = _Errors()
+    bases = [reading.collect(partial(_base, catalog, name)) for name in catalog.base_names()]
+    return tuple(base for base in bases if base is not None), reading.errors
+
+
+def _check_name(loaded: Loaded[M], name: str, what: str) -> None:
+    if name != loaded.path.stem:
+        problem = f"the {what}'s name is `{name}`, but its file is `{loaded.path.name}`"
+        raise RequestError(problem, at=loaded.at("name"), hint="they must be the same")
+
+
+def _site_of(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+    """Read the site that is given, else the one that the spec names, else the machine's own."""
+    own = next(filter(exists, _own_sites()), None)
+    listed = environment_paths("ENVBUILD_SITE")
+    if given is not None or listed:
+        site = _site_given(catalog, given if given is not None else listed[0])
+    elif spec is not None and spec.value.site is not None:
+        site = _site_named(catalog, spec.value.site, spec.at("site"))
+    else:
+        return None if own is None else _load(Site, own)
+    if site.value.upstreams and site.path.absolute() not in _own_sites():
+        raise RequestError(
+            "only `site.yaml` of the user or the machine can name `upstreams`",
+            at=site.at("upstreams"),
+            hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
+        )
+    if site.value.origins or site.value.find_links or own is None:
+        return site
+    # An image for another machine is built from the packages that this one reaches.
+    here = _load(Site, own).value
+    addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
+    return replace(site, value=site.value.model_copy(update=addresses))
+
+
+def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
+    """Read what `--site` or ENVBUILD_SITE names: a known site, or a file."""
+    name = str(given)
+    is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+    if is_name and (catalog.site(name) is not None or not exists(given)):
+        return _site_named(catalog, name, None)
+    return _load(Site, given)
+
+
+def _site_named(catalog: Catalog, name: str, at: Location | None) -> Loaded[Site]:
+    path = catalog.site(name)
+    if path is None:
+        raise not_known("site", name, catalog.site_names(), at)
+    loaded = _load(Site, path)
+    _check_name(loaded, loaded.value.name, "site")
+    return loaded
+
+
+def _own_sites() -> tuple[Path, ...]:
+    return tuple(home / "site.yaml" for home in settings_homes())
+
+
+# Of a spec
+
+
+def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
+    """Read the files that the image is to carry."""
+    directory = spec.path.parent
+    files: dict[str, bytes] = {}
+    for index, entry in enumerate(spec.value.files):
+        at = spec.at("files", index, "source")
+        path = directory / entry.source
+        if not is_below(path, directory):
+            problem = f"`{entry.source}` leads out of the spec's directory"
+            hint = "a symbolic link may not; copy the file"
+            reading.errors.append(RequestError(problem, at=at, hint=hint))
+            continue
+        content = reading.collect(partial(read_input, path, limit_bytes=MAX_FILE_BYTES, at=at))
+        if content is not None:
+            files[entry.source] = content
+    return files
+
+
+def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:
+    """Return the kinds of recipes that others require and the spec does not name, if they can be read."""
+    required = {choice.name for source in sources.values() for choice in source.loaded.value.requires}
+    reading = _Errors()
+    missing = {name: reading.collect(partial(_recipe, catalog, name)) for name in required - sources.keys()}
+    return {name: source.loaded.value.kind for name, source in missing.items() if source is not None}
 
 
 def _known_variants(
-    catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource | None]
+    catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource]
 ) -> tuple[str, ...]:
-    """Return the variants of all recipes, where none of a spec's has one that could judge a release."""
-    own = {name for source in sources if source for name in source.loaded.value.variants}
+    """Return the variants of all recipes, if none of the spec's has one that could judge a release."""
+    own = {name for source in sources for name in source.loaded.value.variants}
     if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
         return ()
-    found = map(_Reader(catalog).recipe, catalog.recipe_names())
-    return tuple(name for source in found if source for name in source.loaded.value.variants)
+    reading = _Errors()
+    every = [reading.collect(partial(_recipe, catalog, name)) for name in catalog.recipe_names()]
+    return tuple(name for source in every if source for name in source.loaded.value.variants)
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:
