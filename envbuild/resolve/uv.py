@@ -22,6 +22,10 @@ from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
+# Ten times what a large resolution takes: an index may answer without end.
+_MEMORY_BYTES = 2 << 30
+# uv starts a thread for each core, and its stack counts.
+_STACK_BYTES = 8 << 20
 # `pytorch-cpu`, `pytorch-cu130`: if no address is configured, uv knows PyTorch's own index.
 _PYTORCH = "pytorch-"
 _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
@@ -210,7 +214,9 @@ class Uv:
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.asked.base
-        argv: list[str | Path] = [tools.locate("uv"), "pip", "compile", "--no-header"]
+        limit_bytes = _MEMORY_BYTES + _STACK_BYTES * host.cores()
+        argv: list[str | Path] = ["prlimit", f"--data={limit_bytes}", "--"]
+        argv += [tools.locate("uv"), "pip", "compile", "--no-header"]
         argv += ["--color", "never", "--no-progress", "--cache-dir", cache]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
@@ -257,9 +263,12 @@ class Uv:
 
     def _failure(self, finished: process.Finished) -> RequestError | MachineError:
         stderr = finished.stderr
-        if finished.timed_out:
+        if finished.timed_out or (finished.code < 0 and "memory allocation" in stderr):
+            memory = f"{_MEMORY_BYTES / (1 << 30):.1f} GiB of memory"
+            limit = f"{_TIMEOUT_S:.0f} s" if finished.timed_out else memory
             return MachineError(
-                f"uv did not end within {_TIMEOUT_S:.0f} s", hint=f"read why in {self.log}; {_ASK}"
+                f"uv needed more than {limit}, and was ended",
+                hint=f"an index that answers without end causes that: {_ASK}; uv's output is in `{self.log}`",
             )
         if refusal := uvtext.unauthorized(stderr):
             return MachineError(

@@ -20,6 +20,7 @@ from envbuild.events import Event, TaskStarted, Warned
 from envbuild.lock.diff import diff
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump, load
+from envbuild.resolve import uv
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
@@ -690,6 +691,17 @@ def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, stat
 
 
 @pytest.mark.redteam
+@pytest.mark.redteam
+def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv, "_MEMORY_BYTES", 1 << 30)
+    desk.server.script["/simple/alpha/"] = ["endless"] * 9
+    error = desk.refused(desk.asked(python=["alpha"]))
+    assert isinstance(error, MachineError)
+    assert "uv needed more than 1.0 GiB of memory" in error.problem
+
+
 @pytest.mark.parametrize("where", ["index", "redirection", "link", "user"])
 def test_tokens_in_addresses_are_kept_only_where_no_other_user_may_look(desk: Desk, where: str) -> None:
     machine, page = desk.machine(), desk.server.root / "simple/alpha/index.html"
