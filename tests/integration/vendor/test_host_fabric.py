@@ -56,4 +56,4 @@ def test_a_job_meant_for_a_fabric_that_is_not_here_stops(
 def test_the_hosts_fabric_wants_a_site_that_has_one(desk: Desk, image_on: Callable[[str], Path]) -> None:
     site = desk.write("bare.yaml", "name: here\n")
     said = desk.envbuild("test", image_on("mpich"), "--site", site, "--fabric", "host", code=2)
-    assert "lends nothing of its fabric" in said.stderr
+    assert "has no libraries or settings of its fabric" in said.stderr
