@@ -13,7 +13,7 @@ from envbuild.spec import yamlfile
 ROOT = Path(__file__).resolve().parents[3]
 FILES = [
     path
-    for directory in ("envbuild/compat/data", "recipes", "base-images", "sites", "examples")
+    for directory in ("envbuild/rules", "recipes", "base-images", "sites", "examples")
     for path in sorted((ROOT / directory).rglob("*.yaml"))
 ]
 
