@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.launch import slurm
 from envbuild.preflight.examine import Preflight
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.store.store import Store
-from envbuild.workflows import build, check
+from envbuild.workflows import build
 from envbuild.workflows.build import Built
 from tests.support.elves import Elf
 from tests.support.looking import preflight
@@ -126,7 +127,7 @@ def test_what_srun_offers_counts_only_with_srun(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(check, "slurm_offers", lambda: (offered, "pmi2"))
+    monkeypatch.setattr(slurm, "slurm_offers", lambda: (offered, "pmi2"))
     image = small_image(tmp_path, BASE, mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
     assert envbuild("check", image, "--store", tmp_path / "store", "--srun") == code
     assert f"{'FAIL' if code else 'PASS'} slurm.pmi " in capsys.readouterr().err
