@@ -221,13 +221,13 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
 
 def _fill(directory: Path, installation: Installation, copied: Callable[[int], None]) -> bool:
     """Write what differs from what a release should hold; whether anything did."""
-    manifest, injection = installation.manifest, installation.injection
+    manifest, host_libs = installation.manifest, installation.host_libs
     record = Record(
         name=manifest.name,
         version=manifest.version,
         digest=manifest.digest,
         image=str(installation.image) if installation.stamp else "",
-        lent=injection.identities if injection is not None else {},
+        lent=host_libs.identities if host_libs is not None else {},
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
@@ -235,8 +235,8 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
     changed |= _write(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
     changed |= _write(directory / VENV_MAKER, data_text(VENV_MAKER))
     changed |= _write(directory / RECORD, record.model_dump_json(indent=1) + "\n")
-    if injection is not None:
-        injection.fill_stage(directory / HOST_STAGE)
+    if host_libs is not None:
+        host_libs.fill_stage(directory / HOST_STAGE)
     for command in installation.commands:
         changed |= _link(commands / command, LAUNCHER)
     return changed

@@ -22,12 +22,12 @@ _TAB = "\t"
 
 def launcher_text(installation: Installation) -> str:
     """Return the launcher of an installation."""
-    manifest, home, injection = installation.manifest, installation.layout.home, installation.injection
+    manifest, home, host_libs = installation.manifest, installation.layout.home, installation.host_libs
     label = installation.layout.label
     binds = [
         Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in installation.binds
     ]
-    host_binds = injection.binds(home / HOST_STAGE) if injection else ()
+    host_binds = host_libs.binds(home / HOST_STAGE) if host_libs else ()
     settings = {
         "label": label,
         "home": str(home),
@@ -48,7 +48,7 @@ def launcher_text(installation: Installation) -> str:
         *(
             # The second is for SingularityCE.
             f"export {prefix}ENV_{name}={shlex.quote(value)}"
-            for name, value in sorted(injection.environment.items() if injection else ())
+            for name, value in sorted(host_libs.environment.items() if host_libs else ())
             for prefix in ("APPTAINER", "SINGULARITY")
         ),
         "_eb_separate_ranks() {",

@@ -10,7 +10,7 @@ from pathlib import Path
 from envbuild.activate.layout import IMAGE, Layout
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.model import Manifest
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 
 # Commands of every image; the last two run anything in it.
@@ -76,7 +76,7 @@ class Installation:
     """Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both. Absolute."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
-    injection: Injection | None = None
+    host_libs: HostLibraryPlan | None = None
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     apart: Mapping[str, str] = field(default_factory=dict)
     """Variables for ranks that srun starts, each in its own container, unless the user has set them."""
@@ -90,7 +90,7 @@ class Installation:
     def release(self) -> Path:
         """The release that is installed."""
         return self.layout.release(
-            self.manifest.digest, linked=bool(self.stamp), hosted=self.injection is not None
+            self.manifest.digest, linked=bool(self.stamp), hosted=self.host_libs is not None
         )
 
     @property
@@ -102,7 +102,7 @@ class Installation:
     def commands(self) -> tuple[str, ...]:
         """The commands that get a wrapper: ours first, then the image's."""
         names = dict.fromkeys((*OWN_COMMANDS, *self.manifest.commands))
-        on_host_mpi = self.injection is not None and bool(self.injection.mpi)
+        on_host_mpi = self.host_libs is not None and bool(self.host_libs.mpi_files)
         return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 
 

@@ -33,8 +33,10 @@ def command(
 ) -> None:
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
     with session(json=json, store=store, site=site) as settings:
-        lend, shifter = options.lending(mpi, fabric), runtime is not None
-        checked = workflows.check.check_image(image, settings, lend=lend, lint_shifter=shifter, srun=srun)
+        from_host, shifter = options.host_libraries(mpi, fabric), runtime is not None
+        checked = workflows.check.check_image(
+            image, settings, from_host=from_host, lint_shifter=shifter, srun=srun
+        )
     if json:
         print_json(checked.document())
     for finding in checked.findings():

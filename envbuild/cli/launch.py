@@ -42,7 +42,7 @@ def command(
         )
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
-            image, words, ranks=ranks, lend=options.lending(mpi, fabric), settings=settings
+            image, words, ranks=ranks, from_host=options.host_libraries(mpi, fabric), settings=settings
         )
     if dry_run:
         print_json(line) if json else print_data(" ".join(map(workflows.words.quoted, line)))

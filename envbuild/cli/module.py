@@ -57,7 +57,7 @@ def install(
             link=link,
             default=default,
             settings=settings,
-            lend=options.lending(mpi, fabric),
+            from_host=options.host_libraries(mpi, fabric),
         )
     if json:
         print_json(_install_data(installed))

@@ -14,7 +14,7 @@ from envbuild.cli import completion
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.workflows.hosting import Lend
+    from envbuild.workflows.hosting import HostLibraries
 
 
 # Whose MPI or fabric libraries an image uses.
@@ -123,6 +123,6 @@ def read_size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
-def lending(mpi: Side, fabric: Side) -> Lend:
+def host_libraries(mpi: Side, fabric: Side) -> HostLibraries:
     """Return the libraries of the host that replace the image's own."""
-    return workflows.hosting.Lend(mpi=mpi == "host", fabric=fabric == "host")
+    return workflows.hosting.HostLibraries(mpi=mpi == "host", fabric=fabric == "host")

@@ -55,7 +55,7 @@ def command(
             timeout_s=timeout_s,
             settings=settings,
             report=place,
-            lend=options.lending(mpi, fabric),
+            from_host=options.host_libraries(mpi, fabric),
             srun=launcher == "srun",
         )
     if json:

@@ -340,7 +340,7 @@ def _may_unshare(survey: Survey) -> bool:
 
 def _check_surroundings(survey: Survey) -> Iterator[Finding]:
     variables = survey.variables
-    if not any(map(variables.get, ("LMOD_CMD", "LMOD_VERSION", "MODULESHOME", "MODULES_CMD"))):
+    if survey.module_system() is None:
         yield Finding(
             "module-system.missing",
             "hampers",

@@ -8,21 +8,21 @@ from pathlib import Path
 from envbuild.jobs.judge import SEE_RANKS
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import Finding
-from envbuild.site.inject import PRIVATE, Injection
+from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.system.files import sha256
 
 FROM_HOST = "host.mpi"
 LENT = "host.fabric"
 
 
-def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
+def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
     """Judge that every process that loaded an MPI loaded the host's file, from the private directory.
 
     The path says which file won, its sha256 that it is the host's, and the
     library itself which version it is.
     """
-    digests = {f"{PRIVATE}/{name}": sha256(Path(host_libs.files[name])) for name in host_libs.mpi}
-    expected = f"{host_libs.implementation} from {PRIVATE}"
+    digests = {f"{HOST_LIB_DIR}/{name}": sha256(Path(host_libs.files[name])) for name in host_libs.mpi_files}
+    expected = f"{host_libs.mpi.implementation if host_libs.mpi else 'the host'} from {HOST_LIB_DIR}"
     versions: set[str] = set()
     wrong: set[str] = set()
     count = 0
@@ -43,9 +43,9 @@ def judge_host_mpi(reports: Iterable[Reports], host_libs: Injection) -> Finding:
     return Finding("PASS", FROM_HOST, expected, f"{', '.join(sorted(versions))} in {count} processes")
 
 
-def judge_host_fabric(reports: Iterable[Reports], host_libs: Injection) -> Finding:
+def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
     """Judge that every process that loaded a library of the host's fabric loaded the host's file."""
-    paths = {f"{PRIVATE}/{name}" for name in host_libs.files}
+    paths = {f"{HOST_LIB_DIR}/{name}" for name in host_libs.files}
     loaded = {
         path
         for run in reports
@@ -53,7 +53,7 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: Injection) -> Findi
         for path in report["libraries"]  # type: ignore[attr-defined]  # a sound report's
         if isinstance(path, str) and path.rpartition("/")[2] in host_libs.files
     }
-    expected = f"{', '.join(host_libs.files) or 'nothing'} from {PRIVATE}"
+    expected = f"{', '.join(host_libs.files) or 'nothing'} from {HOST_LIB_DIR}"
     if wrong := sorted(loaded - paths):
         hint = "the image's own library was loaded first: an RPATH, or a variable that names it"
         return Finding("FAIL", LENT, expected, ", ".join(wrong[:4]), hint)
@@ -62,10 +62,10 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: Injection) -> Findi
     return Finding("PASS", LENT, expected, ", ".join(sorted(loaded)))
 
 
-def _real_path(path: str, host_libs: Injection) -> str:
+def _real_path(path: str, host_libs: HostLibraryPlan) -> str:
     """Return a path in the private directory with its link followed."""
     directory, _, name = path.rpartition("/")
-    return f"{directory}/{host_libs.links.get(name, name)}" if directory == PRIVATE else path
+    return f"{directory}/{host_libs.links.get(name, name)}" if directory == HOST_LIB_DIR else path
 
 
 def _mpi_of(report: Mapping[str, object]) -> list[Mapping[str, str]]:

@@ -19,7 +19,7 @@ from envbuild.jobs.report import Finding
 from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.launchers import LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
@@ -47,10 +47,10 @@ class Container:
     apptainer: Apptainer
     binds: tuple[Bind, ...] = ()
     """Host paths that it sees."""
-    host_libs: Injection | None = None
+    host_libs: HostLibraryPlan | None = None
     """The host's libraries that take the place of the image's own."""
     stage: Path | None = None
-    """The staging directory that `Injection.fill_stage` has filled; all nodes must see it."""
+    """The staging directory that `HostLibraryPlan.fill_stage` has filled; all nodes must see it."""
     gpu_flags: tuple[str, ...] = ()
     """Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without."""
 

@@ -11,7 +11,7 @@ from envbuild.elf.read import ElfObject
 from envbuild.preflight.components import Components, Opened, components
 from envbuild.preflight.scan import CACHE, Scanned
 from envbuild.preflight.tree import ImageTree
-from envbuild.site.inject import PRIVATE
+from envbuild.site.host_libs import HOST_LIB_DIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Simulation:
     library_path : sequence of str
         LD_LIBRARY_PATH within the image.
     injected : collection of str
-        Names of the libraries of a host that stand in `PRIVATE`.
+        Names of the libraries of a host that stand in `HOST_LIB_DIR`.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Simulation:
     ) -> None:
         self.tree = tree
         self.table: Components = components()
-        self._lent = {f"{PRIVATE}/{name}" for name in injected}
-        first = (PRIVATE,) if injected else ()
+        self._lent = {f"{HOST_LIB_DIR}/{name}" for name in injected}
+        first = (HOST_LIB_DIR,) if injected else ()
         cached = tree.texts.get(CACHE)
         self.search = Search(
             library_path=(*first, *library_path),

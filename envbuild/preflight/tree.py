@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from envbuild.elf.read import ElfObject
 from envbuild.preflight.installed import Installed
 from envbuild.preflight.scan import LayerScan, Scanned
-from envbuild.site.inject import MOUNT, PRIVATE
+from envbuild.site.host_libs import BIND_ROOT, HOST_LIB_DIR
 
 _MAX_LINKS = 40
 
@@ -27,8 +27,8 @@ class ImageTree:
     layers : sequence of LayerScan
         From bottom to top.
     injected : mapping of str to Scanned
-        Name → library of the host, in the directory `PRIVATE`, as when the image runs: what the
-        image itself has at `MOUNT` is hidden then.
+        Name → library of the host, in the directory `HOST_LIB_DIR`, as when the image runs: what the
+        image itself has at `BIND_ROOT` is hidden then.
     """
 
     def __init__(self, layers: Sequence[LayerScan], injected: Mapping[str, Scanned] | None = None) -> None:
@@ -39,9 +39,9 @@ class ImageTree:
         for layer in layers:
             self._add(layer)
         if injected:
-            self._hide(MOUNT)
-            self._nodes |= {MOUNT: _DIRECTORY, PRIVATE: _DIRECTORY}
-            self._nodes |= {f"{PRIVATE}/{name}": one for name, one in injected.items()}
+            self._hide(BIND_ROOT)
+            self._nodes |= {BIND_ROOT: _DIRECTORY, HOST_LIB_DIR: _DIRECTORY}
+            self._nodes |= {f"{HOST_LIB_DIR}/{name}": one for name, one in injected.items()}
         self._directories: dict[str, str | None] = {}
 
     def lookup(self, path: str) -> ElfObject | None:

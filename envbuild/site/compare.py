@@ -1,51 +1,44 @@
-"""A site file against the machine as it is now: what is missing, and what has changed."""
+"""Compare a site file with the machine: which paths are missing, and which values have changed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from envbuild.site.libraries import Libraries
-from envbuild.site.probe import Probed, probe
-from envbuild.spec.site import Site
+from envbuild.site.libraries import HostTree
+from envbuild.site.probe import SiteDraft, probe
+from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from envbuild.system.survey import Survey
 
-Kind = Literal["changed", "missing", "incomplete", "unseen"]
-
-# Keys whose value is compared with what is seen.
-_COMPARED = (
-    "architecture",
-    "glibc",
-    "libstdcxx",
-    "gpus.vendor",
-    "gpus.count",
-    "gpus.architectures",
-    "gpus.driver",
-    "scheduler.name",
-    "scheduler.version",
-    "scheduler.default_mpi_type",
-    "fabric.name",
-    "fabric.libfabric",
-    "modules",
+# Keys of values that a probe reads, and of paths that must exist.
+_VALUES = (
+    *("architecture", "glibc", "libstdcxx", "modules", "fabric.name", "fabric.libfabric"),
+    *("gpus.vendor", "gpus.count", "gpus.architectures", "gpus.driver"),
+    *("scheduler.name", "scheduler.version", "scheduler.mpi_types", "scheduler.default_mpi_type"),
+    *("mpi.version", "mpi.abis"),
 )
+_PATHS = (
+    *("mpi.search", "mpi.companions", "mpi.launcher"),
+    *("fabric.search", "fabric.devices", "fabric.nccl_plugin"),
+)
+_GONE = "it is not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a site file and the machine part."""
+    """A difference between a site file and the machine."""
 
     key: str
     """Of the site file: ``gpus.driver``, ``mpi.libraries``."""
-    kind: Kind
-    """``changed``: the machine says otherwise. ``missing``: a path is not there. ``incomplete``: a library
-    needs what nothing has. ``unseen``: the file says something that cannot be seen here, which is no
-    mistake.
+    kind: Literal["changed", "missing", "incomplete", "unseen"]
+    """``changed``: another value. ``missing``: a path does not exist. ``incomplete``: a library needs one
+    that is not here. ``unseen``: a value that cannot be read on this machine, which is no error.
     """
     said: str
     found: str
-    """What the file says, and what the machine does."""
+    """The value of the file, and that of the machine."""
 
     def to_data(self) -> dict[str, str]:
         """Return plain data for JSON."""
@@ -53,141 +46,106 @@ class Difference:
 
 
 def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
-    """Return where a site file and the machine part, in the order of the file's keys.
+    """Return the differences between a site file and the machine, in the order of the file's keys.
 
-    What the file leaves out is not looked at: unknown cannot have changed.
+    Keys that the file leaves out are unknown, and not compared.
     """
-    probed = probe(machine, name=site.name)
-    found = [
-        *_values(site, probed),
-        *_types(site, probed),
-        *_mpi(site, machine),
-        *_fabric(site, machine),
-        *_runtimes(site, probed),
-        *_absent("runtimes.program", [one.program for one in site.runtimes if one.program], machine),
-        *_absent("binds", [bind.source for bind in site.binds], machine),
+    tree = HostTree(machine.root)
+    libraries = site.mpi.libraries if site.mpi else ()
+    prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
+    draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
+    here = _values(draft.site)
+    # The MPI of the file, which need not be the first one here.
+    same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
+    here["mpi.version"] = same.version if same else None
+    here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
+    differences = [
+        *_changed(site, here, draft.unknown),
+        *_runtimes(site, draft),
+        *_libraries("mpi", site.mpi, tree, machine),
+        *_libraries("fabric", site.fabric, tree, machine),
+        *_missing(site, machine),
     ]
     order = {key: number for number, key in enumerate(Site.model_fields)}
-    return tuple(sorted(found, key=lambda one: order[one.key.partition(".")[0]]))
+    return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
 
-def _values(site: Site, probed: Probed) -> Iterator[Difference]:
-    for key in _COMPARED:
-        said, found = _at(site, key), _at(probed.site, key)
-        if said in (None, ()) or _same(said, found):
+def _values(site: Site) -> dict[str, Any]:
+    """Return what a site says, by dotted key."""
+    values: dict[str, Any] = {}
+    for section, value in site.model_dump(exclude_defaults=True).items():
+        keys = value.items() if isinstance(value, dict) else [("", value)]
+        values |= {f"{section}.{key}".rstrip("."): item for key, item in keys}
+    return values
+
+
+def _changed(site: Site, here: dict[str, Any], unknown: dict[str, str]) -> Iterator[Difference]:
+    said = _values(site)
+    for key in (key for key in _VALUES if key in said):
+        value, now = said[key], here.get(key)
+        if now in (None, ()):
+            reason = unknown.get(key) or unknown.get(key.partition(".")[0], "it is not known here")
+            # An MPI that is not here is missing, as its libraries show.
+            if not key.startswith("mpi."):
+                yield Difference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
-        if found in (None, ()):
-            parts = (key, key.partition(".")[0])
-            why = next(
-                (probed.unknown[part] for part in parts if part in probed.unknown), "it is not told here"
-            )
-            yield Difference(key=key, kind="unseen", said=_shown(said), found=why)
-        else:
-            yield Difference(key=key, kind="changed", said=_shown(said), found=_shown(found))
+        # A list of types that is not whole may name fewer.
+        may_have_more = key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types")
+        same = value == now
+        if isinstance(value, tuple):
+            same = set(value) <= set(now) if may_have_more else set(value) == set(now)
+        if not same:
+            yield Difference(key=key, kind="changed", said=_text(value), found=_text(now))
 
 
-def _same(said: Any, found: Any) -> bool:  # noqa: ANN401  # values of a site
-    return set(said) == set(found) if isinstance(said, tuple) and isinstance(found, tuple) else said == found
-
-
-def _types(site: Site, probed: Probed) -> Iterator[Difference]:
-    """Compare the scheduler's types; a file whose list is not whole may name fewer."""
-    said, found = site.scheduler, probed.site.scheduler
-    if said is None or not said.mpi_types:
-        return
-    key = "scheduler.mpi_types"
-    if found is None or not found.mpi_types:
-        why = probed.unknown.get("scheduler") or probed.unknown.get(key, "it is not told here")
-        yield Difference(key=key, kind="unseen", said=_shown(said.mpi_types), found=why)
-        return
-    gone = set(said.mpi_types) - set(found.mpi_types)
-    new = set(found.mpi_types) - set(said.mpi_types)
-    if gone or (new and not said.more_mpi_types):
-        yield Difference(key=key, kind="changed", said=_shown(said.mpi_types), found=_shown(found.mpi_types))
-
-
-def _mpi(site: Site, machine: Survey) -> Iterator[Difference]:
-    if site.mpi is None:
-        return
-    mpi, libraries = site.mpi, Libraries(machine)
-    yield from _libraries("mpi", mpi.libraries, mpi.search, libraries)
-    abis = {abi for path in mpi.libraries if (abi := libraries.abi(path)) is not None}
-    if mpi.abis and abis and abis != set(mpi.abis):
-        yield Difference(
-            key="mpi.abis", kind="changed", said=_shown(mpi.abis), found=_shown(tuple(sorted(abis)))
-        )
-    yield from _absent("mpi.search", mpi.search, machine)
-    yield from _absent("mpi.companions", mpi.companions, machine)
-    yield from _absent("mpi.launcher", [mpi.launcher] if mpi.launcher else [], machine)
-    directories = {path.rpartition("/")[0] for path in mpi.libraries}
-    prefixes = sorted(re.sub(r"/lib(64)?(/release)?$", "", directory) for directory in directories)
-    alike = (one for one in libraries.mpis(prefixes) if set(mpi.libraries) & set(one.libraries))
-    seen = next(alike, None)
-    if mpi.version and seen is not None and seen.version and seen.version != mpi.version:
-        yield Difference(key="mpi.version", kind="changed", said=mpi.version, found=seen.version)
-
-
-def _fabric(site: Site, machine: Survey) -> Iterator[Difference]:
-    if site.fabric is None:
-        return
-    fabric, libraries = site.fabric, Libraries(machine)
-    yield from _libraries("fabric", fabric.libraries, fabric.search, libraries)
-    yield from _absent("fabric.search", fabric.search, machine)
-    yield from _absent("fabric.devices", fabric.devices, machine)
-    plugin = [fabric.nccl_plugin] if fabric.nccl_plugin else []
-    yield from _absent("fabric.nccl_plugin", plugin, machine)
-
-
-def _runtimes(site: Site, probed: Probed) -> Iterator[Difference]:
-    seen = {runtime.name: runtime for runtime in probed.site.runtimes}
+def _runtimes(site: Site, draft: SiteDraft) -> Iterator[Difference]:
+    here = {runtime.name: runtime for runtime in draft.site.runtimes}
     for runtime in site.runtimes:
-        found = seen.get(runtime.name)
-        key = f"runtimes.{runtime.name}"
-        if found is None:
-            why = probed.unknown.get("runtimes", "only apptainer is looked for")
-            yield Difference(key=key, kind="unseen", said=runtime.version or runtime.name, found=why)
+        key, now = f"runtimes.{runtime.name}", here.get(runtime.name)
+        if now is None:
+            reason = draft.unknown.get("runtimes", "only apptainer is looked for")
+            yield Difference(key=key, kind="unseen", said=runtime.version or runtime.name, found=reason)
             continue
         for name in ("version", "user_namespaces", "setuid"):
-            said, now = getattr(runtime, name), getattr(found, name)
-            if said is not None and now is not None and said != now:
-                yield Difference(key=f"{key}.{name}", kind="changed", said=_shown(said), found=_shown(now))
+            value, current = getattr(runtime, name), getattr(now, name)
+            if value is not None and current is not None and value != current:
+                yield Difference(key=f"{key}.{name}", kind="changed", said=_text(value), found=_text(current))
+
+
+def _missing(site: Site, machine: Survey) -> Iterator[Difference]:
+    """Yield the paths that do not exist, but for libraries."""
+    said = _values(site)
+    paths = {key: said[key] for key in _PATHS if key in said}
+    paths["runtimes.program"] = tuple(runtime.program for runtime in site.runtimes if runtime.program)
+    paths["binds"] = tuple(bind.source for bind in site.binds)
+    for key, value in paths.items():
+        for path in value if isinstance(value, tuple) else (value,):
+            if not machine.exists(path):
+                yield Difference(key=key, kind="missing", said=path, found=_GONE)
 
 
 def _libraries(
-    section: str, paths: Sequence[str], search: Sequence[str], libraries: Libraries
+    section: str, described: SiteMpi | SiteFabric | None, tree: HostTree, machine: Survey
 ) -> Iterator[Difference]:
-    """Look whether libraries are there, under their own names, and have all that they need."""
+    """Yield libraries that do not exist, or that need one which this machine lacks; each of those once."""
     key = f"{section}.libraries"
-    told: set[str] = set()
-    for path in paths:
-        found = libraries.elf(path)
-        if found is None:
-            there = libraries.machine.exists(path)
-            yield Difference(
-                key=key, kind="missing", said=path, found="no library" if there else "it is not there"
-            )
+    reported: set[str] = set()
+    if described is None:
+        return
+    for path in described.libraries:
+        loads = tree.closure(path, described.search)
+        if loads is None:
+            gone = "no library" if machine.exists(path) else _GONE
+            yield Difference(key=key, kind="missing", said=path, found=gone)
             continue
-        for missing in libraries.missing(path, search):
+        for missing in loads.missing:
             need = f"{missing.path} needs {missing.name}, which nothing has"
-            if need not in told:
-                told.add(need)
+            if need not in reported:
+                reported.add(need)
                 yield Difference(key=key, kind="incomplete", said=path, found=need)
 
 
-def _absent(key: str, paths: Sequence[str], machine: Survey) -> Iterator[Difference]:
-    for path in paths:
-        if not machine.exists(path):
-            yield Difference(key=key, kind="missing", said=path, found="it is not there")
-
-
-def _at(site: Site, key: str) -> Any:  # noqa: ANN401  # a value of a site
-    value: Any = site
-    for step in key.split("."):
-        value = getattr(value, step, None)
-    return value
-
-
-def _shown(value: Any) -> str:  # noqa: ANN401  # as above
+def _text(value: Any) -> str:  # noqa: ANN401  # a value of a site
     if isinstance(value, bool):
         return "true" if value else "false"
     return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,239 +1,36 @@
-"""The MPI and other libraries of a machine: where they are, and what their symbols say."""
+"""The shared libraries of this machine, as its loader finds them, and the MPIs among them."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
-from envbuild.elf.loader import Missing, closure
-from envbuild.elf.read import ElfObject
-from envbuild.site.files import HostTree, abi_of, host_search
-from envbuild.spec.site import MpiAbi
+from envbuild.elf.loader import Closure, Search, cache_directories, closure, default_directories
+from envbuild.elf.mpi import TELLTALES, mpi_abi
+from envbuild.elf.read import ElfObject, read_elf, read_symbols
+from envbuild.spec.site import MpiAbi, SiteMpi
+from envbuild.system.files import list_directory, open_regular
 from envbuild.system.survey import Survey
 
 # As `envbuild.spec.site.HostVersion` takes it.
 VERSION = r"[0-9]+(?:\.[0-9A-Za-z]+)*"
 
-_CACHED = re.compile(r"^\s*(\S+) \((.*)\) => (/.+)$", re.MULTILINE)
-_LIBRARY = re.compile(r"lib[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
+_LOADER_SETTINGS = "/etc/ld.so.conf"
+_MAX_SETTINGS_BYTES = 1 << 16
+
+_MPI_LIBRARY = re.compile(r"lib[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
 _BELOW_PREFIX = ("lib", "lib64", "lib/release", "lib/mpich/lib", "lib/mpich")
-# Where an MPI keeps what it loads beside its own libraries.
+# Where an MPI keeps the libraries that its own need.
 _BESIDE = ("lib/libfabric", "opt/mpi/libfabric/lib", "libfabric/lib")
-_LOADER_WORDS = {"amd64": "x86-64", "arm64": "AArch64"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMpi:
-    """An MPI on this machine."""
-
-    prefix: str
-    """Where it is installed; empty if the loader's cache alone leads to it."""
-    implementation: str
-    """``openmpi``, ``mpich``, ``intel-mpi``, …"""
-    version: str | None
-    libraries: tuple[str, ...]
-    """Paths under the sonames that programs ask for, sorted."""
-    abis: tuple[MpiAbi, ...]
-    """Of its libraries, by their symbols, sorted."""
-    search: tuple[str, ...]
-    """Directories of the libraries that it needs."""
-    launcher: str | None
-    """Its mpiexec."""
-    remarks: tuple[str, ...]
-    """Sentences on what is missing or uncertain."""
-
-
-class Libraries:
-    """The libraries of a machine, each read once."""
-
-    def __init__(self, machine: Survey) -> None:
-        self.machine = machine
-        self._tree = HostTree(machine.root)
-        self._cache: dict[str, str] | None = None
-
-    def cached(self) -> dict[str, str]:
-        """Return the loader's cache for this architecture: soname → path."""
-        if self._cache is None:
-            listed = self.machine.says(self.machine.program("ldconfig"), "-p")
-            word = _LOADER_WORDS.get(self.machine.architecture, "")
-            self._cache = {}
-            for name, kind, path in _CACHED.findall(listed):
-                if word in kind:
-                    self._cache.setdefault(name, path)
-        return self._cache
-
-    def elf(self, path: str) -> ElfObject | None:
-        """Return the library at a path; None for none."""
-        return self._tree.lookup(path)
-
-    def abi(self, path: str) -> MpiAbi | None:
-        """Return the MPI ABI of a library by its symbols; None for none."""
-        found = self.elf(path)
-        return None if found is None else abi_of(str(self.machine.path(path)), found)
-
-    def newest(self, soname: str, versions: str) -> str | None:
-        """Return the newest version that a library of the cache defines: ``2.36``.
-
-        Parameters
-        ----------
-        versions : str
-            Pattern of what it calls them, with one group for the numbers.
-        """
-        path = self.cached().get(soname)
-        found = None if path is None else self.elf(path)
-        if found is None:
-            return None
-        numbers = (hit[1] for name in found.versions_defined if (hit := re.fullmatch(versions, name)))
-        return max(numbers, key=lambda text: tuple(map(int, text.split("."))), default=None)
-
-    def missing(self, path: str, search: Sequence[str]) -> tuple[Missing, ...]:
-        """Return what a library needs, directly or not, and nothing of this machine has."""
-        where = host_search(tuple(search), self.machine.architecture, self.machine.root)
-        try:
-            return closure(path, self._tree, where).missing
-        except ValueError:
-            return ()
-
-    def mpis(self, named: Sequence[str] = ()) -> tuple[HostMpi, ...]:
-        """Return the MPIs of this machine, the likeliest first.
-
-        Parameters
-        ----------
-        named : sequence of str
-            Directories where one is installed, before those that the environment, PATH and the loader's cache
-            lead to.
-        """
-        mpis: dict[tuple[str, ...], HostMpi] = {}
-        for prefix in dict.fromkeys(self._prefixes(named)):
-            for mpi in self._describe(prefix, self._below(prefix)):
-                mpis.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
-        cached = {name: path for name, path in self.cached().items() if _LIBRARY.fullmatch(name)}
-        for mpi in self._describe("", cached):
-            mpis.setdefault(tuple(map(self.machine.real, mpi.libraries)), mpi)
-        return tuple(mpis.values())
-
-    def _prefixes(self, named: Sequence[str]) -> Iterator[str]:
-        variables = (self.machine.variables.get(name, "") for name in ("MPI_HOME", "I_MPI_ROOT"))
-        for path in (*named, *variables):
-            if path.startswith("/"):
-                yield _plain(path)
-        for name in ("mpiexec", "mpichversion", "ompi_info"):
-            program = self.machine.program(name)
-            if program is not None:
-                yield self.machine.real(program).rpartition("/bin/")[0]
-                yield _plain(program.rpartition("/bin/")[0])
-
-    def _below(self, prefix: str) -> dict[str, str]:
-        """Return the MPI libraries below a prefix: soname → path."""
-        paths: dict[str, str] = {}
-        # The system's directories are the loader's, and so in its cache.
-        for below in _BELOW_PREFIX if prefix not in ("", "/usr") else ():
-            for name in self.machine.names(f"{prefix}/{below}"):
-                if _LIBRARY.fullmatch(name):
-                    paths.setdefault(name, f"{prefix}/{below}/{name}")
-        return paths
-
-    def _describe(self, prefix: str, paths: dict[str, str]) -> list[HostMpi]:
-        """Return the MPIs that some libraries are of: one for each family; first the one with the mpiexec."""
-        own = {name: path for name, path in sorted(paths.items()) if self._soname(path) == name}
-        abis = {name: abi for name, path in own.items() if (abi := self.abi(path)) is not None}
-        families = _families(abis)
-        mpis = []
-        for family in families:
-            # Of a place with one MPI every library is that one's, whatever it needs.
-            libraries = own if len(families) == 1 else self._with_dependents(family, own)
-            mpis.append(
-                self._mpi(prefix, libraries, {name: abis[name] for name in family}, others=len(families) > 1)
-            )
-        return sorted(mpis, key=lambda mpi: mpi.launcher is None)
-
-    def _with_dependents(self, names: frozenset[str], own: dict[str, str]) -> dict[str, str]:
-        """Return the libraries of these names, and all that need one of them."""
-        libraries = {name: own[name] for name in own if name in names}
-        while more := {
-            name: path
-            for name, path in own.items()
-            if name not in libraries
-            and (elf := self.elf(path)) is not None
-            and libraries.keys() & set(elf.needed)
-        }:
-            libraries |= more
-        return libraries
-
-    def _mpi(self, prefix: str, own: dict[str, str], abis: dict[str, MpiAbi], *, others: bool) -> HostMpi:
-        libraries = tuple(sorted(own.values()))
-        search: tuple[str, ...] = ()
-        if prefix:
-            directories = dict.fromkeys(path.rpartition("/")[0] for path in libraries)
-            beside = (f"{prefix}/{name}" for name in _BESIDE)
-            search = (*directories, *(path for path in beside if self.machine.exists(path)))
-        versions = self._versions(prefix, set(abis.values()))
-        remarks = []
-        if len(versions) == 1:
-            ((implementation, version),) = versions.items()
-        elif versions:
-            implementation, version = next(iter(versions)), None
-            both = " and ".join(f"{name} {release}" for name, release in versions.items())
-            remarks.append(f"Take care: programs of {both} are here, and its libraries are of one of them.")
-        else:
-            implementation, version = _by_path(libraries) or _by_abi(abis), None
-            if not _by_path(libraries):
-                remarks.append(
-                    "Only its ABI is known, from its libraries: write who made it, and which version."
-                )
-        missing = dict.fromkeys(need for name in abis for need in self.missing(own[name], search))
-        remarks += [
-            f"{need.path} needs {need.name}, which is missing: add its directory to `search`."
-            for need in missing
-        ]
-        if others:
-            remarks.append(
-                "Take care: another MPI is in the same place, and what else is there may be of either."
-            )
-        launcher: str | None = f"{prefix}/bin/mpiexec" if prefix else self.machine.program("mpiexec")
-        if launcher and not self.machine.is_program(launcher):
-            launcher = None
-        if others and not self._is_launcher_of(launcher, set(abis.values())):
-            launcher = None
-        return HostMpi(
-            prefix=prefix,
-            implementation=implementation,
-            version=version,
-            libraries=libraries,
-            abis=tuple(sorted(set(abis.values()))),
-            search=search,
-            launcher=launcher,
-            remarks=tuple(remarks),
-        )
-
-    def _soname(self, path: str) -> str | None:
-        elf = self.elf(path)
-        return None if elf is None else elf.soname
-
-    def _versions(self, prefix: str, abis: set[MpiAbi]) -> dict[str, str]:
-        """Return what programs of an MPI of these ABIs say: implementation → version."""
-        versions: dict[str, str] = {}
-        for program, arguments, pattern, implementation in _TELLERS:
-            path = f"{prefix}/bin/{program}" if prefix else self.machine.program(program)
-            if path is None or not self.machine.is_program(path):
-                continue
-            match = re.search(pattern, self.machine.says(path, *arguments))
-            if match and _fits(implementation, abis):
-                versions.setdefault(implementation, match[1])
-        return versions
-
-    def _is_launcher_of(self, launcher: str | None, abis: set[MpiAbi]) -> bool:
-        output = self.machine.says(launcher, "--version")
-        return any(
-            program == "mpiexec" and re.search(pattern, output) and _fits(implementation, abis)
-            for program, _, pattern, implementation in _TELLERS
-        )
-
-
-# Program, its arguments, what it prints, and of which implementation it then is.
-_TELLERS = (
+# Part of a path → implementation.
+_VENDORS = {"/cray/": "cray-mpich", "mvapich": "mvapich2", "parastation": "parastation-mpi"}
+# Program, its arguments, the version in its output, and the implementation that prints it.
+_VERSION_COMMANDS = (
     ("ompi_info", ("--version",), rf"Open MPI v?({VERSION})", "openmpi"),
     ("mpichversion", (), rf"MPICH Version:\s*({VERSION})", "mpich"),
     ("mpiexec", ("--version",), rf"Intel\(R\) MPI Library.*?Version ({VERSION})", "intel-mpi"),
@@ -242,27 +39,122 @@ _TELLERS = (
 )
 
 
-def _families(abis: dict[str, MpiAbi]) -> list[frozenset[str]]:
-    """Return the names of MPI libraries by whose they are, Open MPI's first.
+class HostTree:
+    """The libraries below a root; each file is read once.
 
-    The standard's ABI may be of either: of MPICH's family, where that is there.
+    Parameters
+    ----------
+    root : Path
+        Where the file system begins.
     """
-    openmpi = frozenset(name for name, abi in abis.items() if abi.startswith("openmpi"))
-    others = abis.keys() - openmpi
-    if all(abis[name] == "standard" for name in others):
-        return [frozenset(abis)] if abis else []
-    return [one for one in (openmpi, frozenset(others)) if one]
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._objects: dict[str, ElfObject | None] = {}
+
+    def lookup(self, path: str) -> ElfObject | None:
+        """Return the ELF file at an absolute path, links followed; None for anything else or damaged."""
+        real = self._real(path)
+        if real not in self._objects:
+            try:
+                with open_regular(Path(real)) as file:
+                    self._objects[real] = read_elf(file)
+            except (OSError, ValueError):
+                self._objects[real] = None
+        return self._objects[real]
+
+    def abi(self, path: str) -> MpiAbi | None:
+        """Return the MPI ABI of a library by its symbols; None if it is no MPI, or cannot be read."""
+        library = self.lookup(path)
+        try:
+            with open_regular(Path(self._real(path))) as file:
+                return mpi_abi(library.soname, read_symbols(file, TELLTALES).defined) if library else None
+        except (OSError, ValueError):
+            return None
+
+    def closure(self, path: str, search: Sequence[str]) -> Closure | None:
+        """Return all that this machine's loader loads with a library; None for no library.
+
+        Parameters
+        ----------
+        search : sequence of str
+            Directories before the loader's own, as LD_LIBRARY_PATH names them.
+        """
+        library = self.lookup(path)
+        if library is None:
+            return None
+        default = default_directories(library.machine)
+        try:
+            return closure(path, self, Search(library_path=tuple(search), cache=self._cache, default=default))
+        except ValueError:
+            return None
+
+    @cached_property
+    def _cache(self) -> tuple[str, ...]:
+        """The directories of the loader's cache."""
+        directory = f"{_LOADER_SETTINGS}.d"
+        names = [f"{directory}/{name}" for name in list_directory(self._root / directory.lstrip("/"))]
+        texts = {}
+        for name in (_LOADER_SETTINGS, *sorted(names)):
+            try:
+                with open_regular(self._root / name.lstrip("/")) as file:
+                    texts[name] = file.read(_MAX_SETTINGS_BYTES).decode(errors="replace")
+            except (OSError, ValueError):
+                continue
+        return cache_directories(texts)
+
+    def _real(self, path: str) -> str:
+        return os.path.realpath(self._root / path.lstrip("/"))
 
 
-def _by_path(libraries: Sequence[str]) -> str | None:
-    """Return the implementation that the place of some libraries names."""
-    vendors = {"/cray/": "cray-mpich", "mvapich": "mvapich2", "parastation": "parastation-mpi"}
-    names = (name for part, name in vendors.items() if any(part in path for path in libraries))
-    return next(names, None)
+def libraries_below(path: str) -> tuple[str, ...]:
+    """Return the shared objects at or below a path, sorted: those that a library may open by itself."""
+    if Path(path).is_file():
+        return (path,)
+    libraries = []
+    for directory, below, names in os.walk(path):
+        below.sort()
+        libraries += [f"{directory}/{name}" for name in sorted(names) if ".so" in name]
+    return tuple(libraries)
 
 
-def _by_abi(abis: dict[str, MpiAbi]) -> str:
-    return "openmpi" if any(abi.startswith("openmpi") for abi in abis.values()) else "mpich"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedMpi:
+    """An MPI of this machine."""
+
+    mpi: SiteMpi
+    version_unknown: str
+    """Why its version, or even its implementation, is unknown; else empty."""
+
+
+def find_mpis(
+    machine: Survey, tree: HostTree, cached: Mapping[str, str], named: Sequence[str] = ()
+) -> tuple[DetectedMpi, ...]:
+    """Return the MPIs of a machine, the likeliest first.
+
+    Parameters
+    ----------
+    cached : mapping of str to str
+        The loader's cache: soname → path.
+    named : sequence of str
+        Directories where one is installed; they come before those of the environment, PATH and the cache.
+    """
+    mpis: dict[tuple[str, ...], DetectedMpi] = {}
+    for prefix in (*dict.fromkeys(_prefixes(machine, named)), ""):
+        libraries = _below(machine, prefix) if prefix else cached
+        for detected in _describe(machine, tree, prefix, libraries):
+            mpis.setdefault(tuple(map(machine.real, detected.mpi.libraries)), detected)
+    return tuple(mpis.values())
+
+
+def _prefixes(machine: Survey, named: Sequence[str]) -> Iterator[str]:
+    variables = (machine.variables.get(name, "") for name in ("MPI_HOME", "I_MPI_ROOT"))
+    yield from (_plain(path) for path in (*named, *variables) if path.startswith("/"))
+    for name in ("mpiexec", "mpichversion", "ompi_info"):
+        program = machine.program(name)
+        if program is not None:
+            yield _plain(machine.real(program).rpartition("/bin/")[0])
+            yield _plain(program.rpartition("/bin/")[0])
 
 
 def _plain(path: str) -> str:
@@ -270,6 +162,109 @@ def _plain(path: str) -> str:
     return posixpath.normpath(f"/{path.lstrip('/')}").rstrip("/")
 
 
-def _fits(name: str, abis: set[MpiAbi]) -> bool:
-    """Whether libraries of these ABIs can be of an implementation."""
-    return (name == "openmpi") == any(abi.startswith("openmpi") for abi in abis)
+def _below(machine: Survey, prefix: str) -> dict[str, str]:
+    """Return the libraries below a prefix: name → path."""
+    paths: dict[str, str] = {}
+    # The system's directories are the loader's, and so in its cache.
+    for directory in (f"{prefix}/{below}" for below in _BELOW_PREFIX if prefix != "/usr"):
+        for name in machine.names(directory):
+            paths.setdefault(name, f"{directory}/{name}")
+    return paths
+
+
+def _describe(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, str]) -> list[DetectedMpi]:
+    """Return the MPIs at a prefix: Open MPI, MPICH's family or both; first the one with an mpiexec."""
+    libraries = {
+        name: path
+        for name, path in sorted(paths.items())
+        if _MPI_LIBRARY.fullmatch(name) and (library := tree.lookup(path)) and library.soname == name
+    }
+    search: tuple[str, ...] = ()
+    if prefix:
+        beside = (f"{prefix}/{name}" for name in _BESIDE)
+        directories = (*map(posixpath.dirname, libraries.values()), *filter(machine.exists, beside))
+        search = tuple(dict.fromkeys(directories))
+    abis = {name: abi for name, path in libraries.items() if (abi := tree.abi(path)) is not None}
+    openmpi = {name for name, abi in abis.items() if abi.startswith("openmpi")}
+    mpich = abis.keys() - openmpi
+    families = [set(libraries)] if abis else []
+    # The standard's ABI is of either; beside MPICH, MPICH's.
+    if openmpi and any(abis[name] == "mpich" for name in mpich):
+        loaded = {name: _loaded(tree, path, search) for name, path in libraries.items()}
+        families = [{name for name in libraries if loaded[name] & own} for own in (openmpi, mpich)]
+    detected = []
+    for family in families:
+        own_abis = tuple(sorted({abis[name] for name in family if name in abis}))
+        own = tuple(sorted(libraries[name] for name in family))
+        detected.append(_mpi(machine, prefix, own, own_abis, search))
+    return sorted(detected, key=lambda each: each.mpi.launcher is None)
+
+
+def _loaded(tree: HostTree, path: str, search: Sequence[str]) -> set[str]:
+    """Return the names of all that is loaded with a library, its own among them."""
+    loads = tree.closure(path, search)
+    return set().union(*(loaded.names for loaded in loads.objects)) if loads else set()
+
+
+def _mpi(
+    machine: Survey,
+    prefix: str,
+    libraries: tuple[str, ...],
+    abis: tuple[MpiAbi, ...],
+    search: tuple[str, ...],
+) -> DetectedMpi:
+    """Describe an MPI; an empty prefix means that only the loader's cache leads to it."""
+    is_openmpi = any(abi.startswith("openmpi") for abi in abis)
+    versions: dict[str, str] = {}
+    launcher = _program(machine, prefix, "mpiexec")
+    for name, arguments, pattern, implementation in _VERSION_COMMANDS:
+        match = re.search(pattern, machine.says(_program(machine, prefix, name), *arguments))
+        if match and (implementation == "openmpi") == is_openmpi:
+            versions.setdefault(implementation, match[1])
+        elif match and name == "mpiexec":
+            launcher = None  # another MPI's, in the same place
+    vendor = next((name for part, name in _VENDORS.items() if any(part in path for path in libraries)), None)
+    implementation = next(iter(versions), vendor or ("openmpi" if is_openmpi else "mpich"))
+    version, unknown = versions.get(implementation), ""
+    if len(versions) > 1:
+        programs = " and ".join(f"{name} {release}" for name, release in versions.items())
+        version, unknown = None, f"programs of {programs} are here, and the libraries are of one of them"
+    elif version is None:
+        unknown = "no program of it reports one" + (
+            "" if vendor else "; the implementation is that of its ABI"
+        )
+    companions, environment = _own_ways(machine, prefix, implementation)
+    # Intel's opens libfabric by its name, which no needed library shows.
+    fabric = f"{prefix}/lib/libfabric.so.1"
+    opened = (fabric,) if implementation == "intel-mpi" and prefix and machine.exists(fabric) else ()
+    mpi = SiteMpi(
+        implementation=implementation,
+        version=version,
+        base_version=version if implementation in ("mpich", "openmpi") else None,
+        abis=abis,
+        libraries=(*libraries, *opened),
+        search=search,
+        companions=companions,
+        launcher=launcher,
+        environment=environment,
+    )
+    return DetectedMpi(mpi=mpi, version_unknown=unknown)
+
+
+def _program(machine: Survey, prefix: str, name: str) -> str | None:
+    path = f"{prefix}/bin/{name}"
+    return machine.program(name) if not prefix else path if machine.is_program(path) else None
+
+
+def _own_ways(machine: Survey, prefix: str, implementation: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the directories that an MPI opens by itself, and variables that lead to them."""
+    names = machine.names(f"{prefix}/lib") if prefix else ()
+    if implementation == "intel-mpi" and prefix:
+        directories = (f"{prefix}/lib", f"{prefix}/opt")
+        has_providers = any(name.endswith("-fi.so") for name in names)
+        providers = {"FI_PROVIDER_PATH": f"{prefix}/lib"} if has_providers else {}
+        return tuple(filter(machine.exists, directories)), {"I_MPI_ROOT": prefix, **providers}
+    if implementation == "openmpi" and prefix:
+        pmix = {"PMIX_PREFIX": prefix} if "libpmix.so.2" in names else {}
+        return (prefix,), {"OPAL_PREFIX": prefix, **pmix}
+    return (), {}

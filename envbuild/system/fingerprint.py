@@ -16,6 +16,7 @@ from envbuild.errors import MachineError
 from envbuild.system import apptainer as runtime
 from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.survey import Survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +46,17 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
     root : Path
         Parent of /proc, /sys and /dev.
     """
+    survey = Survey(root=root)
     facts = {
         "architecture": host.architecture(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "apptainer": _apptainer_version(apptainer),
-        "cpu": _cpu(root),
-        "nvidia": _match(root / "proc/driver/nvidia/version", r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s"),
-        "amdgpu": _text(root / "sys/module/amdgpu/version"),
-        "cxi-driver": _text(root / "sys/module/cxi_core/version"),
-        **dict(_fabric(root)),
+        "cpu": _cpu(survey),
+        "nvidia": survey.nvidia_driver(),
+        "amdgpu": survey.text("/sys/module/amdgpu/version"),
+        "cxi-driver": survey.text("/sys/module/cxi_core/version"),
+        **dict(_fabric(survey)),
     }
     return HostFingerprint(facts={name: fact for name, fact in sorted(facts.items()) if fact})
 
@@ -66,39 +68,21 @@ def _apptainer_version(named: Apptainer | None) -> str:
         return ""
 
 
-def _cpu(root: Path) -> str:
-    text = _text(root / "proc/cpuinfo", limit=64 * 1024)
+def _cpu(survey: Survey) -> str:
+    text = survey.text("/proc/cpuinfo")
     for pattern in (r"^model name\s*:\s*(.+)$", r"^CPU part\s*:\s*(.+)$", r"^cpu\s*:\s*(.+)$"):
         if match := re.search(pattern, text, re.MULTILINE):
             return match[1].strip()
     return ""
 
 
-def _fabric(root: Path) -> Iterator[tuple[str, str]]:
+def _fabric(survey: Survey) -> Iterator[tuple[str, str]]:
     """Yield each fabric device with its kind and firmware; addresses and GUIDs are left out."""
     for kind, details in (
         ("infiniband", ("hca_type", "fw_ver")),
         ("cxi", ("device/device", "device/fw_version")),
     ):
-        directory = root / "sys/class" / kind
-        try:
-            devices = sorted(path.name for path in directory.iterdir())
-        except OSError:
-            continue
-        for device in devices:
-            facts = (_text(directory / device / detail) for detail in details)
+        directory = f"/sys/class/{kind}"
+        for device in survey.names(directory):
+            facts = (survey.text(f"{directory}/{device}/{detail}") for detail in details)
             yield f"{kind}.{device}", " ".join(fact for fact in facts if fact) or "present"
-
-
-def _match(path: Path, pattern: str) -> str:
-    match = re.search(pattern, _text(path))
-    return match[1] if match else ""
-
-
-def _text(path: Path, *, limit: int = 4096) -> str:
-    """Return the start of a small file of the kernel; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            return file.read(limit).decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from envbuild.errors import EnvbuildError
 from envbuild.system import host, process
@@ -99,3 +101,26 @@ class Survey:
         if done.timed_out:
             self.hung.add(program)
         return done.output if done.ok else ""
+
+    def nvidia_driver(self) -> str:
+        """Return the version of NVIDIA's kernel driver; empty if it is not loaded."""
+        text = self.text("/proc/driver/nvidia/version")
+        match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", text)
+        return match[1] if match else ""
+
+    def allows_user_namespaces(self) -> bool | None:
+        """Return whether the kernel's settings allow users to make user namespaces; None for unknown."""
+        limit = self.text("/proc/sys/user/max_user_namespaces")
+        if not limit.isdigit():
+            return None
+        denied = (
+            self.text("/proc/sys/kernel/unprivileged_userns_clone") == "0"
+            or self.text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
+        )
+        return int(limit) > 0 and not denied
+
+    def module_system(self) -> Literal["lmod", "environment-modules"] | None:
+        """Return the module system of the environment."""
+        if any(map(self.variables.get, ("LMOD_CMD", "LMOD_VERSION"))):
+            return "lmod"
+        return "environment-modules" if any(map(self.variables.get, ("MODULESHOME", "MODULES_CMD"))) else None

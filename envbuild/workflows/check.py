@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from envbuild.errors import raise_all
 from envbuild.events import task
 from envbuild.image import shifter
 from envbuild.image.model import Manifest
@@ -21,10 +22,10 @@ from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Verdict
 from envbuild.rules.rulebook import judge
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
 from envbuild.system import clock
-from envbuild.workflows.hosting import NOTHING, Lend, plan_host, site_that_lends
+from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, plan_on_host, site_of_host
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
@@ -90,7 +91,7 @@ def check_image(
     image: Path,
     settings: Settings,
     *,
-    lend: Lend = NOTHING,
+    from_host: HostLibraries = NO_HOST_LIBS,
     lint_shifter: bool = False,
     srun: bool = False,
 ) -> CheckedImage:
@@ -98,8 +99,8 @@ def check_image(
 
     Parameters
     ----------
-    lend : Lend
-        What of the site's host takes the place of the image's own, and is then looked at as well.
+    from_host : HostLibraries
+        Libraries of the site's host that take the place of the image's own, and are checked as well.
     lint_shifter : bool
         Whether to tell what Shifter would make of it, too.
     srun : bool
@@ -110,24 +111,25 @@ def check_image(
     MachineError
         There is no srun to ask.
     RequestError
-        It is no image of ours, or damaged; the site file cannot be used, or
-        none was named for what the host is to lend.
+        It is no image of envbuild, or damaged; the site file cannot be used, or no site file describes the
+        host's libraries.
     """
     started = clock.seconds()
-    site = _site(settings, lend)
+    site = _site(settings, from_host)
     with task(settings.emit, "check", f"what {image.name} would load") as running:
         looked = look(image, settings.store)
         manifest = looked.manifest
-        injection: Injection | None = None
-        if lend and site:
-            found, injection, facts = plan_host(looked, site, lend)
+        host_libs: HostLibraryPlan | None = None
+        if from_host and site:
+            found, host_libs, facts = plan_on_host(looked, site, from_host)
+            raise_all(host_libs.errors)
         else:
             found = looked.preflight()
             facts = stack_facts(looked.facts(found), site)
         verdicts = judge(facts)
         gpus = site.gpus.architectures if site and site.gpus else ()
-        if injection and all(verdict.outcome != "incompatible" for verdict in verdicts):
-            found = looked.preflight(injected=injection.by_name)
+        if host_libs and all(verdict.outcome != "incompatible" for verdict in verdicts):
+            found = looked.preflight(injected=host_libs.by_name)
         checked = CheckedImage(
             manifest=manifest,
             preflight=found,
@@ -135,7 +137,7 @@ def check_image(
             gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
             changed=tuple(_changed(looked)),
             runtime=tuple(_lint(image, manifest, found)) if lint_shifter else (),
-            scheduler=tuple(pmi_findings(manifest, site.mpi if site and lend.mpi else None)) if srun else (),
+            scheduler=tuple(pmi_findings(manifest, host_libs.mpi if host_libs else None)) if srun else (),
             seconds=clock.seconds() - started,
         )
         running.failed = not checked.passed
@@ -151,9 +153,9 @@ def _lint(image: Path, manifest: Manifest, preflight: Preflight) -> list[Finding
     )
 
 
-def _site(settings: Settings, lend: Lend) -> Site | None:
-    if lend:
-        return site_that_lends(settings, lend)
+def _site(settings: Settings, from_host: HostLibraries) -> Site | None:
+    if from_host:
+        return site_of_host(settings, from_host)
     loaded = read_site(settings.site) if settings.site else None
     return None if loaded is None else loaded.value
 

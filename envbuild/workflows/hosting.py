@@ -1,4 +1,4 @@
-"""What a host lends to an image: the site that says so, and the plan of one start."""
+"""Host libraries of an image: the site that describes them, the plan that the rules accept, its staging."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,14 +17,13 @@ from envbuild.image.model import Manifest
 from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
 from envbuild.launch.start import Container
 from envbuild.preflight.examine import Preflight
-from envbuild.preflight.problems import Problem
 from envbuild.preflight.run import Looked, look
 from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.site.files import HostTree
-from envbuild.site.inject import ImageSide, Injection, host_names, plan_host_libraries
+from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, needed_names, plan_host_libraries
+from envbuild.site.libraries import HostTree
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import read_site
@@ -33,8 +31,8 @@ from envbuild.workflows.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Lend:
-    """What a site's host is asked to lend: its MPI, its fabric's libraries."""
+class HostLibraries:
+    """Which libraries of the site's host an image uses in place of its own."""
 
     mpi: bool = False
     fabric: bool = False
@@ -43,150 +41,134 @@ class Lend:
         return self.mpi or self.fabric
 
 
-NOTHING = Lend()
+NO_HOST_LIBS = HostLibraries()
 _APPTAINER_LIBS = "/.singularity.d/libs"
-# Of what the preflight looks at: these tell of every program that uses the host's MPI.
-_OF_THE_MPI = ("loader.symbols", "loader.mpi-abi")
+# Problems of the preflight that concern each program on the host's MPI.
+_MPI_PROBLEMS = ("loader.symbols", "loader.mpi-abi")
 
 
-def lent(container: Container, settings: Settings, wanted: Lend) -> tuple[Site, Injection]:
-    """Return the site and what its host lends to an image.
+def host_libraries_for(container: Container, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:
+    """Return the host libraries of an image; nothing is started for it.
 
     Raises
     ------
-    RequestError
-        No site was named, it does not say what was asked for, image and host do not fit together, or
-        the image is damaged. Nothing was started for it.
+    RequestError, ManyErrors
+        No site is named, its file does not describe the libraries, image and host do not fit together,
+        or the image is damaged.
     """
-    site = site_that_lends(settings, wanted)
+    site = site_of_host(settings, wanted)
     if wanted.mpi and not container.manifest.mpi_family:
         raise RequestError(
-            f"`{container.label}` holds no MPI that the host's could stand in for",
-            hint="leave --mpi host out",
+            f"`{container.label}` has no MPI that the host's could replace", hint="leave --mpi host out"
         )
-    looked = look(container.image, settings.store)
-    if wanted.mpi and not (site.mpi and site.mpi.libraries):
-        # What the site says of its MPI may refuse the image whatever its libraries are.
-        claimed = stack_facts(looked.facts(looked.preflight()), site, host_mpi=True)
-        refuse_or_warn(judge(claimed, about=("MPI.",)), settings.emit)
-    own, injection, facts = plan_host(looked, site, wanted)
-    # How ranks are started is the launcher's matter.
+    scan = look(container.image, settings.store)
+    preflight, plan, facts = plan_on_host(scan, site, wanted)
+    # The start of ranks is judged with their launcher.
     about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))
     refuse_or_warn(judge(facts, about), settings.emit)
+    raise_all(plan.errors)
     if wanted.mpi:
-        _refuse(looked.preflight(injected=injection.by_name).problems, before=own.problems)
-    return site, injection
+        # Problems on the image's own MPI are no reason to refuse the host's.
+        before = {(problem.rule, problem.file, problem.need) for problem in preflight.problems}
+        raise_all(
+            [
+                RequestError(
+                    f"{problem.rule}: {problem.file} needs {problem.need} and gets {problem.winner}",
+                    hint=problem.hint,
+                )
+                for problem in scan.preflight(injected=plan.by_name).problems
+                if problem.rule in _MPI_PROBLEMS and (problem.rule, problem.file, problem.need) not in before
+            ]
+        )
+    return plan
 
 
-def plan_host(looked: Looked, site: Site, wanted: Lend) -> tuple[Preflight, Injection, dict[str, Fact]]:
-    """Return an image on its own libraries, the host's libraries for it, and the facts of both for the rules.
-
-    Raises
-    ------
-    RequestError
-        The site does not say what was asked for.
-    """
+def plan_on_host(
+    scan: Looked, site: Site, wanted: HostLibraries
+) -> tuple[Preflight, HostLibraryPlan, dict[str, Fact]]:
+    """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
     tree = HostTree()
-    own = looked.preflight(names=host_names(site, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree))
-    side = image_side(looked.manifest, own)
-    injection = plan_host_libraries(site, side, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree)
-    image, host = looked.facts(own), injection.facts
-    facts = stack_facts(image, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=host)
-    return own, injection, facts
+    preflight = scan.preflight(names=needed_names(site, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree))
+    image = image_libraries(scan.manifest, preflight)
+    plan = plan_host_libraries(site, image, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree)
+    facts = scan.facts(preflight)
+    facts = stack_facts(facts, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=plan.facts)
+    return preflight, plan, facts
 
 
-def image_side(manifest: Manifest, preflight: Preflight) -> ImageSide:
-    """Return the facts of an image that decide what it can take from a host.
+def image_libraries(manifest: Manifest, preflight: Preflight) -> ImageLibraries:
+    """Return the facts of an image that decide which libraries it can take from a host.
 
     Parameters
     ----------
     preflight : Preflight
-        Of the image on its own libraries, asked for the names of the host's libraries.
+        Of the image on its own libraries, asked for the names that the host's libraries need.
     """
-    facts = preflight.facts
     library_path = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
-    return ImageSide(
+    return ImageLibraries(
         # If nothing needs an MPI, programs that open one are taken for the image's own MPI's.
-        abis=texts_of(facts, "mpi.needed_abis") or texts_of(facts, "mpi.abis")[:1],
+        abis=texts_of(preflight.facts, "mpi.needed_abis") or texts_of(preflight.facts, "mpi.abis")[:1],
         # As the image's environment makes it under Apptainer.
         library_path=f"{library_path}:{_APPTAINER_LIBS}".lstrip(":"),
         provides=preflight.provides,
     )
 
 
-def _refuse(problems: Collection[Problem], *, before: Collection[Problem]) -> None:
-    """Refuse an MPI that lacks what programs of the image call, all of it at once.
-
-    What was wrong `before`, on the image's own MPI, is no fault of the host's.
-    """
-    known = {(one.rule, one.file, one.need) for one in before}
-    raise_all(
-        [
-            RequestError(f"{one.rule}: {one.file} needs {one.need} and gets {one.winner}", hint=one.hint)
-            for one in sorted(problems)
-            if one.rule in _OF_THE_MPI and (one.rule, one.file, one.need) not in known
-        ]
-    )
-
-
-def site_that_lends(settings: Settings, wanted: Lend) -> Site:
-    """Return the site that a command line, its environment or the machine names.
+def site_of_host(settings: Settings, wanted: HostLibraries) -> Site:
+    """Return the site that the command line, the environment or the machine names.
 
     Raises
     ------
     RequestError
-        There is none.
+        None is named.
     """
     loaded = read_site(settings.site)
     if loaded is None:
         raise RequestError(
-            f"the host's {'MPI' if wanted.mpi else 'fabric'} was asked for, and no site says what it is",
+            f"no site file describes the host's {'MPI' if wanted.mpi else 'fabric'}",
             hint="name the site with --site SITE",
         )
     return loaded.value
 
 
-def tell_absent_binds(site: Site, emit: Emit) -> None:
-    """Warn of what a site binds and this machine does not have: images do without it."""
+def warn_of_absent_binds(site: Site, emit: Emit) -> None:
+    """Warn of paths that a site binds and this machine lacks: images start without them."""
     for bind in site.binds:
         if not exists(Path(bind.source)):
-            what = f"the site `{site.name}` binds {bind.source}, which is not here: ranks lack it"
-            hint = "`envbuild site check` says what else has changed"
-            emit(Warned(text=f"HOST.binds-exist: {what}", hint=hint))
+            text = f"the site `{site.name}` binds {bind.source}, which is not here: ranks lack it"
+            hint = "`envbuild site check` lists what else has changed"
+            emit(Warned(text=f"HOST.binds-exist: {text}", hint=hint))
 
 
-def for_containers_apart(site: Site, injection: Injection) -> Injection:
-    """Return an injection for ranks that something outside starts, one container each."""
-    family = launcher_family(site.mpi.implementation if site.mpi else "", injection.abis)
-    environment = {**env_one_container_per_rank(family), **injection.environment}
-    return replace(injection, environment=environment)
+def for_one_container_per_rank(plan: HostLibraryPlan) -> HostLibraryPlan:
+    """Return a plan for ranks that a launcher of the host starts, each in its own container."""
+    family = launcher_family(plan.mpi.implementation if plan.mpi else "", plan.abis)
+    return replace(plan, environment={**env_one_container_per_rank(family), **plan.environment})
 
 
-def lasting_stage(injection: Injection, settings: Settings, *, one_machine: bool = False) -> Path:
-    """Return the staging directory of an injection, made below the store where it is not there yet.
+def lasting_stage(plan: HostLibraryPlan, settings: Settings, *, one_machine: bool = False) -> Path:
+    """Return the staging directory of a plan, filled; it is below the store, which all nodes share.
 
-    It lasts: jobs on several nodes start from it, where the store is shared.
+    It stays: ranks on other nodes start from it, and after `launch` this process is the launcher.
 
     Parameters
     ----------
     one_machine : bool
-        Whether nobody else than this machine needs it: where the store cannot be written, it is then
-        made in a private directory of the user's for temporary files. It lasts there as well, since
-        nothing is left that could clean up once the launcher has taken this process's place; it holds
-        empty files alone, and the next start finds it.
+        Whether all ranks start on this machine. If the store cannot be written, a private directory
+        among the temporary files then serves as well.
 
     Raises
     ------
     RequestError
-        It can be made nowhere.
+        It cannot be made.
     """
-    content = json.dumps([sorted(injection.files), sorted(injection.links.items())])
+    content = json.dumps([sorted(plan.files), sorted(plan.links.items())])
     name = hashlib.sha256(content.encode()).hexdigest()[:16]
     stage = settings.store.path / "stages" / name
     try:
-        injection.fill_stage(stage)
+        plan.fill_stage(stage)
     except OSError as error:
-        private = _private_stage(injection, name) if one_machine else None
+        private = _private_stage(plan, name) if one_machine else None
         if private is None:
             raise RequestError(
                 f"`{stage}` cannot be made: {error.strerror}",
@@ -196,16 +178,16 @@ def lasting_stage(injection: Injection, settings: Settings, *, one_machine: bool
     return stage
 
 
-def _private_stage(injection: Injection, name: str) -> Path | None:
-    """Make a staging directory where nobody else can write; None where that cannot be."""
-    home = Path(tempfile.gettempdir()) / f"envbuild-{os.geteuid()}"
+def _private_stage(plan: HostLibraryPlan, name: str) -> Path | None:
+    """Fill a staging directory that only this user can write; None if that is impossible."""
+    parent = Path(tempfile.gettempdir()) / f"envbuild-{os.geteuid()}"
     try:
-        home.mkdir(mode=0o700, exist_ok=True)
-        # Everybody may make names there: one that is another's, or a link, is not ours.
-        status = home.lstat()
+        parent.mkdir(mode=0o700, exist_ok=True)
+        # Anyone can make names among the temporary files: refuse another user's directory, or a link.
+        status = parent.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return None
-        injection.fill_stage(home / name)
+        plan.fill_stage(parent / name)
     except OSError:
         return None
-    return home / name
+    return parent / name

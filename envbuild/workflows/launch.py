@@ -24,13 +24,13 @@ from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.hosting import Lend, lasting_stage, lent, tell_absent_binds
+from envbuild.workflows.hosting import HostLibraries, host_libraries_for, lasting_stage, warn_of_absent_binds
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 
 def launch_line(
-    image: Path, command: Sequence[str], *, ranks: int | None, lend: Lend, settings: Settings
+    image: Path, command: Sequence[str], *, ranks: int | None, from_host: HostLibraries, settings: Settings
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
@@ -41,7 +41,7 @@ def launch_line(
     ----------
     ranks : int, optional
         Processes to start (count); if absent, the tasks of the allocation, else 1.
-    lend : Lend
+    from_host : HostLibraries
         Libraries of the site's host that take the place of the image's own.
 
     Raises
@@ -59,11 +59,11 @@ def launch_line(
         site is not None and site.scheduler is not None and site.scheduler.name == "slurm"
     )
     _warn_of_other_runtimes(site, settings.emit)
-    refuse_or_warn(_judge_start(_facts(image), site, lend, by_scheduler=srun), settings.emit)
-    if lend:
-        container = replace(container, host_libs=lent(container, settings, lend)[1])
+    refuse_or_warn(_judge_start(_facts(image), site, from_host, by_scheduler=srun), settings.emit)
+    if from_host:
+        container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    context = with_offer(launch_context(container, site, on_host_mpi=lend.mpi, srun=srun))
+    context = with_offer(launch_context(container, site, on_host_mpi=from_host.mpi, srun=srun))
     launcher = choose_launcher(context)
     if launcher is None:
         raise RequestError(
@@ -102,16 +102,18 @@ def _facts(image: Path) -> dict[str, Fact]:
     return facts_of_lock(load(read_data(image, LOCK), image))
 
 
-def _judge_start(image: Facts, site: Site | None, lend: Lend, *, by_scheduler: bool) -> Iterator[Verdict]:
+def _judge_start(
+    image: Facts, site: Site | None, from_host: HostLibraries, *, by_scheduler: bool
+) -> Iterator[Verdict]:
     """Yield what the rules say of starting an image here."""
-    facts = stack_facts(image, site, host_mpi=lend.mpi)
+    facts = stack_facts(image, site, host_mpi=from_host.mpi)
     here = Fact(host.architecture(), "this machine")
     # Without Slurm the ranks start on this machine, whatever the site says of its nodes.
     foreign = not by_scheduler and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
     yield from judge(facts, about=("ARCH.", "RUNTIME."))
-    if not lend.fabric:
+    if not from_host.fabric:
         # Without `--fabric host` the rules on the fabric only warn: the job then has a slow one.
         for verdict in judge(facts, about=("FABRIC.",)):
             refused = verdict.outcome == "incompatible"
@@ -132,7 +134,7 @@ def launch(line: Sequence[str]) -> NoReturn:
 
 def _binds(site: Site, emit: Emit) -> Iterator[Bind]:
     """Yield what a site binds; one whose source is gone, and would stop every start, is warned of instead."""
-    tell_absent_binds(site, emit)
+    warn_of_absent_binds(site, emit)
     for bind in site.binds:
         if exists(Path(bind.source)):
             yield Bind(source=bind.source, target=bind.target, writable=bind.writable)

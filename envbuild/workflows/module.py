@@ -32,7 +32,13 @@ from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
-from envbuild.workflows.hosting import NOTHING, Lend, for_containers_apart, lent, tell_absent_binds
+from envbuild.workflows.hosting import (
+    NO_HOST_LIBS,
+    HostLibraries,
+    for_one_container_per_rank,
+    host_libraries_for,
+    warn_of_absent_binds,
+)
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
@@ -63,7 +69,13 @@ class ListedModule:
 
 
 def install_module(
-    image: Path, *, root: Path, link: bool, settings: Settings, lend: Lend = NOTHING, default: bool = False
+    image: Path,
+    *,
+    root: Path,
+    link: bool,
+    settings: Settings,
+    from_host: HostLibraries = NO_HOST_LIBS,
+    default: bool = False,
 ) -> Installed:
     """Install an image, wrappers for its commands, and a modulefile.
 
@@ -73,7 +85,7 @@ def install_module(
         Where modules and images are installed; made if absent.
     link : bool
         Refer to the image where it lies instead of copying it.
-    lend : Lend
+    from_host : HostLibraries
         The host libraries that commands use in place of the image's own.
     default : bool
         Make it the version that ``module load NAME`` takes.
@@ -93,12 +105,12 @@ def install_module(
     site = loaded.value if loaded is not None else None
     apptainer = settings.find_apptainer(site)
     if site is not None:
-        tell_absent_binds(site, settings.emit)
-    injection = None
-    if lend:
+        warn_of_absent_binds(site, settings.emit)
+    host_libs = None
+    if from_host:
         container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        injection = for_containers_apart(*lent(container, settings, lend))
-    here = _host_with(fingerprint(apptainer), injection.identities if injection else {})
+        host_libs = for_one_container_per_rank(host_libraries_for(container, settings, from_host))
+    here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     state, text = _verdict(manifest.digest, here, settings)
     tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
     # All of it is read, and then copied.
@@ -114,9 +126,9 @@ def install_module(
             tested=tested,
             apptainer=absolute(apptainer.program),
             binds=site.binds if site is not None else (),
-            injection=injection,
+            host_libs=host_libs,
             apart=env_one_container_per_rank(manifest.mpi_family)
-            if lend.mpi
+            if from_host.mpi
             else env_under_srun(manifest.mpi_family),
         )
         check_image_is_whole(image, advanced=running.advance)

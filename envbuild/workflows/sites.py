@@ -10,8 +10,7 @@ from typing import Any
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.rules.from_site import facts_of_site
 from envbuild.site.compare import Difference, compare
-from envbuild.site.draft import draft
-from envbuild.site.probe import Probed, probe
+from envbuild.site.probe import probe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME
 from envbuild.spec.site import Site
@@ -110,8 +109,7 @@ def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey
         raise RequestError(f"`{output}` is there already", hint=hint)
     if output is not None:
         refuse_in_store(output)
-    probed: Probed = probe(machine or Survey(), name=stem, mpi=tuple(str(path.absolute()) for path in mpi))
-    text = draft(probed)
+    text = probe(machine or Survey(), name=stem, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:
         write_atomically(output, text.encode())
     return text

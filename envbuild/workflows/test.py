@@ -38,7 +38,7 @@ from envbuild.system import clock, files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.blame import blaming
-from envbuild.workflows.hosting import NOTHING, Lend, lasting_stage, lent
+from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
@@ -51,7 +51,7 @@ def test_image(
     timeout_s: float | None = None,
     settings: Settings,
     report: Path | None = None,
-    lend: Lend = NOTHING,
+    from_host: HostLibraries = NO_HOST_LIBS,
     srun: bool = False,
 ) -> Report:
     """Test an image and record the verdict.
@@ -64,7 +64,7 @@ def test_image(
         Wall-clock limit of each job in seconds; the job's or the image's if absent.
     report : Path, optional
         Where `write_report` will write; checked before the jobs run.
-    lend : Lend
+    from_host : HostLibraries
         Libraries of the site's host that take the place of the image's own.
     srun : bool
         Whether Slurm's srun starts the ranks in place of the image's mpiexec.
@@ -92,15 +92,15 @@ def test_image(
     site = loaded.value if loaded is not None else None
     container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
     # Combinations that do not fit are refused before anything starts.
-    if lend:
-        container = replace(container, host_libs=lent(container, settings, lend)[1])
-    launcher = _choose_launcher(container, site, lend, srun=srun)
+    if from_host:
+        container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
+    launcher = _choose_launcher(container, site, from_host, srun=srun)
     count = ranks or (allocated() if srun else None) or manifest.ranks
     host = _fingerprint(container, launcher, srun=srun)
 
     findings = _check_files(container, settings, limit_s=timeout_s or manifest.timeout_s)
     if srun:
-        host_mpi = site.mpi if site is not None and lend.mpi else None
+        host_mpi = site.mpi if site is not None and from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
         findings += [one for one in pmi_findings(manifest, host_mpi) if one.id != DEFAULT]
     if container.host_libs is not None:
@@ -117,9 +117,9 @@ def test_image(
         findings += results[job.id].findings
     reports = [each for result in results.values() for each in result.reports]
     findings.append(judge_mapped(reports) if results else no_jobs())
-    if lend.mpi and container.host_libs is not None:
+    if from_host.mpi and container.host_libs is not None:
         findings.append(judge_host_mpi(reports, container.host_libs))
-    if lend.fabric and container.host_libs is not None:
+    if from_host.fabric and container.host_libs is not None:
         findings.append(judge_host_fabric(reports, container.host_libs))
     test_report = Report(
         name=manifest.name,
@@ -168,14 +168,16 @@ def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:
         settings.emit(Warned(text=f"layers of an account that is not trusted: {names}", hint=hint))
 
 
-def _choose_launcher(container: Container, site: Site | None, lend: Lend, *, srun: bool) -> Launcher | None:
+def _choose_launcher(
+    container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
+) -> Launcher | None:
     """Return what starts the ranks of jobs that name no launcher; None if nothing can on this machine."""
     if srun and not os.access(Path.cwd(), os.W_OK | os.X_OK):
         raise RequestError(
             f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
             hint="start the test in a directory of yours that all nodes share",
         )
-    context = launch_context(container, site, on_host_mpi=lend.mpi, srun=srun)
+    context = launch_context(container, site, on_host_mpi=from_host.mpi, srun=srun)
     launcher = choose_launcher(with_offer(context))
     return None if judge_architecture(container.manifest) else launcher
 

@@ -21,8 +21,8 @@ from envbuild.jobs.run import run_job
 from envbuild.launch.launchers import Launcher
 from envbuild.launch.loaded import FROM_HOST, judge_host_mpi
 from envbuild.launch.start import Container, own_launcher, results_directory, run_image_job, start_ranks
-from envbuild.site.inject import PRIVATE, Injection
-from envbuild.workflows.hosting import Lend, lent
+from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
+from envbuild.workflows.hosting import HostLibraries, host_libraries_for
 from envbuild.workflows.settings import Settings
 from tests.integration.conftest import Desk, recipe_versions
 from tests.support.controls import container_of
@@ -120,13 +120,13 @@ def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images
 
 
 def test_nothing_is_left_of_ranks_whose_time_is_up(
-    planned: tuple[Container, Injection], host_mpi: Hosts, tmp_path: Path
+    planned: tuple[Container, HostLibraryPlan], host_mpi: Hosts, tmp_path: Path
 ) -> None:
-    container, injection = planned
-    injection.fill_stage(tmp_path / "stage")
+    container, plan = planned
+    plan.fill_stage(tmp_path / "stage")
     program = f"{host_mpi('intel-mpi').prefix}/bin/mpiexec"
     launcher = Launcher(program=program, family="intel-mpi", outside=True, image_mpi=False)
-    container = replace(container, host_libs=injection, stage=tmp_path / "stage")
+    container = replace(container, host_libs=plan, stage=tmp_path / "stage")
     mark = "604801.5"
 
     def hang(command: Sequence[str], *rest: Any) -> LaunchResult:
@@ -145,20 +145,22 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
 
 
 @pytest.fixture
-def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, Injection]:
+def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, HostLibraryPlan]:
     """The image on MPICH, and what Intel MPI lends it."""
     container = container_of(image_on("mpich"))
     site = desk.write("site.yaml", host_mpi("intel-mpi").site())
     settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
-    return container, lent(container, settings, Lend(mpi=True))[1]
+    return container, host_libraries_for(container, settings, HostLibraries(mpi=True))
 
 
-def finding_of(container: Container, injection: Injection, stage: Path, *, judged_by: Injection) -> str:
-    injection.fill_stage(stage)
+def finding_of(
+    container: Container, plan: HostLibraryPlan, stage: Path, *, judged_by: HostLibraryPlan
+) -> str:
+    plan.fill_stage(stage)
     (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
     launcher = own_launcher(container)
     assert launcher is not None
-    hosted = replace(container, host_libs=injection, stage=stage)
+    hosted = replace(container, host_libs=plan, stage=stage)
     result = run_image_job(hosted, launcher, job, ranks=2, limit_s=120.0)
     # The ranks talk all the same, which is why talking proves nothing here.
     assert {finding.status for finding in result.findings} == {"PASS"}
@@ -166,20 +168,20 @@ def finding_of(container: Container, injection: Injection, stage: Path, *, judge
 
 
 def test_the_proof_fails_where_the_image_s_own_library_was_loaded(
-    planned: tuple[Container, Injection], tmp_path: Path
+    planned: tuple[Container, HostLibraryPlan], tmp_path: Path
 ) -> None:
-    container, injection = planned
-    own = injection.environment["LD_LIBRARY_PATH"].removeprefix(f"{PRIVATE}:")
-    without = replace(injection, environment={**injection.environment, "LD_LIBRARY_PATH": own})
-    assert finding_of(container, injection, tmp_path / "a", judged_by=injection) == "PASS"
-    assert finding_of(container, without, tmp_path / "b", judged_by=injection) == "FAIL"
+    container, plan = planned
+    own = plan.environment["LD_LIBRARY_PATH"].removeprefix(f"{HOST_LIB_DIR}:")
+    without = replace(plan, environment={**plan.environment, "LD_LIBRARY_PATH": own})
+    assert finding_of(container, plan, tmp_path / "a", judged_by=plan) == "PASS"
+    assert finding_of(container, without, tmp_path / "b", judged_by=plan) == "FAIL"
 
 
 def test_the_proof_fails_for_a_copy_that_is_another_file(
-    planned: tuple[Container, Injection], tmp_path: Path
+    planned: tuple[Container, HostLibraryPlan], tmp_path: Path
 ) -> None:
-    container, injection = planned
+    container, plan = planned
     changed = tmp_path / "libmpi.so.12"
-    changed.write_bytes(Path(injection.files["libmpi.so.12"]).read_bytes() + b"\0")
-    other = replace(injection, files={**injection.files, "libmpi.so.12": str(changed)})
-    assert finding_of(container, other, tmp_path / "stage", judged_by=injection) == "FAIL"
+    changed.write_bytes(Path(plan.files["libmpi.so.12"]).read_bytes() + b"\0")
+    other = replace(plan, files={**plan.files, "libmpi.so.12": str(changed)})
+    assert finding_of(container, other, tmp_path / "stage", judged_by=plan) == "FAIL"

@@ -12,7 +12,7 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, Event, Warned, ignore
 from envbuild.image.sif import read_manifest
 from envbuild.launch.start import Container
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site, SiteMpi
 from envbuild.system import process
 from envbuild.system.apptainer import Apptainer
@@ -22,14 +22,11 @@ from tests.support.elves import Elf
 from tests.support.small_images import BASE, Layer, small_image
 from tests.support.trees import manifest
 
-INJECTION = Injection(
-    implementation="mpich",
-    version="5.0.1",
+HOST_LIBS = HostLibraryPlan(
+    mpi=SiteMpi(implementation="mpich", version="5.0.1"),
     abis=("mpich",),
-    mpi=("libmpi.so.12",),
+    mpi_files=("libmpi.so.12",),
     files={"libmpi.so.12": "/h/libmpi.so.12"},
-    links={"libmpi.so": "libmpi.so.12"},
-    companions=(),
     environment={"UCX_TLS": "sm"},
 )
 
@@ -45,14 +42,18 @@ def container(**changes: object) -> Container:
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: None)
-    with pytest.raises(RequestError, match="no site says what it is"):
-        hosting.lent(container(mpi_family="mpich"), settings(tmp_path), hosting.Lend(mpi=True))
+    with pytest.raises(RequestError, match="no site file describes the host's MPI"):
+        hosting.host_libraries_for(
+            container(mpi_family="mpich"), settings(tmp_path), hosting.HostLibraries(mpi=True)
+        )
 
 
 def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "read_site", lambda _: SimpleNamespace(value=Site(name="here")))
-    with pytest.raises(RequestError, match="holds no MPI that the host's could stand in for"):
-        hosting.lent(container(mpi="", mpi_family=""), settings(tmp_path), hosting.Lend(mpi=True))
+    with pytest.raises(RequestError, match="has no MPI that the host's could replace"):
+        hosting.host_libraries_for(
+            container(mpi="", mpi_family=""), settings(tmp_path), hosting.HostLibraries(mpi=True)
+        )
 
 
 MPICH = ("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED")
@@ -68,13 +69,13 @@ def lent_to(
     *,
     file: str = "libmpi.so.12",
     emit: Emit = ignore,
-) -> Injection:
+) -> HostLibraryPlan:
     """Plan what a host with one library lends to a small image, where nothing can be started."""
     host = tmp_path / "host" / file
     host.parent.mkdir()
     host.write_bytes(Elf(soname="libmpi.so.12", defined=library).bytes())
     said = f"mpi: {{implementation: mpich, version: '4.0', libraries: [{host}]}}\n"
-    return lent_at(tmp_path, monkeypatch, said, user, wanted=hosting.Lend(mpi=True), emit=emit)
+    return lent_at(tmp_path, monkeypatch, said, user, wanted=hosting.HostLibraries(mpi=True), emit=emit)
 
 
 def lent_at(
@@ -83,9 +84,9 @@ def lent_at(
     said: str,
     user: Elf = USER,
     *,
-    wanted: hosting.Lend,
+    wanted: hosting.HostLibraries,
     emit: Emit = ignore,
-) -> Injection:
+) -> HostLibraryPlan:
     """Plan what a site lends to a small image, where nothing can be started."""
     site = tmp_path / "site.yaml"
     site.write_text(f"name: here\n{said}")
@@ -98,22 +99,22 @@ def lent_at(
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
     asked = Container(image=image, manifest=read_manifest(image), apptainer=apptainer)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
-    return hosting.lent(asked, known, wanted)[1]
+    return hosting.host_libraries_for(asked, known, wanted)
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    injection = lent_to(tmp_path, monkeypatch)
-    assert (injection.abis, injection.mpi) == (("mpich",), ("libmpi.so.12",))
-    assert injection.by_name == dict.fromkeys(("libmpi.so.12", "libmpi.so"), tmp_path / "host/libmpi.so.12")
+    plan = lent_to(tmp_path, monkeypatch)
+    assert (plan.abis, plan.mpi_files) == (("mpich",), ("libmpi.so.12",))
+    assert plan.by_name == dict.fromkeys(("libmpi.so.12", "libmpi.so"), tmp_path / "host/libmpi.so.12")
 
 
 def test_the_host_s_file_says_what_its_site_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[Event] = []
-    injection = lent_to(tmp_path, monkeypatch, file="libmpi.so.12.3.0", emit=events.append)
+    plan = lent_to(tmp_path, monkeypatch, file="libmpi.so.12.3.0", emit=events.append)
     # Under its soname, too, which is what programs ask for.
-    assert sorted(injection.by_name) == ["libmpi.so", "libmpi.so.12", "libmpi.so.12.3.0"]
+    assert sorted(plan.by_name) == ["libmpi.so", "libmpi.so.12", "libmpi.so.12.3.0"]
     # Of the ABI of MPICH by its symbols, and older by its number.
     (event,) = (event for event in events if isinstance(event, Warned))
     assert event.text.startswith("MPI.swap-direction: the image's MPICH is 4.0.3, and the host's mpich")
@@ -159,7 +160,7 @@ def test_an_mpi_of_which_only_the_abi_is_known_is_refused_for_that_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: str, told: str
 ) -> None:
     with pytest.raises(RequestError, match=told):
-        lent_at(tmp_path, monkeypatch, f"mpi: {{{mpi}}}\n", wanted=hosting.Lend(mpi=True))
+        lent_at(tmp_path, monkeypatch, f"mpi: {{{mpi}}}\n", wanted=hosting.HostLibraries(mpi=True))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_a_fabric_that_does_not_fail_closed_is_told(
     plugin.write_bytes(Elf(soname="libnccl-net.so", defined=("ncclNetPlugin_v8",)).bytes())
     events: list[Event] = []
     said = f"fabric: {{name: fast, {fabric.format(plugin)}}}\n"
-    lent_at(tmp_path, monkeypatch, said, wanted=hosting.Lend(fabric=True), emit=events.append)
+    lent_at(tmp_path, monkeypatch, said, wanted=hosting.HostLibraries(fabric=True), emit=events.append)
     texts = [event.text for event in events if isinstance(event, Warned)]
     texts = [text for text in texts if text.startswith("FABRIC.settings-")]
     assert len(texts) == len(told)
@@ -196,8 +197,8 @@ def test_what_was_wrong_before_is_no_reason_to_refuse_a_host(
 
 
 def test_a_staging_directory_lasts_and_is_the_same_for_the_same_names(tmp_path: Path) -> None:
-    first = hosting.lasting_stage(INJECTION, settings(tmp_path))
-    assert first == hosting.lasting_stage(INJECTION, settings(tmp_path))
+    first = hosting.lasting_stage(HOST_LIBS, settings(tmp_path))
+    assert first == hosting.lasting_stage(HOST_LIBS, settings(tmp_path))
     assert first.is_relative_to(tmp_path)
     assert sorted(path.name for path in (first / "envbuild").iterdir()) == ["libmpi.so", "libmpi.so.12"]
 
@@ -205,11 +206,10 @@ def test_a_staging_directory_lasts_and_is_the_same_for_the_same_names(tmp_path: 
 def test_a_store_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="cannot be made"):
-        hosting.lasting_stage(INJECTION, settings(tmp_path / "file"))
+        hosting.lasting_stage(HOST_LIBS, settings(tmp_path / "file"))
 
 
 def test_what_a_site_sets_is_kept_for_containers_apart() -> None:
-    site = Site(name="here", mpi=SiteMpi(implementation="mpich"))
-    environment = hosting.for_containers_apart(site, INJECTION).environment
+    environment = hosting.for_one_container_per_rank(HOST_LIBS).environment
     assert environment["UCX_TLS"] == "sm"
     assert environment["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"

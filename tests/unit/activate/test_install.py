@@ -8,8 +8,8 @@ import pytest
 
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
-from envbuild.site.inject import Injection
-from envbuild.spec.site import SiteBind
+from envbuild.site.host_libs import HostLibraryPlan
+from envbuild.spec.site import SiteBind, SiteMpi
 from envbuild.system.leftovers import own_name
 
 
@@ -273,17 +273,13 @@ def test_an_empty_root_is_refused(tmp_path, monkeypatch):
 def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, mpi, has_launcher):
     library = tmp_path / "libmpi.so.12"
     library.write_bytes(b"")
-    lent = Injection(
-        implementation="mpich" if mpi else "",
-        version="",
-        abis=(),
-        mpi=mpi,
+    lent = HostLibraryPlan(
+        mpi=SiteMpi(implementation="mpich") if mpi else None,
+        mpi_files=mpi,
         files={"libmpi.so.12": str(library)},
-        links={},
-        companions=(),
         environment={"FI_PROVIDER": "cxi", "LD_LIBRARY_PATH": "/media/envbuild"},
     )
-    installed = put(injection=lent)
+    installed = put(host_libs=lent)
     launcher = (installed.layout.home / "bin/launcher").read_text()
     assert (installed.layout.home / "bin/mpiexec").is_symlink() is has_launcher
     assert "export APPTAINERENV_FI_PROVIDER=cxi" in launcher

@@ -6,7 +6,7 @@ import pytest
 
 from envbuild.activate.launcher import launcher_text, stamp_of
 from envbuild.activate.model import Installation
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 
 ROOT = Path("/sw/a b's $(x)")
@@ -55,11 +55,10 @@ def test_each_bind_is_a_line_with_its_mount_quoted_as_in_csv(installation):
 
 
 def test_host_libraries_are_bound_from_the_last_to_the_first(installation):
-    injection = Injection(
-        implementation="", version="", abis=(), mpi=(), files={"b.so.1": "/h/a b.so.1"}, links={},
-        companions=(), environment={"LD_LIBRARY_PATH": "/media/x:/opt $(y)"},
-    )  # fmt: skip
-    hosted = replace(installation, injection=injection)
+    host_libs = HostLibraryPlan(
+        files={"b.so.1": "/h/a b.so.1"}, environment={"LD_LIBRARY_PATH": "/media/x:/opt $(y)"}
+    )
+    hosted = replace(installation, host_libs=host_libs)
     library, stage = settings(hosted)["host_binds"].splitlines()
     assert library == '/h/a b.so.1\t"type=bind","src=/h/a b.so.1","dst=/media/envbuild/b.so.1",ro'
     assert stage.startswith(f"{ROOT}/envs/pytorch-mpi/2026.11/host\t")

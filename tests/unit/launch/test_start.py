@@ -17,9 +17,9 @@ from envbuild.jobs.rank_reports import MAX_LOG_BYTES
 from envbuild.launch import start
 from envbuild.launch.launchers import Launcher
 from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.recipe import LauncherName
-from envbuild.spec.site import Site, SiteGpus
+from envbuild.spec.site import Site, SiteGpus, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.process import Finished
@@ -101,14 +101,11 @@ def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_p
     assert (result.code, result.timed_out, result.limit_s, result.output) == (3, False, 9.0, "out\nerr")
 
 
-HOST_LIBS = Injection(
-    implementation="intel-mpi",
-    version="2021.18.0",
+HOST_LIBS = HostLibraryPlan(
+    mpi=SiteMpi(implementation="intel-mpi", version="2021.18.0"),
     abis=("mpich",),
-    mpi=("libmpi.so.12",),
+    mpi_files=("libmpi.so.12",),
     files={"libmpi.so.12": "/h/libmpi.so.12"},
-    links={},
-    companions=(),
     environment={"LD_LIBRARY_PATH": "/media/envbuild", "FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ucx"},
 )
 LAUNCHERS = {

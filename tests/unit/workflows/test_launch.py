@@ -14,25 +14,22 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.launch import slurm, start
 from envbuild.rules.facts import facts_from
-from envbuild.site.inject import Injection
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
 from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
 from envbuild.workflows import launch
-from envbuild.workflows.hosting import Lend
+from envbuild.workflows.hosting import HostLibraries
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
 
-INJECTION = Injection(
-    implementation="intel-mpi",
-    version="2021.18.0",
+HOST_LIBS = HostLibraryPlan(
+    mpi=SiteMpi(implementation="intel-mpi", version="2021.18.0"),
     abis=("mpich",),
-    mpi=("libmpi.so.12",),
+    mpi_files=("libmpi.so.12",),
     files={"libmpi.so.12": "/h/libmpi.so.12"},
-    links={},
-    companions=(),
     environment={"LD_LIBRARY_PATH": "/media/envbuild:/opt/mpi/lib"},
 )
 
@@ -70,7 +67,7 @@ class Bench:
     def site(self, site: Site | None) -> None:
         loaded = SimpleNamespace(value=site) if site else None
         self._patch.setattr(launch, "read_site", lambda _: loaded)
-        self._patch.setattr(launch, "lent", lambda *_: (site, INJECTION))
+        self._patch.setattr(launch, "host_libraries_for", lambda *_: HOST_LIBS)
 
     def srun(self, listed: str | None, *, code: int = 0) -> None:
         def run(argv: list[str], *, env: dict[str, str], **_: Any) -> Finished:
@@ -89,7 +86,7 @@ class Bench:
             store=self._store, apptainer=self.apptainer, recipes=None, site=None, emit=self.told.append
         )
         return launch.launch_line(
-            Path("/i.sif"), ["job"], ranks=ranks, lend=Lend(mpi=on_host_mpi), settings=settings
+            Path("/i.sif"), ["job"], ranks=ranks, from_host=HostLibraries(mpi=on_host_mpi), settings=settings
         )
 
     def warnings(self) -> list[str]:

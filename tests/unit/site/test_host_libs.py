@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from envbuild.errors import RequestError
 from envbuild.rules.facts import facts_from
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
-from envbuild.site.files import HostTree
-from envbuild.site.inject import PRIVATE, ImageSide, Injection, host_names, plan_host_libraries
+from envbuild.site.host_libs import (
+    HOST_LIB_DIR,
+    HostLibraryPlan,
+    ImageLibraries,
+    needed_names,
+    plan_host_libraries,
+)
+from envbuild.site.libraries import HostTree
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from tests.support.elves import Elf
 
@@ -51,23 +56,23 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def image(**changes: Any) -> ImageSide:
+def image(**changes: Any) -> ImageLibraries:
     fields: dict[str, Any] = {
         "abis": ("mpich",),
         "library_path": "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
     }
-    return ImageSide(**(fields | changes))
+    return ImageLibraries(**(fields | changes))
 
 
-def plan_mpi(site: Site, side: ImageSide) -> Injection:
+def plan_mpi(site: Site, side: ImageLibraries) -> HostLibraryPlan:
     return plan_host_libraries(site, side, mpi=True)
 
 
-def plan_fabric(site: Site, side: ImageSide) -> Injection:
+def plan_fabric(site: Site, side: ImageLibraries) -> HostLibraryPlan:
     return plan_host_libraries(site, side, fabric=True)
 
 
-def refused(plan: Injection, site: Site, **image_facts: Any) -> dict[str, str]:
+def refused(plan: HostLibraryPlan, site: Site, **image_facts: Any) -> dict[str, str]:
     """Return the rules that refuse a plan for an image on glibc 2.36 → the reason and the facts."""
     needed = {"mpi.needed_abis": plan.abis, "mpi.abis": plan.abis, "mpi.needed_sonames": ()}
     known = {"glibc.image": "2.36", "mpi.rpath_files": (), **(needed if plan.abis else {}), **image_facts}
@@ -126,14 +131,14 @@ def test_the_library_and_all_that_it_needs(host: Host) -> None:
         "libjson-c.so.5": json,
         "libmpi.so.12": mpi,
     }
-    assert plan.mpi == ("libmpi.so.12",)
+    assert plan.mpi_files == ("libmpi.so.12",)
     assert plan.links == {"libmpi.so": "libmpi.so.12"}
     assert plan.environment == {
-        "LD_LIBRARY_PATH": f"{PRIVATE}:/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
+        "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
         "MPICH_GPU_SUPPORT_ENABLED": "0",
     }
     assert {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"} <= set(
-        host_names(site, mpi=True, fabric=False, tree=HostTree())
+        needed_names(site, mpi=True, fabric=False, tree=HostTree())
     )
 
 
@@ -146,7 +151,7 @@ def test_every_file_is_bound_for_itself_and_nothing_can_be_written(host: Host, t
         plan.fill_stage(stage)
     assert [(str(bind.source), bind.target, bind.writable) for bind in plan.binds(stage)] == [
         (str(stage), "/media", False),
-        (mpi, f"{PRIVATE}/libmpi.so.12", False),
+        (mpi, f"{HOST_LIB_DIR}/libmpi.so.12", False),
         (str(host.root / "tuning"), str(host.root / "tuning"), False),
     ]
     placeholder = stage / "envbuild/libmpi.so.12"
@@ -160,8 +165,8 @@ def test_an_mpi_of_another_abi_beside_it_stays_outside(host: Host) -> None:
     helper = host.add("mpi/libmpifort.so.12")
     site = host.site(mpich, standard, helper)
     assert sorted(plan_mpi(site, image()).files) == ["libmpi.so.12", "libmpifort.so.12"]
-    assert plan_mpi(site, image(abis=("standard",))).mpi == ("libmpi_abi.so.1",)
-    assert plan_mpi(site, image(abis=("standard", "mpich"))).mpi == ("libmpi.so.12", "libmpi_abi.so.1")
+    assert plan_mpi(site, image(abis=("standard",))).mpi_files == ("libmpi_abi.so.1",)
+    assert plan_mpi(site, image(abis=("standard", "mpich"))).mpi_files == ("libmpi.so.12", "libmpi_abi.so.1")
 
 
 def test_a_name_of_the_vendor_s_own_is_there_under_both(host: Host) -> None:
@@ -277,9 +282,9 @@ def test_refused_where_nothing_needs_an_mpi(host: Host) -> None:
     ],
 )
 def test_refused_where_the_site_says_nothing(site: Site, problem: str) -> None:
-    with pytest.raises(RequestError, match=problem) as caught:
-        plan_mpi(site, image())
-    assert caught.value.hint
+    (error,) = plan_mpi(site, image()).errors
+    assert error.problem == problem
+    assert error.hint
 
 
 def test_a_library_of_the_distribution_is_the_image_s_where_it_is_new_enough(host: Host) -> None:
@@ -319,10 +324,10 @@ def test_a_fabrics_libraries_their_closure_the_plug_in_devices_and_settings(host
     assert plan.environment == {
         "FI_PROVIDER": "cxi",
         "NCCL_NET": "AWS Libfabric",
-        "LD_LIBRARY_PATH": f"{PRIVATE}:/opt/mpi/lib",
+        "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:/opt/mpi/lib",
     }
     assert plan.devices == (str(device),)
-    names = host_names(here, mpi=False, fabric=True, tree=HostTree())
+    names = needed_names(here, mpi=False, fabric=True, tree=HostTree())
     assert {"libcxi.so.1", "libfabric.so.1"} <= set(names)
     binds = [(str(bind.source), bind.target, bind.writable) for bind in plan.binds(host.root / "stage")]
     assert binds[-1] == (str(device), str(device), True)
@@ -344,9 +349,9 @@ def test_a_provider_alone_makes_a_job_fail_closed(host: Host) -> None:
 def test_settings_alone_are_something(host: Host) -> None:
     plan = plan_fabric(host.fabric(environment={"NCCL_NET": "IB"}), image())
     assert (plan.files, plan.environment["NCCL_NET"], plan.identities) == ({}, "IB", {})
-    with pytest.raises(RequestError, match="has no libraries or settings of its fabric") as caught:
-        plan_fabric(host.fabric(), image())
-    assert caught.value.hint
+    (error,) = plan_fabric(host.fabric(), image()).errors
+    assert error.problem == "the site `here` has no libraries or settings of its fabric"
+    assert error.hint
 
 
 def test_fabric_libraries_that_do_not_fit_are_refused_all_at_once(host: Host) -> None:

@@ -7,7 +7,7 @@ import pytest
 from envbuild.image.environment import default_environment
 from envbuild.preflight.examine import Preflight
 from envbuild.rules.facts import facts_from
-from envbuild.workflows.hosting import image_side
+from envbuild.workflows.hosting import image_libraries
 from tests.support.trees import manifest
 
 
@@ -28,6 +28,6 @@ def test_the_abis_that_an_image_needs_of_a_host(
     facts = facts_from({"mpi.needed_abis": needed, "mpi.abis": own}, "image")
     found = Preflight(problems=(), excused=(), objects=1, processes=1, facts=facts, provides=provides)
     image = manifest(mpi="some", mpi_family="mpich", environment=default_environment())
-    side = image_side(image, found)
+    side = image_libraries(image, found)
     assert (side.abis, side.provides) == (abis, provides)
     assert side.library_path == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"

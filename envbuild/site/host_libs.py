@@ -1,0 +1,345 @@
+"""Plan the host libraries that an image uses: the host's MPI, and those of its fabric.
+
+They, and the libraries that they need and the image lacks, are bound file by file into
+`HOST_LIB_DIR`, which the image's loader searches first. On the host that directory is a
+staging directory with an empty file for each library. Nothing else of the host is bound
+but the companions and devices that the site file names, each at its own path. A plan
+holds the facts of the host's files; the rules judge whether they fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envbuild.elf.loader import Closure, Loaded
+from envbuild.errors import RequestError
+from envbuild.rules.facts import Fact, newest
+from envbuild.rules.from_site import fabric_settings
+from envbuild.site.libraries import HostTree, libraries_below
+from envbuild.spec.site import Site, SiteFabric, SiteMpi
+from envbuild.system.apptainer import Bind
+from envbuild.system.files import exists, sha256
+
+# Every base has it, empty, and no centre binds anything there: no overlay is needed to make it.
+BIND_ROOT = "/media"
+HOST_LIB_DIR = f"{BIND_ROOT}/envbuild"
+# They belong to the image's own loader, or a process would hold two C or C++ libraries.
+_NEVER = re.compile(
+    r"(ld-linux.*|lib(c|m|pthread|dl|rt|util|resolv|nsl|nss_.*|anl|BrokenLocale|thread_db)|libgcc_s|libstdc\+\+)\.so\.[0-9]+"
+)
+_SYSTEM = re.compile(r"(/usr)?/lib(64|/[a-z0-9_]+-linux-gnu)?/[^/]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLibraries:
+    """What decides which libraries of a host an image can take."""
+
+    abis: tuple[str, ...]
+    """MPI ABIs that its programs and extensions need."""
+    library_path: str
+    """LD_LIBRARY_PATH as its own environment makes it."""
+    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Library that its loader finds → symbol versions that it defines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLibraryPlan:
+    """What a start of an image gets from its host."""
+
+    mpi: SiteMpi | None = None
+    """The host's MPI, if the image runs on it."""
+    abis: tuple[str, ...] = ()
+    """ABIs by which the image's programs use that MPI."""
+    mpi_files: tuple[str, ...] = ()
+    """Names of the MPI libraries themselves among `files`, sorted."""
+    files: dict[str, str]
+    """Name in `HOST_LIB_DIR` → file of the host, sorted by name."""
+    devices: tuple[str, ...] = ()
+    """Device files of this node, bound at their own paths."""
+    environment: dict[str, str]
+    """Variables of the image, LD_LIBRARY_PATH among them."""
+    facts: dict[str, Fact] = field(default_factory=dict)
+    """Facts of the host's files, for the rules."""
+    errors: tuple[RequestError, ...] = ()
+    """What the site file would have to say, and does not."""
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Names that compilers use (``libmpi.so``) → names of `files`; mpi4py opens them."""
+        names = {f"{name.partition('.so')[0]}.so": name for name in self.mpi_files}
+        return {link: name for link, name in names.items() if link != name}
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Paths that the host's MPI opens by itself, bound at their own places."""
+        return self.mpi.companions if self.mpi else ()
+
+    @property
+    def by_name(self) -> dict[str, Path]:
+        """Every name in `HOST_LIB_DIR` → the file of the host that it leads to."""
+        files = {name: Path(path) for name, path in self.files.items()}
+        return files | {link: files[name] for link, name in self.links.items()}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """Facts of the host for verdicts: ``mpi`` → name, version and digests, or ``lent`` → digests."""
+        digests = [sha256(Path(self.files[name]))[:12] for name in self.mpi_files or self.files]
+        if self.mpi is not None and self.mpi_files:
+            version = [self.mpi.version] if self.mpi.version else []
+            return {"mpi": " ".join([self.mpi.implementation, *version, *digests])}
+        return {"lent": " ".join(digests)} if digests else {}
+
+    def binds(self, stage: Path) -> tuple[Bind, ...]:
+        """Return the binds of a start, in their order.
+
+        Parameters
+        ----------
+        stage : Path
+            The directory that `fill_stage` has filled.
+        """
+        return (
+            Bind(source=stage, target=BIND_ROOT),
+            *(Bind(source=path, target=f"{HOST_LIB_DIR}/{name}") for name, path in self.files.items()),
+            *(Bind(source=path, target=path) for path in self.companions),
+            *(Bind(source=path, target=path, writable=True) for path in self.devices),
+        )
+
+    def fill_stage(self, stage: Path) -> None:
+        """Fill the staging directory: an empty file for each library, and the links; idempotent.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        directory = stage / HOST_LIB_DIR.removeprefix(f"{BIND_ROOT}/")
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in self.files:
+            (directory / name).touch()
+        for name, target in self.links.items():
+            link = directory / name
+            if not link.is_symlink():
+                link.symlink_to(target)
+
+
+def plan_host_libraries(
+    site: Site,
+    image: ImageLibraries,
+    *,
+    mpi: bool = False,
+    fabric: bool = False,
+    tree: HostTree | None = None,
+) -> HostLibraryPlan:
+    """Return the libraries that an image takes from a site.
+
+    The variables of a fabric select it and refuse any other: they follow from its provider, and
+    the site's own come on top. NCCL finds its plug-in by name in `HOST_LIB_DIR`. If MPI and fabric
+    both have a library or set a variable, the MPI's counts.
+
+    Parameters
+    ----------
+    mpi, fabric : bool
+        Whether the image runs on the host's MPI, and uses the host's libraries for its fabric.
+    tree : HostTree, optional
+        The host's libraries; this machine's own if absent.
+    """
+    host_mpi, host_fabric = site.mpi if mpi else None, site.fabric if fabric else None
+    collector = _Collector(image, tree or HostTree())
+    facts: dict[str, Fact] = {}
+    environment: dict[str, str] = {}
+    mpi_files: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    # Without libraries, the claims of the site file are the facts.
+    if host_mpi is not None and host_mpi.libraries:
+        mpi_files, mpi_facts = _add_mpi(host_mpi, image, collector)
+        facts |= mpi_facts
+    if host_fabric is not None:
+        facts |= _add_fabric(host_fabric, collector)
+        environment |= fabric_settings(host_fabric)
+        # A login node has none of them.
+        devices = tuple(path for path in host_fabric.devices if exists(Path(path)))
+    if host_mpi is not None:
+        environment |= host_mpi.environment
+    return HostLibraryPlan(
+        mpi=host_mpi,
+        abis=image.abis if mpi else (),
+        mpi_files=mpi_files,
+        files=dict(sorted(collector.files.items())),
+        devices=devices,
+        environment={**environment, "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:{image.library_path}"},
+        facts={**facts, **collector.facts(site.name)},
+        errors=tuple(_unspecified(site, mpi=mpi, fabric=fabric)),
+    )
+
+
+def needed_names(site: Site, *, mpi: bool, fabric: bool, tree: HostTree) -> tuple[str, ...]:
+    """Return the names of all libraries that a site's libraries need, sorted; an image may have them."""
+    loads: list[Closure | None] = []
+    if mpi and site.mpi is not None:
+        below = (path for companion in site.mpi.companions for path in libraries_below(companion))
+        loads += [tree.closure(path, site.mpi.search) for path in (*site.mpi.libraries, *below)]
+    if fabric and site.fabric is not None:
+        loads += [tree.closure(path, site.fabric.search) for path in _fabric_libraries(site.fabric)]
+    objects = (loaded for closure in loads if closure for loaded in closure.objects)
+    return tuple(sorted({name for loaded in objects for name in loaded.found.needed}))
+
+
+def _unspecified(site: Site, *, mpi: bool, fabric: bool) -> Iterable[RequestError]:
+    if mpi and not (site.mpi and site.mpi.libraries):
+        problem = "names no libraries of its host's MPI" if site.mpi else "says nothing of its host's MPI"
+        hint = "add `mpi:` with `libraries:` to its file"
+        yield RequestError(f"the site `{site.name}` {problem}", hint=hint)
+    own = site.fabric
+    if fabric and not (own and (own.libraries or own.nccl_plugin or fabric_settings(own))):
+        keys = "`provider:`, `libraries:`, `nccl_plugin:` or `environment:`"
+        hint = f"add `fabric:` with {keys} to its file"
+        yield RequestError(f"the site `{site.name}` has no libraries or settings of its fabric", hint=hint)
+
+
+def _add_mpi(
+    mpi: SiteMpi, image: ImageLibraries, collector: _Collector
+) -> tuple[tuple[str, ...], dict[str, Fact]]:
+    """Add a host's MPI; return the names of its MPI libraries, and its facts."""
+    loads = collector.load(mpi.libraries, mpi.search)
+    abis = {path: collector.tree.abi(path) for path in loads}
+    sonames = {name for path, closure in loads.items() for name in _names(path, closure)}
+    facts = {
+        "host_mpi.abis": Fact(tuple(sorted({abi for abi in abis.values() if abi})), "host"),
+        "host_mpi.sonames": Fact(tuple(sorted(sonames)), "host"),
+    }
+    if not image.abis:
+        facts["mpi.abis"] = Fact((), "image")
+    # An MPI of another ABI beside the right one stays outside; the right one comes before its helpers.
+    own = [path for path, abi in abis.items() if abi in image.abis]
+    chosen = {path: loads[path] for path in (*own, *(path for path, abi in abis.items() if abi is None))}
+    collector.add(chosen, mpi.companions)
+    collector.add_companions(mpi.companions, mpi.search)
+    names = {name for closure in chosen.values() for loaded in closure.objects[1:] for name in loaded.names}
+    # Programs of the image may load it as well: its absence here proves nothing.
+    if any(name.startswith("libmpi_gtl_") for name in names):
+        facts["mpi.gtl"] = Fact(True, "host")
+    return tuple(sorted(Path(path).name for path in own)), facts
+
+
+def _add_fabric(fabric: SiteFabric, collector: _Collector) -> dict[str, Fact]:
+    """Add a host's libraries for its fabric; return the fact about NCCL's plug-in."""
+    loads = collector.load(_fabric_libraries(fabric), fabric.search)
+    collector.add(loads)
+    plugin = loads.get(fabric.nccl_plugin or "")
+    if plugin is None:
+        return {}
+    matches = (re.fullmatch(r"libcudart\.so\.([0-9]+).*", name) for name in plugin.objects[0].found.needed)
+    majors = tuple(sorted({match[1] for match in matches if match}))
+    return {"fabric.plugin_majors": Fact(majors, f"host:{fabric.nccl_plugin}")}
+
+
+def _fabric_libraries(fabric: SiteFabric) -> tuple[str, ...]:
+    return (*fabric.libraries, *([fabric.nccl_plugin] if fabric.nccl_plugin else []))
+
+
+def _names(path: str, closure: Closure) -> set[str]:
+    """Return the names of a library: its file's, and its soname."""
+    return {Path(path).name, closure.objects[0].found.soname} - {""}
+
+
+class _Collector:
+    """Collects the files to bind, and what is wrong with them."""
+
+    def __init__(self, image: ImageLibraries, tree: HostTree) -> None:
+        self.tree = tree
+        self.files: dict[str, str] = {}
+        """Name in `HOST_LIB_DIR` → file of the host."""
+        self._image = image
+        # Paths of the site file that do not exist; libraries and symbol versions that nothing provides.
+        self._absent: list[str] = []
+        self._unresolved: list[str] = []
+        # Symbol versions of the image's C and C++ libraries that host libraries need → one that does.
+        self._versions: dict[str, str] = {}
+
+    def load(self, paths: Iterable[str], search: Sequence[str]) -> dict[str, Closure]:
+        """Return what the host loads with each library; those that do not exist are noted."""
+        loads = {}
+        for path in paths:
+            closure = self.tree.closure(path, search)
+            if closure is None:
+                self._absent.append(path)
+            else:
+                loads[path] = closure
+        return loads
+
+    def add(self, loads: Mapping[str, Closure], companions: Sequence[str] = ()) -> None:
+        """Add libraries, and all that they need."""
+        for path, closure in loads.items():
+            for name in _names(path, closure):
+                self.files.setdefault(name, path)
+        for closure in loads.values():
+            self._unresolved += [f"{missing.name} (for {missing.path})" for missing in closure.missing]
+            self._add_needed(closure, companions)
+
+    def add_companions(self, companions: Sequence[str], search: Sequence[str]) -> None:
+        """Add what the libraries in companions need: an MPI opens them by itself."""
+        self._absent += [path for path in companions if not exists(Path(path))]
+        for path in (path for companion in companions for path in libraries_below(companion)):
+            closure = self.tree.closure(path, search)
+            # One that the host cannot load either is for hardware that is not here.
+            if closure is not None and not closure.missing:
+                self._add_needed(closure, companions)
+
+    def _add_needed(self, closure: Closure, companions: Sequence[str]) -> None:
+        self._note_versions(closure.objects[0])
+        waiting, seen = [closure.objects[0]], {id(closure.objects[0])}
+        for dependent in waiting:
+            for name, needed in sorted(dependent.needs.items()):
+                if _NEVER.fullmatch(name) or id(needed) in seen:
+                    continue
+                seen.add(id(needed))
+                if self._image_has(name, needed, closure) or self._is_in(companions, needed):
+                    continue
+                self.files.setdefault(name, needed.path)
+                self._note_versions(needed)
+                waiting.append(needed)
+
+    def _image_has(self, name: str, needed: Loaded, closure: Closure) -> bool:
+        """Whether a library of the host's distribution is in the image, with all versions that are needed."""
+        if not _SYSTEM.fullmatch(needed.path) or name not in self._image.provides:
+            return False
+        versions = {
+            version for loaded in closure.objects for version in loaded.found.versions_needed.get(name, ())
+        }
+        return versions <= set(self._image.provides[name])
+
+    def _is_in(self, companions: Sequence[str], needed: Loaded) -> bool:
+        """Whether a library is in a companion, and its dependent finds it there without LD_LIBRARY_PATH."""
+        places = tuple(f"{path}/" for path in companions)
+        parent = needed.parent
+        if needed.rule not in ("DT_RPATH", "DT_RUNPATH", "path") or parent is None:
+            return False
+        is_bound = parent.path in self.files.values()
+        return not is_bound and needed.path.startswith(places) and parent.path.startswith(places)
+
+    def _note_versions(self, loaded: Loaded) -> None:
+        for name, versions in sorted(loaded.found.versions_needed.items()):
+            if _NEVER.fullmatch(name) is None:
+                continue
+            provided = self._image.provides.get(name)
+            for version in versions:
+                if version.startswith(("GLIBC_", "GLIBCXX_")):
+                    self._versions.setdefault(version, loaded.path)
+                elif provided is not None and version not in provided:
+                    self._unresolved.append(f"{version} of {name} (for {loaded.path})")
+
+    def facts(self, site: str) -> dict[str, Fact]:
+        """Return the facts of all files: which are missing, and the newest versions that they need."""
+        facts = {
+            "injected.absent": Fact(tuple(dict.fromkeys(self._absent)), f"site:{site}"),
+            "injected.unresolved": Fact(tuple(dict.fromkeys(self._unresolved)), "host"),
+        }
+        for library, kind in (("glibc", "GLIBC"), ("libstdcxx", "GLIBCXX")):
+            version = newest(self._versions, kind)
+            source = f"host:{self._versions[f'{kind}_{version}']}" if version else "host"
+            facts[f"{library}.injected"] = Fact(version or "", source)
+        provided = newest(self._image.provides.get("libstdc++.so.6", ()), "GLIBCXX")
+        return facts | ({"libstdcxx.image": Fact(provided, "image")} if provided else {})
