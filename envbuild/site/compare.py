@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envbuild.site.libraries import HostTree
-from envbuild.site.probe import SiteDraft, probe
+from envbuild.site.probe import probe
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from envbuild.system.survey import Survey
 
 # Keys of values that a probe reads, and of paths that must exist.
-_VALUES = (
-    *("architecture", "glibc", "libstdcxx", "modules", "fabric.name", "fabric.libfabric"),
-    *("gpus.vendor", "gpus.count", "gpus.architectures", "gpus.driver"),
-    *("scheduler.name", "scheduler.version", "scheduler.mpi_types", "scheduler.default_mpi_type"),
-    *("mpi.version", "mpi.abis"),
+_VALUES = re.compile(
+    r"architecture|glibc|libstdcxx|modules|gpus\..+|mpi\.(version|abis)|fabric\.(name|libfabric)"
+    r"|scheduler\.(name|version|mpi_types|default_mpi_type)|runtimes\..+(?<!\.program)"
 )
-_PATHS = (
-    *("mpi.search", "mpi.companions", "mpi.launcher"),
-    *("fabric.search", "fabric.devices", "fabric.nccl_plugin"),
+_PATHS = re.compile(
+    r"mpi\.(search|companions|launcher)|fabric\.(search|devices|nccl_plugin)|runtimes\..+\.program|binds"
 )
 _GONE = "it is not there"
 
@@ -54,74 +51,57 @@ def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
     libraries = site.mpi.libraries if site.mpi else ()
     prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
     draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
-    here = _values(draft.site)
+    said, here = _values(site), _values(draft.site)
     # The MPI of the file, which need not be the first one here.
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
     here["mpi.version"] = same.version if same else None
     here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
     differences = [
-        *_changed(site, here, draft.unknown),
-        *_runtimes(site, draft),
+        *_changed(said, here, draft.unknown),
         *_libraries("mpi", site.mpi, tree, machine),
         *_libraries("fabric", site.fabric, tree, machine),
-        *_missing(site, machine),
     ]
+    for key, value in said.items():
+        paths = () if not _PATHS.fullmatch(key) else value if isinstance(value, tuple) else (value,)
+        gone = (path for path in paths if not machine.exists(path))
+        differences += [Difference(key=key, kind="missing", said=path, found=_GONE) for path in gone]
     order = {key: number for number, key in enumerate(Site.model_fields)}
     return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
 
 def _values(site: Site) -> dict[str, Any]:
-    """Return what a site says, by dotted key."""
+    """Return what a site says, by dotted key: ``runtimes.apptainer.version``; binds are their sources."""
+    data = site.model_dump(exclude_defaults=True)
+    if site.binds:
+        data["binds"] = tuple(bind.source for bind in site.binds)
+    for runtime in data.pop("runtimes", ()):
+        name = runtime.pop("name")
+        data |= {f"runtimes.{name}": name, **{f"runtimes.{name}.{key}": runtime[key] for key in runtime}}
     values: dict[str, Any] = {}
-    for section, value in site.model_dump(exclude_defaults=True).items():
-        keys = value.items() if isinstance(value, dict) else [("", value)]
-        values |= {f"{section}.{key}".rstrip("."): item for key, item in keys}
+    for section, value in data.items():
+        is_section = isinstance(value, dict)
+        values |= {f"{section}.{key}": value[key] for key in value} if is_section else {section: value}
     return values
 
 
-def _changed(site: Site, here: dict[str, Any], unknown: dict[str, str]) -> Iterator[Difference]:
-    said = _values(site)
-    for key in (key for key in _VALUES if key in said):
-        value, now = said[key], here.get(key)
+def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]) -> Iterator[Difference]:
+    for key, value in said.items():
+        if not _VALUES.fullmatch(key):
+            continue
+        now = here.get(key)
         if now in (None, ()):
-            reason = unknown.get(key) or unknown.get(key.partition(".")[0], "it is not known here")
+            reason = unknown.get(key) or unknown.get(key.partition(".")[0], "`site probe` does not read it")
             # An MPI that is not here is missing, as its libraries show.
             if not key.startswith("mpi."):
                 yield Difference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
         # A list of types that is not whole may name fewer.
-        may_have_more = key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types")
-        same = value == now
-        if isinstance(value, tuple):
-            same = set(value) <= set(now) if may_have_more else set(value) == set(now)
-        if not same:
+        if key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types"):
+            is_same = set(value) <= set(now)
+        else:
+            is_same = set(value) == set(now) if isinstance(value, tuple) else value == now
+        if not is_same:
             yield Difference(key=key, kind="changed", said=_text(value), found=_text(now))
-
-
-def _runtimes(site: Site, draft: SiteDraft) -> Iterator[Difference]:
-    here = {runtime.name: runtime for runtime in draft.site.runtimes}
-    for runtime in site.runtimes:
-        key, now = f"runtimes.{runtime.name}", here.get(runtime.name)
-        if now is None:
-            reason = draft.unknown.get("runtimes", "only apptainer is looked for")
-            yield Difference(key=key, kind="unseen", said=runtime.version or runtime.name, found=reason)
-            continue
-        for name in ("version", "user_namespaces", "setuid"):
-            value, current = getattr(runtime, name), getattr(now, name)
-            if value is not None and current is not None and value != current:
-                yield Difference(key=f"{key}.{name}", kind="changed", said=_text(value), found=_text(current))
-
-
-def _missing(site: Site, machine: Survey) -> Iterator[Difference]:
-    """Yield the paths that do not exist, but for libraries."""
-    said = _values(site)
-    paths = {key: said[key] for key in _PATHS if key in said}
-    paths["runtimes.program"] = tuple(runtime.program for runtime in site.runtimes if runtime.program)
-    paths["binds"] = tuple(bind.source for bind in site.binds)
-    for key, value in paths.items():
-        for path in value if isinstance(value, tuple) else (value,):
-            if not machine.exists(path):
-                yield Difference(key=key, kind="missing", said=path, found=_GONE)
 
 
 def _libraries(

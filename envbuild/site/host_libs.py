@@ -341,5 +341,4 @@ class _Collector:
             version = newest(self._versions, kind)
             source = f"host:{self._versions[f'{kind}_{version}']}" if version else "host"
             facts[f"{library}.injected"] = Fact(version or "", source)
-        provided = newest(self._image.provides.get("libstdc++.so.6", ()), "GLIBCXX")
-        return facts | ({"libstdcxx.image": Fact(provided, "image")} if provided else {})
+        return facts

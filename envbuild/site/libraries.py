@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
 
@@ -118,18 +118,9 @@ def libraries_below(path: str) -> tuple[str, ...]:
     return tuple(libraries)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedMpi:
-    """An MPI of this machine."""
-
-    mpi: SiteMpi
-    version_unknown: str
-    """Why its version, or even its implementation, is unknown; else empty."""
-
-
 def find_mpis(
     machine: Survey, tree: HostTree, cached: Mapping[str, str], named: Sequence[str] = ()
-) -> tuple[DetectedMpi, ...]:
+) -> tuple[SiteMpi, ...]:
     """Return the MPIs of a machine, the likeliest first.
 
     Parameters
@@ -139,11 +130,11 @@ def find_mpis(
     named : sequence of str
         Directories where one is installed; they come before those of the environment, PATH and the cache.
     """
-    mpis: dict[tuple[str, ...], DetectedMpi] = {}
+    mpis: dict[tuple[str, ...], SiteMpi] = {}
     for prefix in (*dict.fromkeys(_prefixes(machine, named)), ""):
         libraries = _below(machine, prefix) if prefix else cached
-        for detected in _describe(machine, tree, prefix, libraries):
-            mpis.setdefault(tuple(map(machine.real, detected.mpi.libraries)), detected)
+        for mpi in _mpis_at(machine, tree, prefix, libraries):
+            mpis.setdefault(tuple(map(machine.real, mpi.libraries)), mpi)
     return tuple(mpis.values())
 
 
@@ -172,49 +163,35 @@ def _below(machine: Survey, prefix: str) -> dict[str, str]:
     return paths
 
 
-def _describe(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, str]) -> list[DetectedMpi]:
+def _mpis_at(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, str]) -> list[SiteMpi]:
     """Return the MPIs at a prefix: Open MPI, MPICH's family or both; first the one with an mpiexec."""
     libraries = {
         name: path
         for name, path in sorted(paths.items())
         if _MPI_LIBRARY.fullmatch(name) and (library := tree.lookup(path)) and library.soname == name
     }
-    search: tuple[str, ...] = ()
-    if prefix:
-        beside = (f"{prefix}/{name}" for name in _BESIDE)
-        directories = (*map(posixpath.dirname, libraries.values()), *filter(machine.exists, beside))
-        search = tuple(dict.fromkeys(directories))
     abis = {name: abi for name, path in libraries.items() if (abi := tree.abi(path)) is not None}
-    openmpi = {name for name, abi in abis.items() if abi.startswith("openmpi")}
-    mpich = abis.keys() - openmpi
     families = [set(libraries)] if abis else []
-    # The standard's ABI is of either; beside MPICH, MPICH's.
-    if openmpi and any(abis[name] == "mpich" for name in mpich):
-        loaded = {name: _loaded(tree, path, search) for name, path in libraries.items()}
-        families = [{name for name in libraries if loaded[name] & own} for own in (openmpi, mpich)]
-    detected = []
+    openmpi = {name for name, abi in abis.items() if abi.startswith("openmpi")}
+    if openmpi and "mpich" in abis.values():
+        # As wheels in one virtual environment: Open MPI's have a series of their own (``.so.40``).
+        series = {name.rpartition(".")[2] for name in openmpi}
+        openmpi = {name for name in libraries if name.rpartition(".")[2] in series}
+        families = [openmpi, set(libraries) - openmpi]
+    mpis = []
     for family in families:
-        own_abis = tuple(sorted({abis[name] for name in family if name in abis}))
-        own = tuple(sorted(libraries[name] for name in family))
-        detected.append(_mpi(machine, prefix, own, own_abis, search))
-    return sorted(detected, key=lambda each: each.mpi.launcher is None)
+        own = {name: path for name, path in libraries.items() if name in family}
+        mpis.append(_mpi(machine, prefix, own, {abis[name] for name in own if name in abis}))
+    return sorted(mpis, key=lambda mpi: mpi.launcher is None)
 
 
-def _loaded(tree: HostTree, path: str, search: Sequence[str]) -> set[str]:
-    """Return the names of all that is loaded with a library, its own among them."""
-    loads = tree.closure(path, search)
-    return set().union(*(loaded.names for loaded in loads.objects)) if loads else set()
+def _mpi(machine: Survey, prefix: str, libraries: Mapping[str, str], abis: AbstractSet[MpiAbi]) -> SiteMpi:
+    """Describe an MPI; an empty prefix means that only the loader's cache leads to it.
 
-
-def _mpi(
-    machine: Survey,
-    prefix: str,
-    libraries: tuple[str, ...],
-    abis: tuple[MpiAbi, ...],
-    search: tuple[str, ...],
-) -> DetectedMpi:
-    """Describe an MPI; an empty prefix means that only the loader's cache leads to it."""
+    Without a version that is certain, its implementation is that of its path or ABI.
+    """
     is_openmpi = any(abi.startswith("openmpi") for abi in abis)
+    paths = tuple(sorted(libraries.values()))
     versions: dict[str, str] = {}
     launcher = _program(machine, prefix, "mpiexec")
     for name, arguments, pattern, implementation in _VERSION_COMMANDS:
@@ -223,32 +200,25 @@ def _mpi(
             versions.setdefault(implementation, match[1])
         elif match and name == "mpiexec":
             launcher = None  # another MPI's, in the same place
-    vendor = next((name for part, name in _VENDORS.items() if any(part in path for path in libraries)), None)
+    vendor = next((name for part, name in _VENDORS.items() if any(part in path for path in paths)), None)
     implementation = next(iter(versions), vendor or ("openmpi" if is_openmpi else "mpich"))
-    version, unknown = versions.get(implementation), ""
-    if len(versions) > 1:
-        programs = " and ".join(f"{name} {release}" for name, release in versions.items())
-        version, unknown = None, f"programs of {programs} are here, and the libraries are of one of them"
-    elif version is None:
-        unknown = "no program of it reports one" + (
-            "" if vendor else "; the implementation is that of its ABI"
-        )
+    version = versions[implementation] if len(versions) == 1 else None
     companions, environment = _own_ways(machine, prefix, implementation)
     # Intel's opens libfabric by its name, which no needed library shows.
     fabric = f"{prefix}/lib/libfabric.so.1"
     opened = (fabric,) if implementation == "intel-mpi" and prefix and machine.exists(fabric) else ()
-    mpi = SiteMpi(
+    beside = filter(machine.exists, (f"{prefix}/{name}" for name in _BESIDE))
+    return SiteMpi(
         implementation=implementation,
         version=version,
         base_version=version if implementation in ("mpich", "openmpi") else None,
-        abis=abis,
-        libraries=(*libraries, *opened),
-        search=search,
+        abis=tuple(sorted(abis)),
+        libraries=(*paths, *opened),
+        search=tuple(dict.fromkeys((*map(posixpath.dirname, paths), *beside))) if prefix else (),
         companions=companions,
         launcher=launcher,
         environment=environment,
     )
-    return DetectedMpi(mpi=mpi, version_unknown=unknown)
 
 
 def _program(machine: Survey, prefix: str, name: str) -> str | None:

@@ -79,15 +79,8 @@ class SiteDraft:
         return "".join([*lines, _TAIL])
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: lists are indented below their key."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  # PyYAML's
-        super().increase_indent(flow, False)
-
-
 def _yaml(key: str, value: object) -> str:
-    return yaml.dump({key: value}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
 def _comment(text: str) -> str:
@@ -158,23 +151,24 @@ class _Detector:
         return version
 
     def mpis(self, named: Sequence[str]) -> tuple[SiteMpi, ...]:
-        detected = find_mpis(self.machine, self.tree, self.cached, named)
-        if not detected:
+        mpis = find_mpis(self.machine, self.tree, self.cached, named)
+        if not mpis:
             where = "on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT"
             self.unknown["mpi"] = f"none {where}; name one with --mpi DIR"
             return ()
-        chosen = detected[0].mpi
-        if detected[0].version_unknown:
-            self.unknown["mpi.version"] = detected[0].version_unknown
+        chosen, *others = mpis
+        if chosen.version is None:
+            reason = "no program of it reports one, or several MPIs do: check `implementation`, too"
+            self.unknown["mpi.version"] = reason
         loads = [self.tree.closure(path, chosen.search) for path in chosen.libraries]
         for gap in dict.fromkeys(gap for closure in loads if closure for gap in closure.missing):
             self.remark(
                 "mpi", f"{gap.path} needs {gap.name}, which is missing: add its directory to `search`."
             )
-        for other in (each.mpi for each in detected[1:]):
+        for other in others:
             label = f"{other.implementation} {other.version or ''}".strip()
             self.remark("mpi", f"Also here: {label} ({', '.join(other.abis)}), {other.libraries[0]}.")
-        return tuple(each.mpi for each in detected)
+        return mpis
 
     def gpus(self) -> SiteGpus | None:
         self.remark("gpus", "Detected here; compute nodes may have other GPUs.")
@@ -311,9 +305,9 @@ class _Detector:
         setuid = configuration(self.says("apptainer", "buildcfg"), self.machine).setuid
         namespaces = self.machine.allows_user_namespaces()
         if namespaces is None:
-            self.unknown["runtimes.user_namespaces"] = "the kernel does not report it"
+            self.unknown["runtimes.apptainer.user_namespaces"] = "the kernel does not report it"
         if setuid is None:
-            self.unknown["runtimes.setuid"] = "apptainer's settings cannot be read"
+            self.unknown["runtimes.apptainer.setuid"] = "apptainer's settings cannot be read"
         return (SiteRuntime(name="apptainer", version=version[1], user_namespaces=namespaces, setuid=setuid),)
 
     def modules(self) -> Literal["lmod", "environment-modules"] | None:

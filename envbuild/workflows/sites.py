@@ -1,8 +1,9 @@
-"""Sites: all that can be named, one of them, a draft for this machine, and a file compared with it."""
+"""Sites: list them, show one, draft the file of this machine, compare a file with the machine."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ from envbuild.workflows.places import refuse_in_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteListing:
-    """All sites that can be named."""
+    """All sites that `--site` and a spec can name."""
 
     sites: tuple[Loaded[Site], ...]
-    """Readable ones, by name."""
+    """By name."""
     errors: tuple[EnvbuildError, ...] = ()
-    """Of the others."""
+    """Of files that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSite:
+class SiteReport:
     """A site file compared with this machine."""
 
     path: Path
@@ -41,32 +42,29 @@ class CheckedSite:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that can be seen here differs."""
+        """Whether all values that can be read on this machine are the same."""
         return all(difference.kind == "unseen" for difference in self.differences)
 
 
 def list_sites() -> SiteListing:
-    """Return all sites that `--site` and a spec can name."""
+    """Return all sites."""
     sites: list[Loaded[Site]] = []
     errors: list[EnvbuildError] = []
     for name in find_catalog().site_names():
         try:
-            loaded = read_site(Path(name))
+            sites.append(_loaded(Path(name)))
         except EnvbuildError as error:
             errors += error.each()
-            continue
-        if loaded is not None:
-            sites.append(loaded)
     return SiteListing(sites=tuple(sites), errors=tuple(errors))
 
 
 def show_site(given: Path) -> tuple[str, dict[str, Any]]:
-    """Return a site's file as it is written, and as data with the facts that rules read.
+    """Return the text of a site's file, and its data with the facts that rules read.
 
     Raises
     ------
     RequestError, ManyErrors
-        There is none, or all mistakes of its file.
+        There is none, or all errors of its file.
     """
     loaded = _loaded(given)
     text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
@@ -79,43 +77,42 @@ def show_site(given: Path) -> tuple[str, dict[str, Any]]:
     return text, {"file": str(loaded.path), "site": site, "facts": facts}
 
 
-def probe_machine(*, output: Path | None, mpi: tuple[Path, ...], machine: Survey | None = None) -> str:
-    """Return the draft of a site file for this machine, and write it where one is named.
+def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
+    """Return the draft of a site file for this machine, and write it if a file is named.
 
     Parameters
     ----------
     output : Path or None
         The file; its stem becomes the site's name.
-    mpi : tuple of Path
+    mpi : sequence of Path
         Directories where an MPI is installed.
 
     Raises
     ------
     RequestError
-        A directory is not there, or the file is there already or cannot be written.
+        A directory does not exist, or the file exists already or cannot be written.
     """
     for path in mpi:
         if not is_directory(path):
-            raise RequestError(
-                f"there is no directory `{path}`", hint="--mpi takes where an MPI is installed"
-            )
-    stem = "here" if output is None else output.stem
-    if not re.fullmatch(NAME, stem):
+            hint = "--mpi takes the directory where an MPI is installed"
+            raise RequestError(f"there is no directory `{path}`", hint=hint)
+    name = "here" if output is None else output.stem
+    if not re.fullmatch(NAME, name):
         hint = "its stem becomes the site's name: lower-case letters, digits, `.`, `_` and `-`"
         raise RequestError(f"`{output}` cannot be a site's file", hint=hint)
-    if output is not None and exists(output):
-        # Somebody may have written into it what no probe can see.
-        hint = "name another file, and put both together; `envbuild site check` says what has changed"
-        raise RequestError(f"`{output}` is there already", hint=hint)
     if output is not None:
+        if exists(output):
+            # A user may have added values that no probe can read.
+            hint = "name another file, and merge them; `envbuild site check` lists what has changed"
+            raise RequestError(f"`{output}` is there already", hint=hint)
         refuse_in_store(output)
-    text = probe(machine or Survey(), name=stem, mpi=[str(path.absolute()) for path in mpi]).text()
+    text = probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:
         write_atomically(output, text.encode())
     return text
 
 
-def check_site(given: Path | None, machine: Survey | None = None) -> CheckedSite:
+def check_site(given: Path | None) -> SiteReport:
     """Compare a site file with this machine.
 
     Parameters
@@ -126,15 +123,15 @@ def check_site(given: Path | None, machine: Survey | None = None) -> CheckedSite
     Raises
     ------
     RequestError, ManyErrors
-        There is none, or all mistakes of its file.
+        There is none, or all errors of its file.
     """
     loaded = _loaded(given)
-    return CheckedSite(path=loaded.path, differences=compare(loaded.value, machine or Survey()))
+    return SiteReport(path=loaded.path, differences=compare(loaded.value, Survey()))
 
 
 def _loaded(given: Path | None) -> Loaded[Site]:
     loaded = read_site(given)
     if loaded is None:
         hint = "name one, or draft it: `envbuild site probe -o ~/.config/envbuild/site.yaml`"
-        raise RequestError("no site file of yours or of this machine is here", hint=hint)
+        raise RequestError("there is no site file of yours or of this machine", hint=hint)
     return loaded

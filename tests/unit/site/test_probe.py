@@ -196,8 +196,7 @@ def test_an_mpi_whose_programs_say_nothing_is_told_by_its_abi_alone(machine: Mac
     assert probed.remarks["mpi"] == [
         "/opt/x/lib/libmpi.so.40 needs libopen-pal.so.80, which is missing: add its directory to `search`."
     ]
-    unknown = "no program of it reports one; the implementation is that of its ABI"
-    assert probed.unknown["mpi.version"] == unknown
+    assert probed.unknown["mpi.version"].startswith("no program of it reports one")
 
 
 def test_an_mpi_of_the_loaders_cache(machine: Machine) -> None:
@@ -330,7 +329,7 @@ def test_two_mpis_that_share_a_library_s_name_are_doubted(machine: Machine) -> N
     probed = seen(machine, "/opt/x")
     assert probed.site.mpi is not None
     assert probed.site.mpi.version is None
-    assert "programs of mpich 5.0.2 and intel-mpi 2021.18 are here" in probed.unknown["mpi.version"]
+    assert "several MPIs do" in probed.unknown["mpi.version"]
 
 
 @pytest.mark.parametrize(
