@@ -55,9 +55,6 @@ class Preflight:
     """Path → code for GPUs that the file holds."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
     """Facts of the files, for the rules."""
-    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of the names that were asked for: those that the image's loader finds → symbol versions
-    that they define."""
 
     @property
     def passed(self) -> bool:
@@ -92,7 +89,6 @@ def examine(
     simulation: Simulation,
     *,
     lacks: Collection[str] = (),
-    names: Collection[str] = (),
     python: PythonSide = PythonSide(),  # noqa: B008  # frozen
 ) -> Preflight:
     """Examine every process of an image.
@@ -101,8 +97,6 @@ def examine(
     ----------
     lacks : collection of str
         Libraries that may be missing, as recipes say.
-    names : collection of str
-        Libraries to look for in the image; see `Preflight.provides`.
     python : PythonSide
         What was found of its Python distributions.
     """
@@ -123,7 +117,6 @@ def examine(
         for path, why in simulation.tree.unreadable.items()
     }
     code = {path: scanned.gpu for path, scanned in simulation.objects.items() if scanned.gpu is not None}
-    libraries = {name: simulation.find(name) for name in sorted(names)}
     return Preflight(
         problems=tuple(_once(sorted(problems))),
         excused=tuple(sorted(excused)),
@@ -132,7 +125,6 @@ def examine(
         distributions=python.distributions,
         gpu_code=code,
         facts=facts.facts(code),
-        provides={name: lib.elf.versions_defined for name, lib in libraries.items() if lib is not None},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,24 +74,20 @@ class Looked:
         """
         return _simulation(self.manifest, self.scans, _lent(injected or {}))
 
-    def preflight(
-        self, *, injected: Mapping[str, Path] | None = None, names: Collection[str] = ()
-    ) -> Preflight:
+    def preflight(self, *, injected: Mapping[str, Path] | None = None) -> Preflight:
         """Return what is wrong with its processes.
 
         Parameters
         ----------
         injected : mapping of str to Path, optional
             As in `simulation`.
-        names : collection of str, optional
-            Libraries to tell of whether the image has them.
 
         Raises
         ------
         RequestError, ManyErrors
             A library of the host cannot be read; or the image carries no lock, or one that cannot be read.
         """
-        return _examine(self.simulation(injected), self.manifest, self._lock(), names)
+        return _examine(self.simulation(injected), self.manifest, self._lock())
 
     def facts(self, found: Preflight) -> dict[str, Fact]:
         """Return its facts, for the rules.
@@ -148,7 +144,7 @@ def preflight_layers(
 
     with ThreadPoolExecutor(host.cores()) as pool:
         scans = tuple(pool.map(read, layers))
-    return _examine(_simulation(manifest, scans, {}), manifest, lock, ())
+    return _examine(_simulation(manifest, scans, {}), manifest, lock)
 
 
 def keep_composed(manifest: Manifest, store: Store) -> None:
@@ -199,14 +195,14 @@ def _simulation(manifest: Manifest, scans: Sequence[LayerScan], lent: Mapping[st
     )
 
 
-def _examine(simulation: Simulation, manifest: Manifest, lock: Lock, names: Collection[str]) -> Preflight:
+def _examine(simulation: Simulation, manifest: Manifest, lock: Lock) -> Preflight:
     python = judge_python(
         simulation.tree,
         python=manifest.python,
         architecture=manifest.architecture,
         requests=lock.requests,
     )
-    return examine(simulation, lacks=manifest.lacks, names=names, python=python)
+    return examine(simulation, lacks=manifest.lacks, python=python)
 
 
 def _scan_image(image: Path, manifest: Manifest, store: Store, *, same: bool) -> LayerScan:

@@ -130,6 +130,11 @@ class Simulation:
         hits = (self.tree.at(f"{place}/{name}") for place in places if place)
         return next((found for found in hits if found is not None), None)
 
+    def libraries(self) -> dict[str, tuple[str, ...]]:
+        """Return the libraries that `find` finds: name → symbol versions that it defines."""
+        found = {name: self.find(name) for name in {path.rpartition("/")[2] for path in self.tree.names()}}
+        return {name: scanned.elf.versions_defined for name, scanned in found.items() if scanned is not None}
+
     def uncached(self, name: str) -> str:
         """Return the path of a library that lies where the cache leads, and is not in it; empty for none."""
         if self.search.cached is None or name in self.search.cached:

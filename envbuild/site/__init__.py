@@ -1,1 +1,1 @@
-"""What a machine has and lends to images: probing it, and injecting its libraries."""
+"""This machine as a site: draft its file, compare it, and plan the host libraries of images."""

@@ -131,7 +131,6 @@ def plan_host_libraries(
     *,
     mpi: bool = False,
     fabric: bool = False,
-    tree: HostTree | None = None,
 ) -> HostLibraryPlan:
     """Return the libraries that an image takes from a site.
 
@@ -143,11 +142,9 @@ def plan_host_libraries(
     ----------
     mpi, fabric : bool
         Whether the image runs on the host's MPI, and uses the host's libraries for its fabric.
-    tree : HostTree, optional
-        The host's libraries; this machine's own if absent.
     """
     host_mpi, host_fabric = site.mpi if mpi else None, site.fabric if fabric else None
-    collector = _Collector(image, tree or HostTree())
+    collector = _Collector(image)
     facts: dict[str, Fact] = {}
     environment: dict[str, str] = {}
     mpi_files: tuple[str, ...] = ()
@@ -173,18 +170,6 @@ def plan_host_libraries(
         facts={**facts, **collector.facts(site.name)},
         errors=tuple(_unspecified(site, mpi=mpi, fabric=fabric)),
     )
-
-
-def needed_names(site: Site, *, mpi: bool, fabric: bool, tree: HostTree) -> tuple[str, ...]:
-    """Return the names of all libraries that a site's libraries need, sorted; an image may have them."""
-    loads: list[Closure | None] = []
-    if mpi and site.mpi is not None:
-        below = (path for companion in site.mpi.companions for path in libraries_below(companion))
-        loads += [tree.closure(path, site.mpi.search) for path in (*site.mpi.libraries, *below)]
-    if fabric and site.fabric is not None:
-        loads += [tree.closure(path, site.fabric.search) for path in _fabric_libraries(site.fabric)]
-    objects = (loaded for closure in loads if closure for loaded in closure.objects)
-    return tuple(sorted({name for loaded in objects for name in loaded.found.needed}))
 
 
 def _unspecified(site: Site, *, mpi: bool, fabric: bool) -> Iterable[RequestError]:
@@ -248,8 +233,8 @@ def _names(path: str, closure: Closure) -> set[str]:
 class _Collector:
     """Collects the files to bind, and what is wrong with them."""
 
-    def __init__(self, image: ImageLibraries, tree: HostTree) -> None:
-        self.tree = tree
+    def __init__(self, image: ImageLibraries) -> None:
+        self.tree = HostTree()
         self.files: dict[str, str] = {}
         """Name in `HOST_LIB_DIR` → file of the host."""
         self._image = image

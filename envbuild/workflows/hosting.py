@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +19,11 @@ from envbuild.launch.launchers import env_one_container_per_rank, launcher_famil
 from envbuild.launch.start import Container
 from envbuild.preflight.examine import Preflight
 from envbuild.preflight.run import Looked, look
-from envbuild.rules.facts import Fact, texts_of
+from envbuild.rules.facts import Fact, Facts, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, needed_names, plan_host_libraries
-from envbuild.site.libraries import HostTree
+from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, plan_host_libraries
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import read_site
@@ -87,30 +87,25 @@ def plan_on_host(
     scan: Looked, site: Site, wanted: HostLibraries
 ) -> tuple[Preflight, HostLibraryPlan, dict[str, Fact]]:
     """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
-    tree = HostTree()
-    preflight = scan.preflight(names=needed_names(site, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree))
-    image = image_libraries(scan.manifest, preflight)
-    plan = plan_host_libraries(site, image, mpi=wanted.mpi, fabric=wanted.fabric, tree=tree)
+    preflight = scan.preflight()
+    image = image_libraries(scan.manifest, preflight.facts, scan.simulation().libraries())
+    plan = plan_host_libraries(site, image, mpi=wanted.mpi, fabric=wanted.fabric)
     facts = scan.facts(preflight)
     facts = stack_facts(facts, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=plan.facts)
     return preflight, plan, facts
 
 
-def image_libraries(manifest: Manifest, preflight: Preflight) -> ImageLibraries:
-    """Return the facts of an image that decide which libraries it can take from a host.
-
-    Parameters
-    ----------
-    preflight : Preflight
-        Of the image on its own libraries, asked for the names that the host's libraries need.
-    """
+def image_libraries(
+    manifest: Manifest, facts: Facts, provides: Mapping[str, tuple[str, ...]]
+) -> ImageLibraries:
+    """Return what decides which libraries an image can take from a host, by the facts of its preflight."""
     library_path = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
     return ImageLibraries(
         # If nothing needs an MPI, programs that open one are taken for the image's own MPI's.
-        abis=texts_of(preflight.facts, "mpi.needed_abis") or texts_of(preflight.facts, "mpi.abis")[:1],
+        abis=texts_of(facts, "mpi.needed_abis") or texts_of(facts, "mpi.abis")[:1],
         # As the image's environment makes it under Apptainer.
         library_path=f"{library_path}:{_APPTAINER_LIBS}".lstrip(":"),
-        provides=preflight.provides,
+        provides=provides,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from envbuild.image.model import Variable
 from envbuild.preflight.examine import Preflight
 from envbuild.preflight.problems import Problem
+from envbuild.preflight.run import look
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
 from tests.support.fatbins import cubins, with_sections
@@ -675,5 +676,5 @@ def test_what_the_cache_does_not_know_serves_no_library_of_a_host(
         "/etc/ld.so.cache": ld_so_cache(*cache),
         "/usr/local/lib/libnew.so.1": lib("libnew.so.1"),
     }
-    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"), names=["libnew.so.1"])
-    assert found[1].provides.keys() == offered
+    scan = look(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
+    assert scan.simulation().libraries().keys() & {"libnew.so.1"} == offered

@@ -12,6 +12,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.image.sif import LOCK, read_data, read_sif
 from envbuild.preflight.examine import Preflight
+from envbuild.preflight.run import look
 from envbuild.rules.facts import Value
 from envbuild.store.store import Store
 from tests.support.elves import Elf
@@ -57,7 +58,8 @@ def lines(text: str, status: str) -> list[str]:
 
 
 def test_the_files_tell_facts(tmp_path: Path) -> None:
-    found = preflight(image(tmp_path), Store(tmp_path / "store"), names=["libc.so.6", "libgone.so"])[1]
+    scan = look(image(tmp_path), Store(tmp_path / "store"))
+    found = scan.preflight()
     assert {path: fact.value for path, fact in found.facts.items()} == {
         "mpi.abis": ("mpich",),
         "mpi.needed_abis": ("mpich",),
@@ -66,7 +68,8 @@ def test_the_files_tell_facts(tmp_path: Path) -> None:
         "mpi.gtl": False,
         "libstdcxx.image": "3.4.29",
     }
-    assert found.provides == {"libc.so.6": ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")}
+    versions = ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")
+    assert scan.simulation().libraries()["libc.so.6"] == versions
 
 
 def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
@@ -84,12 +87,11 @@ def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
         "/opt/env/soft.so": replace(ask, runpath="$ORIGIN/../mpi/lib"),
         "/opt/env/elsewhere.so": replace(ask, rpath="/usr/lib/none"),
     }
-    found = preflight(
-        small_image(tmp_path, BASE, layer), Store(tmp_path / "store"), names=["libextra.so.1", "libno.so"]
-    )[1]
+    scan = look(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
+    found = scan.preflight()
     assert mpi_facts(found) == (("mpich", "standard"), ("mpich",), ("libmpi.so.12",))
     assert found.facts["mpi.rpath_files"].value == ("/opt/env/hard.so",)
-    assert found.provides == {"libextra.so.1": ("EXTRA_1.0", "EXTRA_1.1")}
+    assert scan.simulation().libraries()["libextra.so.1"] == ("EXTRA_1.0", "EXTRA_1.1")
 
 
 def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_a_program_tied_to_its_mpi_is_told(tmp_path: Path, capsys: pytest.Captur
 
 def test_the_hosts_mpi_wants_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert checked(image(tmp_path), "--store", tmp_path / "store", "--mpi", "host") == 2
-    assert "no site says what it is" in capsys.readouterr().err
+    assert "no site file describes the host's MPI" in capsys.readouterr().err
 
 
 def flipped(path: Path, offset: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from envbuild.image.environment import default_environment
-from envbuild.preflight.examine import Preflight
 from envbuild.rules.facts import facts_from
 from envbuild.workflows.hosting import image_libraries
 from tests.support.trees import manifest
@@ -26,8 +25,7 @@ def test_the_abis_that_an_image_needs_of_a_host(
 ) -> None:
     provides = {"libz.so.1": ("ZLIB_1.2.9",)}
     facts = facts_from({"mpi.needed_abis": needed, "mpi.abis": own}, "image")
-    found = Preflight(problems=(), excused=(), objects=1, processes=1, facts=facts, provides=provides)
     image = manifest(mpi="some", mpi_family="mpich", environment=default_environment())
-    side = image_libraries(image, found)
+    side = image_libraries(image, facts, provides)
     assert (side.abis, side.provides) == (abis, provides)
     assert side.library_path == "/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs"
