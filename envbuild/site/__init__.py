@@ -1,1 +1,1 @@
-"""This machine as a site: draft its file, compare it, and plan the host libraries of images."""
+"""Sites: draft and compare the file of this machine, plan the host libraries of images."""

@@ -145,29 +145,24 @@ def plan_host_libraries(
     """
     host_mpi, host_fabric = site.mpi if mpi else None, site.fabric if fabric else None
     collector = _Collector(image)
-    facts: dict[str, Fact] = {}
-    environment: dict[str, str] = {}
-    mpi_files: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
     # Without libraries, the claims of the site file are the facts.
-    if host_mpi is not None and host_mpi.libraries:
-        mpi_files, mpi_facts = _add_mpi(host_mpi, image, collector)
-        facts |= mpi_facts
-    if host_fabric is not None:
-        facts |= _add_fabric(host_fabric, collector)
-        environment |= fabric_settings(host_fabric)
-        # A login node has none of them.
-        devices = tuple(path for path in host_fabric.devices if exists(Path(path)))
-    if host_mpi is not None:
-        environment |= host_mpi.environment
+    mpi_files = _add_mpi(host_mpi, image, collector) if host_mpi and host_mpi.libraries else ()
+    if host_fabric:
+        _add_fabric(host_fabric, collector)
+    devices = host_fabric.devices if host_fabric else ()
     return HostLibraryPlan(
         mpi=host_mpi,
         abis=image.abis if mpi else (),
         mpi_files=mpi_files,
         files=dict(sorted(collector.files.items())),
-        devices=devices,
-        environment={**environment, "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:{image.library_path}"},
-        facts={**facts, **collector.facts(site.name)},
+        # A login node has none of them.
+        devices=tuple(path for path in devices if exists(Path(path))),
+        environment={
+            **(fabric_settings(host_fabric) if host_fabric else {}),
+            **(host_mpi.environment if host_mpi else {}),
+            "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:{image.library_path}",
+        },
+        facts=collector.all_facts(site.name),
         errors=tuple(_unspecified(site, mpi=mpi, fabric=fabric)),
     )
 
@@ -184,19 +179,15 @@ def _unspecified(site: Site, *, mpi: bool, fabric: bool) -> Iterable[RequestErro
         yield RequestError(f"the site `{site.name}` has no libraries or settings of its fabric", hint=hint)
 
 
-def _add_mpi(
-    mpi: SiteMpi, image: ImageLibraries, collector: _Collector
-) -> tuple[tuple[str, ...], dict[str, Fact]]:
-    """Add a host's MPI; return the names of its MPI libraries, and its facts."""
+def _add_mpi(mpi: SiteMpi, image: ImageLibraries, collector: _Collector) -> tuple[str, ...]:
+    """Add a host's MPI; return the names of its MPI libraries, sorted."""
     loads = collector.load(mpi.libraries, mpi.search)
     abis = {path: collector.tree.abi(path) for path in loads}
     sonames = {name for path, closure in loads.items() for name in _names(path, closure)}
-    facts = {
-        "host_mpi.abis": Fact(tuple(sorted({abi for abi in abis.values() if abi})), "host"),
-        "host_mpi.sonames": Fact(tuple(sorted(sonames)), "host"),
-    }
+    collector.facts["host_mpi.abis"] = Fact(tuple(sorted({abi for abi in abis.values() if abi})), "host")
+    collector.facts["host_mpi.sonames"] = Fact(tuple(sorted(sonames)), "host")
     if not image.abis:
-        facts["mpi.abis"] = Fact((), "image")
+        collector.facts["mpi.abis"] = Fact((), "image")
     # An MPI of another ABI beside the right one stays outside; the right one comes before its helpers.
     own = [path for path, abi in abis.items() if abi in image.abis]
     chosen = {path: loads[path] for path in (*own, *(path for path, abi in abis.items() if abi is None))}
@@ -205,36 +196,33 @@ def _add_mpi(
     names = {name for closure in chosen.values() for loaded in closure.objects[1:] for name in loaded.names}
     # Programs of the image may load it as well: its absence here proves nothing.
     if any(name.startswith("libmpi_gtl_") for name in names):
-        facts["mpi.gtl"] = Fact(True, "host")
-    return tuple(sorted(Path(path).name for path in own)), facts
+        collector.facts["mpi.gtl"] = Fact(True, "host")
+    return tuple(sorted(Path(path).name for path in own))
 
 
-def _add_fabric(fabric: SiteFabric, collector: _Collector) -> dict[str, Fact]:
-    """Add a host's libraries for its fabric; return the fact about NCCL's plug-in."""
-    loads = collector.load(_fabric_libraries(fabric), fabric.search)
+def _add_fabric(fabric: SiteFabric, collector: _Collector) -> None:
+    plugin = fabric.nccl_plugin
+    loads = collector.load((*fabric.libraries, *([plugin] if plugin else [])), fabric.search)
     collector.add(loads)
-    plugin = loads.get(fabric.nccl_plugin or "")
-    if plugin is None:
-        return {}
-    matches = (re.fullmatch(r"libcudart\.so\.([0-9]+).*", name) for name in plugin.objects[0].found.needed)
-    majors = tuple(sorted({match[1] for match in matches if match}))
-    return {"fabric.plugin_majors": Fact(majors, f"host:{fabric.nccl_plugin}")}
-
-
-def _fabric_libraries(fabric: SiteFabric) -> tuple[str, ...]:
-    return (*fabric.libraries, *([fabric.nccl_plugin] if fabric.nccl_plugin else []))
+    if plugin in loads:
+        needed = loads[plugin].objects[0].found.needed
+        matches = (re.fullmatch(r"libcudart\.so\.([0-9]+).*", name) for name in needed)
+        majors = tuple(sorted({match[1] for match in matches if match}))
+        collector.facts["fabric.plugin_majors"] = Fact(majors, f"host:{plugin}")
 
 
 def _names(path: str, closure: Closure) -> set[str]:
-    """Return the names of a library: its file's, and its soname."""
-    return {Path(path).name, closure.objects[0].found.soname} - {""}
+    """Return the names of a library: its file's and its soname, but never one of the C and C++ libraries."""
+    names = (Path(path).name, closure.objects[0].found.soname)
+    return {name for name in names if name and not _NEVER.fullmatch(name)}
 
 
 class _Collector:
-    """Collects the files to bind, and what is wrong with them."""
+    """Collects the files to bind, and their facts."""
 
     def __init__(self, image: ImageLibraries) -> None:
         self.tree = HostTree()
+        self.facts: dict[str, Fact] = {}
         self.files: dict[str, str] = {}
         """Name in `HOST_LIB_DIR` → file of the host."""
         self._image = image
@@ -316,9 +304,9 @@ class _Collector:
                 elif provided is not None and version not in provided:
                     self._unresolved.append(f"{version} of {name} (for {loaded.path})")
 
-    def facts(self, site: str) -> dict[str, Fact]:
+    def all_facts(self, site: str) -> dict[str, Fact]:
         """Return the facts of all files: which are missing, and the newest versions that they need."""
-        facts = {
+        facts = self.facts | {
             "injected.absent": Fact(tuple(dict.fromkeys(self._absent)), f"site:{site}"),
             "injected.unresolved": Fact(tuple(dict.fromkeys(self._unresolved)), "host"),
         }

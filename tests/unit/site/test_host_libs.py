@@ -137,6 +137,14 @@ def test_the_library_and_all_that_it_needs(host: Host) -> None:
     }
 
 
+def test_the_c_and_cxx_libraries_stay_the_images_even_if_a_site_names_them(host: Host) -> None:
+    mpi = host.add("mpi/libmpi.so.12", defined=MPICH)
+    named = [host.add(f"lib/{name}") for name in ("libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2")]
+    disguised = host.add("lib/libown.so", soname="libm.so.6")
+    plan = plan_mpi(host.site(mpi, *named, disguised), image())
+    assert plan.files == {"libmpi.so.12": mpi, "libown.so": disguised}
+
+
 def test_every_file_is_bound_for_itself_and_nothing_can_be_written(host: Host, tmp_path: Path) -> None:
     mpi = host.add("mpi/libmpi.so.12", defined=MPICH)
     (host.root / "tuning").mkdir()
