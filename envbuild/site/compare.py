@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envbuild.site.libraries import HostTree
-from envbuild.site.probe import probe
+from envbuild.site.probe import probe, values_of
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from envbuild.system.survey import Survey
 
@@ -51,7 +51,7 @@ def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
     libraries = site.mpi.libraries if site.mpi else ()
     prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
     draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
-    said, here = _values(site), _values(draft.site)
+    said, here = values_of(site), values_of(draft.site)
     # The MPI of the file, which need not be the first one here.
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
     here["mpi.version"] = same.version if same else None
@@ -69,28 +69,15 @@ def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
     return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
 
-def _values(site: Site) -> dict[str, Any]:
-    """Return what a site says, by dotted key: ``runtimes.apptainer.version``; binds are their sources."""
-    data = site.model_dump(exclude_defaults=True)
-    if site.binds:
-        data["binds"] = tuple(bind.source for bind in site.binds)
-    for runtime in data.pop("runtimes", ()):
-        name = runtime.pop("name")
-        data |= {f"runtimes.{name}": name, **{f"runtimes.{name}.{key}": runtime[key] for key in runtime}}
-    values: dict[str, Any] = {}
-    for section, value in data.items():
-        is_section = isinstance(value, dict)
-        values |= {f"{section}.{key}": value[key] for key in value} if is_section else {section: value}
-    return values
-
-
 def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]) -> Iterator[Difference]:
     for key, value in said.items():
         if not _VALUES.fullmatch(key):
             continue
         now = here.get(key)
         if now in (None, ()):
-            reason = unknown.get(key) or unknown.get(key.partition(".")[0], "`site probe` does not read it")
+            reason = unknown.get(key) or unknown.get(
+                key.partition(".")[0], "`envbuild site probe` does not read it"
+            )
             # An MPI that is not here is missing, as its libraries show.
             if not key.startswith("mpi."):
                 yield Difference(key=key, kind="unseen", said=_text(value), found=reason)

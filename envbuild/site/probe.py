@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -28,6 +28,26 @@ _PROVIDERS = {
     "roce": ("verbs",),
 }
 _FABRIC_LIBRARIES = ("libfabric.so.1", "libcxi.so.1", "libucp.so.0", "libpsm2.so.2", "libefa.so.1")
+# Key → why its value is unknown, if it is.
+_REASONS = {
+    "glibc": "the loader's cache (`ldconfig -p`) has no libc.so.6",
+    "libstdcxx": "the loader's cache (`ldconfig -p`) has no libstdc++.so.6",
+    "gpus": "no GPU driver is loaded, and the kernel lists no PCI devices",
+    "gpus.count": "no driver lists them",
+    "gpus.architectures": "nvidia-smi does not report them",
+    "gpus.driver": "it is not loaded, or the kernel's own amdgpu, which has no version",
+    "scheduler": "there is no srun on PATH, or it finds no cluster",
+    "scheduler.mpi_types": "`srun --mpi=list` names none",
+    "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault",
+    "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
+    "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
+    "fabric": "the kernel lists no device of a known fabric",
+    "fabric.provider": "fi_info lists no provider that drives it",
+    "runtimes": "there is no apptainer on PATH",
+    "runtimes.apptainer.user_namespaces": "the kernel does not report it",
+    "runtimes.apptainer.setuid": "apptainer's settings cannot be read",
+    "modules": "neither LMOD_CMD nor MODULESHOME is set",
+}
 
 _WIDTH = 100
 _HEAD = """\
@@ -103,13 +123,28 @@ def probe(machine: Survey, *, name: str, mpi: Sequence[str] = (), tree: HostTree
     return _Detector(machine, tree or HostTree(machine.root)).draft(name, mpi)
 
 
+def values_of(site: Site) -> dict[str, Any]:
+    """Return the values of a site by dotted key: ``runtimes.apptainer.version``; binds are their sources."""
+    data = site.model_dump(exclude_defaults=True)
+    if site.binds:
+        data["binds"] = tuple(bind.source for bind in site.binds)
+    for runtime in data.pop("runtimes", ()):
+        name = runtime.pop("name")
+        data |= {f"runtimes.{name}": name, **{f"runtimes.{name}.{key}": runtime[key] for key in runtime}}
+    values: dict[str, Any] = {}
+    for section, value in data.items():
+        is_section = isinstance(value, dict)
+        values |= {f"{section}.{key}": value[key] for key in value} if is_section else {section: value}
+    return values
+
+
 class _Detector:
-    """Reads one value after the other; notes why one is unknown."""
+    """Reads one section after the other."""
 
     def __init__(self, machine: Survey, tree: HostTree) -> None:
         self.machine, self.tree = machine, tree
         self.remarks: dict[str, list[str]] = {}
-        self.unknown: dict[str, str] = {}
+        self.reasons = dict(_REASONS)
         word = _LOADER_WORDS.get(machine.architecture, "")
         self.cached: dict[str, str] = {}
         """The loader's cache for this architecture: soname → path."""
@@ -121,8 +156,8 @@ class _Detector:
         mpis = self.mpis(named_mpis)
         values = {
             "architecture": self.machine.architecture if self.machine.architecture in _LOADER_WORDS else None,
-            "glibc": self.newest("glibc", "libc.so.6", r"GLIBC_(2\.[0-9]+)"),
-            "libstdcxx": self.newest("libstdcxx", "libstdc++.so.6", r"GLIBCXX_([0-9]+(?:\.[0-9]+)*)"),
+            "glibc": self.newest("libc.so.6", r"GLIBC_(2\.[0-9]+)"),
+            "libstdcxx": self.newest("libstdc++.so.6", r"GLIBCXX_([0-9]+(?:\.[0-9]+)*)"),
             "gpus": self.gpus(),
             "scheduler": self.scheduler(),
             "mpi": next(iter(mpis), None),
@@ -132,7 +167,17 @@ class _Detector:
         }
         present = {key: value for key, value in values.items() if value is not None}
         site = Site.model_validate({"name": name, **present})
-        return SiteDraft(site=site, mpis=mpis, remarks=self.remarks, unknown=self.unknown)
+        unknown = dict(self.unknown(values_of(site)))
+        return SiteDraft(site=site, mpis=mpis, remarks=self.remarks, unknown=unknown)
+
+    def unknown(self, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield sections without any value, and keys without one in other sections; each with the reason."""
+        sections = {key.partition(".")[0] for key in values}
+        for key, reason in self.reasons.items():
+            section, _, name = key.partition(".")
+            has_no_gpus = section == "gpus" and values.get("gpus.vendor") == "none"
+            if key not in values and bool(name) == (section in sections) and not has_no_gpus:
+                yield key, reason
 
     def remark(self, key: str, text: str) -> None:
         self.remarks.setdefault(key, []).append(text)
@@ -140,32 +185,20 @@ class _Detector:
     def says(self, program: str, *arguments: str) -> str:
         return self.machine.says(self.machine.program(program), *arguments)
 
-    def newest(self, key: str, soname: str, pattern: str) -> str | None:
+    def newest(self, soname: str, pattern: str) -> str | None:
         """Return the newest version that a library of the loader's cache defines (``2.36``)."""
         library = self.tree.lookup(self.cached[soname]) if soname in self.cached else None
         defined = library.versions_defined if library else ()
         numbers = (match[1] for version in defined if (match := re.fullmatch(pattern, version)))
-        version = max(numbers, key=lambda text: tuple(map(int, text.split("."))), default=None)
-        if version is None:
-            self.unknown[key] = f"the loader's cache (`ldconfig -p`) has no {soname}"
-        return version
+        return max(numbers, key=lambda text: tuple(map(int, text.split("."))), default=None)
 
     def mpis(self, named: Sequence[str]) -> tuple[SiteMpi, ...]:
         mpis = find_mpis(self.machine, self.tree, self.cached, named)
-        if not mpis:
-            where = "on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT"
-            self.unknown["mpi"] = f"none {where}; name one with --mpi DIR"
-            return ()
-        chosen, *others = mpis
-        if chosen.version is None:
-            reason = "no program of it reports one, or several MPIs do: check `implementation`, too"
-            self.unknown["mpi.version"] = reason
-        loads = [self.tree.closure(path, chosen.search) for path in chosen.libraries]
+        loads = [self.tree.closure(path, mpi.search) for mpi in mpis[:1] for path in mpi.libraries]
         for gap in dict.fromkeys(gap for closure in loads if closure for gap in closure.missing):
-            self.remark(
-                "mpi", f"{gap.path} needs {gap.name}, which is missing: add its directory to `search`."
-            )
-        for other in others:
+            fix = "add its directory to `search`"
+            self.remark("mpi", f"{gap.path} needs {gap.name}, which is missing: {fix}.")
+        for other in mpis[1:]:
             label = f"{other.implementation} {other.version or ''}".strip()
             self.remark("mpi", f"Also here: {label} ({', '.join(other.abis)}), {other.libraries[0]}.")
         return mpis
@@ -178,8 +211,6 @@ class _Detector:
         if not targets:
             return self.gpus_of_bus()
         version = re.match(VERSION, self.machine.text("/sys/module/amdgpu/version"))
-        if version is None:
-            self.unknown["gpus.driver"] = "the kernel's own amdgpu has no version"
         return SiteGpus(
             vendor="amd",
             count=len(targets),
@@ -192,10 +223,6 @@ class _Detector:
         output = self.says("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
         capabilities = re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)
         architectures = tuple(sorted({f"sm_{major}{minor}" for major, minor in capabilities}))
-        if not architectures:
-            self.unknown["gpus.architectures"] = "nvidia-smi does not report them"
-        if count is None:
-            self.unknown["gpus.count"] = "the driver lists no GPU"
         return SiteGpus(vendor="nvidia", count=count, architectures=architectures, driver=driver)
 
     def amd_targets(self) -> list[str]:
@@ -221,10 +248,8 @@ class _Detector:
             if self.machine.text(f"{directory}/{device}/class").startswith(_DISPLAY)
         }
         if not devices:
-            self.unknown["gpus"] = "no GPU driver is loaded, and the kernel lists no PCI devices"
             return None
         if vendors & {_NVIDIA, _AMD}:
-            self.unknown["gpus.driver"] = "there is a GPU, and its driver is not loaded"
             return SiteGpus(vendor="nvidia" if _NVIDIA in vendors else "amd")
         return SiteGpus(vendor="none", count=0)
 
@@ -234,22 +259,18 @@ class _Detector:
         listed = self.says("srun", "--mpi=list") if version else ""
         if version is None or not listed:
             program = self.machine.program("srun")
-            reason = "there is no srun on PATH, or it finds no cluster"
             if program in self.machine.hung:
-                reason = f"`{program}` did not answer within {self.machine.timeout_s:g} s"
-            elif version is not None:
-                reason = "there is an srun, and it finds no cluster (`srun --mpi=list` fails)"
-            self.unknown["scheduler"] = reason
+                timeout = f"{self.machine.timeout_s:g} s"
+                self.reasons["scheduler"] = f"`{program}` did not answer within {timeout}"
             return None
-        types = mpi_types(listed)
-        if not types:
-            self.unknown["scheduler.mpi_types"] = "`srun --mpi=list` names none"
         config = self.says("scontrol", "show", "config")
         default = re.search(r"^MpiDefault\s*=\s*([a-z0-9_]+)", config, re.MULTILINE)
-        if default is None:
-            self.unknown["scheduler.default_mpi_type"] = "`scontrol show config` names no MpiDefault"
-        default_type = default[1] if default else None
-        return SiteScheduler(name="slurm", version=version[1], mpi_types=types, default_mpi_type=default_type)
+        return SiteScheduler(
+            name="slurm",
+            version=version[1],
+            mpi_types=mpi_types(listed),
+            default_mpi_type=default[1] if default else None,
+        )
 
     def fabric(self) -> SiteFabric | None:
         version = re.search(rf"libfabric: ({VERSION})", self.says("fi_info", "--version"))
@@ -259,13 +280,10 @@ class _Detector:
         self.remark("fabric", f"Here: {libfabric}, {f'UCX {ucx[1]}' if ucx else self.absence('ucx_info')}.")
         name, devices = self.fabric_devices()
         if name is None:
-            self.unknown["fabric"] = "the kernel lists no device of a known fabric"
             return None
         provider = next((provider for provider in _PROVIDERS[name] if provider in providers), None)
         if provider is None and ucx and name in ("infiniband", "roce"):
             provider = "ucx"
-        if provider is None:
-            self.unknown["fabric.provider"] = "fi_info lists no provider that drives it"
         return SiteFabric(
             name=name,
             provider=provider,
@@ -300,22 +318,19 @@ class _Detector:
     def runtimes(self) -> tuple[SiteRuntime, ...]:
         version = re.search(rf"apptainer version ({VERSION})", self.says("apptainer", "--version"))
         if version is None:
-            self.unknown["runtimes"] = "there is no apptainer on PATH"
             return ()
-        setuid = configuration(self.says("apptainer", "buildcfg"), self.machine).setuid
-        namespaces = self.machine.allows_user_namespaces()
-        if namespaces is None:
-            self.unknown["runtimes.apptainer.user_namespaces"] = "the kernel does not report it"
-        if setuid is None:
-            self.unknown["runtimes.apptainer.setuid"] = "apptainer's settings cannot be read"
-        return (SiteRuntime(name="apptainer", version=version[1], user_namespaces=namespaces, setuid=setuid),)
+        runtime = SiteRuntime(
+            name="apptainer",
+            version=version[1],
+            user_namespaces=self.machine.allows_user_namespaces(),
+            setuid=configuration(self.says("apptainer", "buildcfg"), self.machine).setuid,
+        )
+        return (runtime,)
 
     def modules(self) -> Literal["lmod", "environment-modules"] | None:
         if self.machine.exists("/usr/share/lmod/lmod/libexec/lmod"):
             return "lmod"
-        if (system := self.machine.module_system()) is None:
-            self.unknown["modules"] = "neither LMOD_CMD nor MODULESHOME is set"
-        return system
+        return self.machine.module_system()
 
 
 def mpi_types(listed: str) -> tuple[str, ...]:
