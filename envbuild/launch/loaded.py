@@ -11,8 +11,8 @@ from envbuild.jobs.report import Finding
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.system.files import sha256
 
-FROM_HOST = "host.mpi"
-LENT = "host.fabric"
+HOST_MPI = "host.mpi"
+HOST_FABRIC = "host.fabric"
 
 
 def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
@@ -36,11 +36,11 @@ def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Fi
             wrong.add(f"{path} is another file than {host_libs.files[Path(real_path).name]}")
         versions.add(version)
     if count == 0:
-        return Finding("FAIL", FROM_HOST, expected, "no process loaded an MPI", SEE_RANKS)
+        return Finding("FAIL", HOST_MPI, expected, "no process loaded an MPI", SEE_RANKS)
     if wrong:
         hint = "the image's own MPI was loaded first: an RPATH, or a variable that names it"
-        return Finding("FAIL", FROM_HOST, expected, ", ".join(sorted(wrong)[:4]), hint)
-    return Finding("PASS", FROM_HOST, expected, f"{', '.join(sorted(versions))} in {count} processes")
+        return Finding("FAIL", HOST_MPI, expected, ", ".join(sorted(wrong)[:4]), hint)
+    return Finding("PASS", HOST_MPI, expected, f"{', '.join(sorted(versions))} in {count} processes")
 
 
 def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
@@ -56,10 +56,12 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) ->
     expected = f"{', '.join(host_libs.files) or 'nothing'} from {HOST_LIB_DIR}"
     if wrong := sorted(loaded - paths):
         hint = "the image's own library was loaded first: an RPATH, or a variable that names it"
-        return Finding("FAIL", LENT, expected, ", ".join(wrong[:4]), hint)
+        return Finding("FAIL", HOST_FABRIC, expected, ", ".join(wrong[:4]), hint)
     if not loaded:
-        return Finding("SKIP", LENT, expected, "no process loaded any", "no job of the image uses them")
-    return Finding("PASS", LENT, expected, ", ".join(sorted(loaded)))
+        return Finding(
+            "SKIP", HOST_FABRIC, expected, "no process loaded any", "no job of the image uses them"
+        )
+    return Finding("PASS", HOST_FABRIC, expected, ", ".join(sorted(loaded)))
 
 
 def _real_path(path: str, host_libs: HostLibraryPlan) -> str:

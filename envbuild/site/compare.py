@@ -73,13 +73,11 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
     for key, value in said.items():
         if not _VALUES.fullmatch(key):
             continue
-        now = here.get(key)
+        now, section = here.get(key), key.partition(".")[0]
         if now in (None, ()):
-            reason = unknown.get(key) or unknown.get(
-                key.partition(".")[0], "`envbuild site probe` does not read it"
-            )
             # An MPI that is not here is missing, as its libraries show.
-            if not key.startswith("mpi."):
+            if section != "mpi":
+                reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
                 yield Difference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
         # A list of types that is not whole may name fewer.

@@ -19,7 +19,7 @@ import pytest
 from envbuild.jobs.judge import LaunchResult
 from envbuild.jobs.run import run_job
 from envbuild.launch.launchers import Launcher
-from envbuild.launch.loaded import FROM_HOST, judge_host_mpi
+from envbuild.launch.loaded import HOST_MPI, judge_host_mpi
 from envbuild.launch.start import Container, own_launcher, results_directory, run_image_job, start_ranks
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.workflows.hosting import HostLibraries, host_libraries_for
@@ -41,7 +41,7 @@ def run_on(desk: Desk, image: Path, site: str, *, code: int = 0) -> Any:
 
 
 def from_host(report: Any) -> Any:
-    (finding,) = (finding for finding in report["findings"] if finding["id"] == FROM_HOST)
+    (finding,) = (finding for finding in report["findings"] if finding["id"] == HOST_MPI)
     return finding
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.launch.loaded import FROM_HOST, judge_host_mpi
+from envbuild.launch.loaded import HOST_MPI, judge_host_mpi
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.spec.site import SiteMpi
 from tests.unit.jobs.stage import report, reports
@@ -38,7 +38,7 @@ def loaded(
 def test_all_ranks_on_the_host_s_file_pass(host_libs: HostLibraryPlan) -> None:
     both = reports(report(0, 2, mpi=[loaded()]), report(1, 2, mpi=[loaded(f"{HOST_LIB_DIR}/libmpi.so")]))
     finding = judge_host_mpi([both], host_libs)
-    assert (finding.status, finding.id) == ("PASS", FROM_HOST)
+    assert (finding.status, finding.id) == ("PASS", HOST_MPI)
     assert finding.observed == "Intel(R) MPI in 2 processes"
 
 
