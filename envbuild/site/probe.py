@@ -59,17 +59,6 @@ _TAIL = """
 # sources: []
 # seen: YYYY-MM-DD
 """
-_SECTIONS = (
-    "architecture",
-    "glibc",
-    "libstdcxx",
-    "gpus",
-    "scheduler",
-    "mpi",
-    "fabric",
-    "runtimes",
-    "modules",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +76,16 @@ class SiteDraft:
     def text(self) -> str:
         """Return the text of a site file; the same for the same machine."""
         data = self.site.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        lines = [_HEAD, _yaml("name", self.site.name)]
-        for section in _SECTIONS:
-            lines.append("\n")
-            lines += (_comment(remark) for remark in self.remarks.get(section, ()))
+        text = [_HEAD]
+        for section in Site.model_fields:
+            lines = [_comment(remark) for remark in self.remarks.get(section, ())]
             if section in data:
                 lines.append(_yaml(section, data[section]))
             for key, reason in self.unknown.items():
                 if key.partition(".")[0] == section:
                     lines.append(_comment(f"{key}: unknown: {reason}"))
-        return "".join([*lines, _TAIL])
+            text += ["\n", *lines] if lines else []
+        return "".join([*text, _TAIL])
 
 
 def _yaml(key: str, value: object) -> str:
