@@ -134,11 +134,13 @@ class Shop:
                         row["tolerance"] = float(finding["expected"].partition("<=")[2])
             say(f"{name}: {ranks} ranks in {seconds:.0f} s, exit code {code}")
 
-    def spoil(self, name: str, row: results.Row, seen: set[str]) -> None:
+    def spoil(self, name: str, row: results.Row, seen: set[tuple[str, str]]) -> None:
         """Run the negative controls that no earlier example had."""
         container = container_of(self.place / f"{name}.sif")
-        controls = [control for control in controls_of(container) if control.name not in seen]
-        seen.update(control.name for control in controls)
+        controls = [
+            control for control in controls_of(container) if (control.recipe, control.name) not in seen
+        ]
+        seen.update((control.recipe, control.name) for control in controls)
         detected = 0
         for control in controls:
             missed = undetected(container, control)
@@ -172,7 +174,7 @@ def main() -> int:
         shop = Shop(Path(place))
         shop.fetch(names)
         layers: set[str] = set()
-        controls: set[str] = set()
+        controls: set[tuple[str, str]] = set()
         for name in names:
             row = shop.build(name, layers)
             if not row["problems"]:

@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.jobs.judge import JOBS, Job
-from envbuild.jobs.report import Finding
 from envbuild.jobs.run import JobResult
 from envbuild.launch.start import Container, own_launcher, run_image_job
-from envbuild.spec.recipe import Control
+from envbuild.spec.recipe import Control, VerifyJob
 from envbuild.system.apptainer import Bind
 
 # A margin of a few times the tolerance would be luck.
 BY_FAR = 1000
 # Wall-clock limit of one run of a control.
 LIMIT_S = 120.0
-
-_SINGLETONS = """\
-import os
+# Processes that a control starts.
+RANKS = 2
+EVERY_RANK_ALONE = "every rank alone"
+# For Python 2.7, too. A rank that believes to be alone must not meet others by the texts that they publish.
+_ALONE = """\
+import os, envbuild_job
 for name in list(os.environ):
     if name.startswith(("PMI", "OMPI")):
         del os.environ[name]
+if "RANK" in os.environ:
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+own = {}
+envbuild_job.publish = own.__setitem__
+envbuild_job.await_published = lambda name, timeout_s=0: own[name]
 """
-# Alone, and each publishes its own address: without it the ranks would meet in the results directory.
-_NO_RENDEZVOUS = (
-    _SINGLETONS
-    + """\
-import envbuild_job, pathlib, tempfile
-own = pathlib.Path(tempfile.mkdtemp())
-envbuild_job.publish = lambda name, text: (own / name).write_text(text)
-envbuild_job.await_published = lambda name, **_: (own / name).read_text()
-"""
-)
-_ALONE = {None: "", "singletons": _SINGLETONS, "recluses": _NO_RENDEZVOUS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutatedJob:
-    """A control of a recipe, and the text of the job that it changes."""
+    """A control, and the text of the job that it changes."""
 
     recipe: str
     control: Control
@@ -49,8 +44,8 @@ class MutatedJob:
 
     @property
     def name(self) -> str:
-        """``jax/train: fewer steps``."""
-        return f"{self.recipe}/{self.control.job.removesuffix('.py')}: {self.control.name}"
+        """``jax.train: gradients not added``."""
+        return f"{self.control.job_id}: {self.control.name}"
 
     def text(self) -> str:
         """Return the changed job.
@@ -60,33 +55,29 @@ class MutatedJob:
         ValueError
             The control does not fit the job.
         """
-        return _ALONE[self.control.alone] + self.control.before + self.control.changed(self.original)
-
-    def job_ids(self) -> frozenset[str]:
-        """Return the jobs that must fail: several may start one file."""
-        return frozenset(check.partition("/")[0] for check in self.control.fails)
+        return self.control.before + self.control.changed(self.original)
 
 
-def jobs_of(container: Container, mutated: MutatedJob) -> list[Job]:
-    """Return the jobs of an image that a control is for; none if the image lacks a needed recipe."""
-    if not set(mutated.control.needs) <= container.manifest.recipes.keys():
-        return []
-    return [
-        job
-        for job in container.jobs
-        if (job.recipe, job.file) == (mutated.recipe, mutated.control.job) and job.id in mutated.job_ids()
-    ]
+def every_rank_alone(recipe: str, job: VerifyJob, original: str) -> MutatedJob:
+    """Return the control that every job has: each rank believes to be the only one."""
+    control = Control(name=EVERY_RANK_ALONE, job=job.file, fails=(f"{job.id}/ranks",), before=_ALONE)
+    return MutatedJob(recipe=recipe, control=control, original=original)
 
 
-def undetected(
-    container: Container, mutated: MutatedJob, *, ranks: int = 2, limit_s: float = LIMIT_S
-) -> list[str]:
+def job_of(container: Container, mutated: MutatedJob) -> Job | None:
+    """Return the job of an image that a control changes; None if the image lacks it or a needed recipe."""
+    control = mutated.control
+    if not set(control.needs) <= container.manifest.recipes.keys():
+        return None
+    place = (mutated.recipe, control.job, control.job_id)
+    return next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)
+
+
+def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LIMIT_S) -> list[str]:
     """Run a control; return the failures that the judge should have reported and did not.
 
     Parameters
     ----------
-    ranks : int
-        Processes to start (count).
     limit_s : float
         Wall-clock limit of one run in seconds.
 
@@ -95,14 +86,14 @@ def undetected(
     RequestError
         The image does not hold the job, or nothing can start it here.
     """
-    jobs = jobs_of(container, mutated)
-    if len(jobs) != 1:
+    job = job_of(container, mutated)
+    if job is None:
         raise RequestError(
-            f"`{mutated.name}` changes one job, and the image has {len(jobs)} that fit",
-            hint="name an image of the recipe that these controls belong to, in the job's variant",
+            f"the image has no job for the control `{mutated.name}`",
+            hint="name an image of its recipe, in the job's variant",
         )
-    result = run_changed_job(container, jobs[0], mutated.text(), ranks=ranks, limit_s=limit_s)
-    return missed_by(result, jobs[0], mutated.control)
+    result = run_changed_job(container, job, mutated.text(), ranks=RANKS, limit_s=limit_s)
+    return missed_by(result, job, mutated.control)
 
 
 def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
@@ -115,11 +106,12 @@ def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
             distance = float(finding.observed.removeprefix("difference="))
             if not distance > BY_FAR * tolerances[check]:
                 missed.append(f"{check} failed by {distance:g} only")
-    return [*missed, *_evidence(result.findings, result.output)] if missed else []
-
-
-def _evidence(findings: Sequence[Finding], output: str) -> list[str]:
-    return [*(finding.line() for finding in findings), output]
+    if control.name == EVERY_RANK_ALONE and not missed:
+        # A job that only crashes proves nothing: each process must report itself as rank 0 of 1.
+        observed = failed[f"{job.id}/ranks"].observed
+        if observed != f"ranks={','.join('0' * RANKS)} size=1 processes={RANKS}":
+            missed.append(f"{job.id}/ranks failed, but the ranks did not run alone: {observed}")
+    return [*missed, *(finding.line() for finding in result.findings), result.output] if missed else []
 
 
 def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, limit_s: float) -> JobResult:

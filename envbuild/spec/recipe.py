@@ -245,16 +245,18 @@ class Control(Model):
     job: JobFile
     """File under ``verify/`` to change."""
     fails: Annotated[tuple[FailingCheck, ...], Field(min_length=1)]
-    """Findings that must fail (``pytorch.ddp/sum``, ``pytorch.ddp/ranks``); others may fail too."""
+    """Findings of one job that must fail (``pytorch.ddp/sum``, ``pytorch.ddp/bor``); others may fail too."""
     needs: tuple[Name, ...] = ()
     """Recipes that the image must also contain for this control."""
-    alone: Literal["singletons", "recluses"] | None = None
-    """``singletons``: each rank believes that it is alone. ``recluses``: nor does it receive what the others
-    publish."""
     before: str = ""
     """Code to run before the job."""
     changes: tuple[Change, ...] = ()
     """Changes to the job, in order."""
+
+    @property
+    def job_id(self) -> str:
+        """The job that must fail; several may start one file."""
+        return self.fails[0].partition("/")[0]
 
     def changed(self, text: str) -> str:
         """Return the job's text with all changes made.
@@ -262,7 +264,7 @@ class Control(Model):
         Raises
         ------
         ValueError
-            What is to be changed does not stand there exactly once.
+            A text to be changed does not occur exactly once.
         """
         for change in self.changes:
             times = text.count(change.this)
@@ -278,4 +280,5 @@ class Controls(Model):
     schema_: Annotated[Format, Field(alias="schema")] = 1
     """Format of the file: 1."""
     controls: tuple[Control, ...]
-    """One for each possible error of a job; every judged value needs one that makes it fail."""
+    """At least one for each job, which makes one of its values fail. "Every rank alone" is run for each job
+    without an entry."""

@@ -1,65 +1,63 @@
-"""Hold a recipe to the rules, and show in an image that its jobs can fail."""
+"""Check that a recipe follows the rules, and show in an image that its jobs can fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import ast
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
-from envbuild.launch.controls import MutatedJob, jobs_of, undetected
+from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, every_rank_alone, job_of, undetected
 from envbuild.launch.start import Container
 from envbuild.lock.text import load as load_lock
+from envbuild.spec.asked import owned_by_vendor
+from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.recipe import Controls, Recipe
+from envbuild.spec.model import Choice
+from envbuild.spec.recipe import Control, Controls, Recipe, VerifyJob
 from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.select import KNOWN_VARIANT, matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
-from envbuild.workflows.recipe_rules import (
-    CONTROLS,
-    check_id_mistakes,
-    may_share_checks,
-    mutated_jobs,
-    requirement_mistakes,
-    rule_mistakes,
-    unfit_controls,
-    unproven_checks,
-)
 from envbuild.workflows.settings import Settings
+
+CONTROLS = "controls.yaml"
+README = "README.md"
+# `envbuild recipes new` leaves such a line for text that people have to write.
+BLANK = "…"
+
+Errors = Iterator[EnvbuildError]
+OtherRecipes = Mapping[str, RecipeSource | None]
+"""Every recipe but the checked one, by name; None for one with errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRecipe:
-    """A recipe that keeps the rules, and what came of its controls in an image."""
+    """A recipe that follows the rules, and the results of its controls in an image."""
 
     recipe: Recipe
     controls: int
     ran: dict[str, list[str]]
-    """Control → what the judge should have said and did not; empty without an image."""
+    """Control → failures that the judge missed; empty without an image."""
     left_out: tuple[str, ...] = ()
-    """Controls for which the image lacks what they need."""
+    """Controls whose job or needed recipes the image lacks."""
 
     @property
     def passed(self) -> bool:
-        """Whether the judge saw every mutated job."""
+        """Whether the judge detected every mutated job."""
         return not any(self.ran.values())
 
 
-def check_recipe(
-    name: str,
-    settings: Settings,
-    *,
-    image: Path | None = None,
-) -> CheckedRecipe:
-    """Hold a recipe to the rules, and run its controls in an image that has it.
-
-    Parameters
-    ----------
-    image : Path, optional
-        An image that was built with the recipe as it is.
+def check_recipe(name: str, settings: Settings, *, image: Path | None = None) -> CheckedRecipe:
+    """Check a recipe against the rules, and run its controls in an image that was built with it.
 
     Raises
     ------
@@ -67,116 +65,322 @@ def check_recipe(
         All rules that it breaks, or the image holds another state of it.
     """
     source = read_recipe(name, recipes=settings.recipes)
-    catalog = find_catalog(settings.recipes)
-    places = {each: at for each in catalog.recipe_names() if (at := catalog.recipe(each)) is not None}
-    known = _known_recipes(places, settings.recipes)
-    controls, mistakes = _controls_of(source, places, known)
-    mistakes += [*rule_mistakes(source), *unproven_checks(source, controls)]
-    mistakes += [*requirement_mistakes(source, known), *check_id_mistakes(source, known)]
-    raise_all(sorted(mistakes, key=lambda mistake: mistake.at or Location(path=source.loaded.path)))
-    recipe = source.loaded.value
-    own = [each for each in controls if each.job_ids() & {job.id for job in recipe.verify}]
+    others = _other_recipes(name, settings.recipes)
+    errors = [*recipe_errors(source), *requirement_errors(source, others), *shared_id_errors(source, others)]
+    controls: list[MutatedJob] = []
+    try:
+        own = load_controls(source)
+    except EnvbuildError as error:
+        errors += error.each()
+    else:
+        controls = recipe_controls(source, own, others)
+        errors += control_errors(source, own, controls)
+    raise_all(sorted(errors, key=lambda error: error.at or Location(path=source.loaded.path)))
     if image is None:
-        return CheckedRecipe(recipe=recipe, controls=len(own), ran={})
+        return CheckedRecipe(recipe=source.loaded.value, controls=len(controls), ran={})
     container = Container(
         image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
     )
-    _same_state(image, source)
-    here = [each for each in own if jobs_of(container, each)]
+    _refuse_another_state(image, source)
+    runnable = [control for control in controls if job_of(container, control)]
     return CheckedRecipe(
-        recipe=recipe,
-        controls=len(own),
-        ran={each.name: _tried(container, each, settings.emit) for each in here},
-        left_out=tuple(each.name for each in own if each not in here),
+        recipe=source.loaded.value,
+        controls=len(controls),
+        ran={control.name: _run(container, control, settings.emit) for control in runnable},
+        left_out=tuple(control.name for control in controls if control not in runnable),
     )
 
 
-def read_controls(directory: Path) -> Loaded[Controls] | None:
-    """Read the controls that lie beside a recipe; None where there are none.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All mistakes of the file.
-    """
-    path = directory / CONTROLS
-    if not exists(path):
-        return None
-    return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
+def _other_recipes(name: str, directories: tuple[Path, ...]) -> dict[str, RecipeSource | None]:
+    others: dict[str, RecipeSource | None] = {}
+    for other in find_catalog(directories).recipe_names():
+        if other != name:
+            try:
+                others[other] = read_recipe(other, recipes=directories)
+            except EnvbuildError:
+                others[other] = None  # checking that recipe reports its errors
+    return others
 
 
-def _known_recipes(names: Iterable[str], directories: Sequence[Path]) -> dict[str, Recipe | None]:
-    """Return all recipes by their names; None for one that cannot be read."""
-    found: dict[str, Recipe | None] = dict.fromkeys(names)
-    for name in found:
-        try:
-            found[name] = read_recipe(name, recipes=directories).loaded.value
-        except EnvbuildError:
-            continue  # another's is told when that is checked
-    return found
-
-
-def _controls_of(
-    source: RecipeSource, places: Mapping[str, Path], known: Mapping[str, Recipe | None]
-) -> tuple[list[MutatedJob], list[EnvbuildError]]:
-    """Return the controls of a recipe's jobs, those of jobs that it shares with another among them.
-
-    Parameters
-    ----------
-    places : mapping of str to Path
-        Recipe → its directory, of all that there are.
-    known : mapping of str to Recipe or None
-        The same recipes; None for one that cannot be read.
-    """
-    recipe = source.loaded.value
-    sharing = [name for name, other in known.items() if other and may_share_checks(recipe, other)]
-    left = {path.removeprefix("verify/") for path in source.files if path.startswith("verify/")}
-    found: list[MutatedJob] = []
-    mistakes: list[EnvbuildError] = []
-    # Its own come first: a job that it shares is then not another's.
-    for each in (recipe.name, *sharing):
-        directory, own = places[each], each == recipe.name
-        try:
-            loaded = read_controls(directory)
-            # A job is shared where it is the same file: a link, or a copy in what is installed.
-            jobs = left if own else {job for job in left if _same_job(directory, job, source)}
-        except EnvbuildError as error:
-            mistakes += error.each() if own else ()  # another's is told when that is checked
-            continue
-        if loaded is None:
-            continue
-        if own:
-            mistakes += unfit_controls(source, loaded)
-        mutated = list(mutated_jobs(source, loaded, jobs))
-        found += mutated
-        left -= {one.control.job for one in mutated}
-    return found, mistakes
-
-
-def _same_job(directory: Path, job: str, source: RecipeSource) -> bool:
-    path = directory / "verify" / job
-    return exists(path) and read_input(path, limit_bytes=MAX_BYTES) == source.files[f"verify/{job}"]
-
-
-def _same_state(image: Path, source: RecipeSource) -> None:
-    """Refuse an image that holds another state of a recipe than the one that is checked."""
-    lock = load_lock(read_data(image, LOCK), image)
+def _refuse_another_state(image: Path, source: RecipeSource) -> None:
+    """Reject an image that was built without the recipe, or with another state of it."""
     name = source.loaded.value.name
-    there = {pin.name: pin.digest for pin in lock.recipes}
-    if name not in there:
+    digests = {pin.name: pin.digest for pin in load_lock(read_data(image, LOCK), image).recipes}
+    if name not in digests:
         raise RequestError(
             f"the image does not hold the recipe `{name}`",
             at=Location(path=image),
             hint="name an image that was built with it",
         )
-    if there[name] != source.digest:
+    if digests[name] != source.digest:
         problem = f"the image holds another state of the recipe `{name}` than {source.loaded.path}"
         hint = "build it again, or name the recipe's directory with --recipes"
         raise RequestError(problem, at=Location(path=image), hint=hint)
 
 
-def _tried(container: Container, mutated: MutatedJob, emit: Emit) -> list[str]:
-    with task(emit, f"control:{mutated.name}", mutated.name) as running:
-        missed = undetected(container, mutated)
+def _run(container: Container, control: MutatedJob, emit: Emit) -> list[str]:
+    with task(emit, f"control:{control.name}", control.name) as running:
+        missed = undetected(container, control)
         running.failed = bool(missed)
     return missed
+
+
+# -- Rules of the recipe itself ----------------------------------------------------------------------------
+
+
+def recipe_errors(source: RecipeSource) -> Errors:
+    """Yield the broken rules that concern the recipe, its README and its job files."""
+    loaded, recipe = source.loaded, source.loaded.value
+    yield from _readme_errors(loaded.path.parent)
+    yield from _owner_errors(loaded)
+    for name in recipe.variants:
+        if not KNOWN_VARIANT.fullmatch(name):
+            hint = did_you_mean(name, ("any", "cpu", "cuda", "rocm")) or ""
+            hint = f"{hint} `any`, `cpu`, or `cuda-13.0` and `rocm-7.2` for a release of these".lstrip()
+            yield RequestError(f"unknown variant `{name}`", at=loaded.at("variants", name), hint=hint)
+    if not recipe.imports:
+        problem = "the recipe names no module that must import"
+        yield RequestError(problem, at=loaded.at(), hint="add a line `imports: [NAME]`")
+    if not recipe.verify:
+        problem = "the recipe has no mini job: nothing proves that its ranks communicate"
+        yield RequestError(problem, at=loaded.at(), hint="`envbuild recipes new` writes one to start from")
+    for index, job in enumerate(recipe.verify):
+        if not (job.expect or job.same_on_all_ranks or job.compare_with_single or job.compare_with_reported):
+            problem = f"the job {job.id} has no oracle: any report would pass"
+            hint = "state the right result: `expect`, `same_on_all_ranks` or a `compare_with_…`"
+            yield RequestError(problem, at=loaded.at("verify", index), hint=hint)
+    yield from _job_file_errors(source)
+
+
+def _readme_errors(directory: Path) -> Errors:
+    path = directory / README
+    hint = "start with `# NAME`; then versions, what its jobs prove, pitfalls, and observations"
+    if not exists(path):
+        problem = f"there is no {README} beside the recipe"
+        yield RequestError(problem, at=Location(path=directory), hint=hint)
+        return
+    text = read_input(path, limit_bytes=MAX_BYTES).decode(errors="replace")
+    if not text.startswith("# "):
+        yield RequestError(f"{README} does not start with a heading", at=Location(path=path), hint=hint)
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() == BLANK:
+            at = Location(path=path, line=number, column=1)
+            yield RequestError("this section is still empty", at=at, hint=hint)
+
+
+def _owner_errors(loaded: Loaded[Recipe]) -> Errors:
+    """Yield the distributions that the recipe installs and that no recipe owns."""
+    recipe = loaded.value
+    shared = {canonicalize_name(Requirement(text).name) for text in recipe.python}
+    for name, variant in recipe.variants.items():
+        for index, text in enumerate(variant.requirements):
+            distribution = canonicalize_name(Requirement(text.replace("{version}", "1")).name)
+            if distribution in recipe.owns or distribution in shared or owned_by_vendor(distribution, name):
+                continue
+            at = loaded.at("variants", name, "requirements", index)
+            hint = "add it to `owns`, or to `python` if other recipes use it too"
+            yield RequestError(f"`{distribution}` is installed, and no recipe owns it", at=at, hint=hint)
+    if recipe.source is not None and recipe.source.distribution not in recipe.owns:
+        problem = f"`{recipe.source.distribution}` is built, and no recipe owns it"
+        yield RequestError(problem, at=loaded.at("source", "distribution"), hint="add it to `owns`")
+
+
+def _job_file_errors(source: RecipeSource) -> Errors:
+    """Yield files that are not Python, jobs that judge themselves, and files that nothing uses."""
+    started = {job.file for job in source.loaded.value.verify}
+    texts = {name: text.decode(errors="replace") for name, text in _job_files(source).items()}
+    code = "\n".join(texts[name] for name in sorted(started & texts.keys()))
+    for name, text in sorted(texts.items()):
+        path = source.loaded.path.parent / "verify" / name
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError) as error:
+            hint = "`python3 -m py_compile FILE` shows the error"
+            yield RequestError(f"not valid Python: {error}", at=Location(path=path), hint=hint)
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assert):
+                at = Location(path=path, line=node.lineno, column=node.col_offset + 1)
+                hint = "report the value; the recipe states the right one, and the parent judges"
+                yield RequestError("the job judges itself", at=at, hint=hint)
+        stem = re.escape(name.removesuffix(".py"))
+        if name not in started and not re.search(rf"^\s*(import|from) {stem}\b", code, flags=re.MULTILINE):
+            hint = "start it under `verify` in the recipe, or remove it"
+            yield RequestError("no job starts or imports this file", at=Location(path=path), hint=hint)
+
+
+def _job_files(source: RecipeSource) -> dict[str, bytes]:
+    """Return the files under ``verify/``: name → content."""
+    return {
+        path.removeprefix("verify/"): content
+        for path, content in source.files.items()
+        if path.startswith("verify/")
+    }
+
+
+# -- Rules that concern other recipes ----------------------------------------------------------------------
+
+
+def requirement_errors(source: RecipeSource, others: OtherRecipes) -> Errors:
+    """Yield required recipes that no spec can name beside this one."""
+    loaded, recipe = source.loaded, source.loaded.value
+    required = [(("requires", index), choice) for index, choice in enumerate(recipe.requires)]
+    required += [
+        (("requires_one_of", index), Choice(name=name)) for index, name in enumerate(recipe.requires_one_of)
+    ]
+    for place, choice in required:
+        at = loaded.at(*place)
+        if choice.name == recipe.name:
+            yield RequestError("the recipe requires itself", at=at, hint="leave it out")
+        elif choice.name not in others:
+            yield recipe_not_known(choice.name, sorted([*others, recipe.name]), at)
+        elif (other := others[choice.name]) is not None:
+            versions = other.loaded.value.versions
+            if not matching_versions(versions, choice):
+                problem = f"no proven version of `{choice.name}` meets `{choice.constraint}`"
+                yield RequestError(problem, at=at, hint=f"proven: {', '.join(versions)}")
+
+
+def shared_id_errors(source: RecipeSource, others: OtherRecipes) -> Errors:
+    """Yield jobs whose id another recipe uses: no image could hold both."""
+    for name, other in others.items():
+        if other is None or _may_share_jobs(source, other):
+            continue
+        ids = {job.id for job in other.loaded.value.verify}
+        for index, job in enumerate(source.loaded.value.verify):
+            if job.id in ids:
+                problem = f"the recipe `{name}` has the job `{job.id}`, too"
+                hint = "choose another id: an image holds each job id once; only MPI recipes share theirs"
+                yield RequestError(problem, at=source.loaded.at("verify", index, "id"), hint=hint)
+
+
+def _may_share_jobs(source: RecipeSource, other: RecipeSource) -> bool:
+    """Whether both are MPIs, of which an image has one."""
+    return source.loaded.value.kind == other.loaded.value.kind == "mpi"
+
+
+# -- Controls ----------------------------------------------------------------------------------------------
+
+
+def recipe_controls(
+    source: RecipeSource, own: Loaded[Controls] | None, others: OtherRecipes
+) -> list[MutatedJob]:
+    """Return the controls of a recipe's jobs: for each job every rank alone, then those of its controls.yaml.
+
+    A job that is the same file in another MPI recipe shares that recipe's controls, unless it has its own.
+    """
+    recipe, files = source.loaded.value, _job_files(source)
+    controls = [
+        every_rank_alone(recipe.name, job, files[job.file].decode("utf-8", "replace"))
+        for job in recipe.verify
+    ]
+    listed = own.value.controls if own is not None else ()
+    controls += [_mutated(source, control) for control in listed if control.job in files]
+    missing = files.keys() - {control.job for control in listed}
+    ids = {job.id for job in recipe.verify}
+    for other in others.values():
+        if other is None or not _may_share_jobs(source, other):
+            continue
+        same = {name for name in missing if _job_files(other).get(name) == files[name]}
+        try:
+            loaded = load_controls(other) if same else None
+        except EnvbuildError:
+            continue  # checking that recipe reports its errors
+        if loaded is not None:
+            shared = [control for control in loaded.value.controls if control.job in same]
+            controls += [_mutated(source, control) for control in shared if control.job_id in ids]
+            missing -= {control.job for control in shared}
+    return controls
+
+
+def load_controls(source: RecipeSource) -> Loaded[Controls] | None:
+    """Read the controls.yaml of a recipe; None if it has none.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        All errors of the file.
+    """
+    path = source.loaded.path.parent / CONTROLS
+    if not exists(path):
+        return None
+    return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
+
+
+def _mutated(source: RecipeSource, control: Control) -> MutatedJob:
+    original = _job_files(source)[control.job].decode(errors="replace")
+    return MutatedJob(recipe=source.loaded.value.name, control=control, original=original)
+
+
+def control_errors(source: RecipeSource, own: Loaded[Controls] | None, controls: list[MutatedJob]) -> Errors:
+    """Yield the errors of a recipe's controls.yaml, and jobs without a control that makes a value fail.
+
+    Parameters
+    ----------
+    controls : list of MutatedJob
+        All controls of the recipe's jobs, shared ones among them.
+    """
+    if own is not None:
+        yield from _misfit_errors(source, own)
+    failing = {check for mutated in controls for check in mutated.control.fails}
+    for index, job in enumerate(source.loaded.value.verify):
+        if failing.isdisjoint(_values_of(job)):
+            problem = f"no control makes a value of `{job.id}` fail"
+            hint = f"add a copy of {job.file} whose ranks do not communicate to {CONTROLS}"
+            yield RequestError(problem, at=source.loaded.at("verify", index), hint=hint)
+
+
+def _misfit_errors(source: RecipeSource, loaded: Loaded[Controls]) -> Errors:
+    """Yield controls that do not fit their jobs, or change nothing."""
+    names = {(job.id, EVERY_RANK_ALONE) for job in source.loaded.value.verify}
+    for index, control in enumerate(loaded.value.controls):
+        if control.job not in _job_files(source):
+            problem = f"there is no file `verify/{control.job}` in the recipe"
+            at = loaded.at("controls", index, "job")
+            yield RequestError(problem, at=at, hint="correct the name, or write the file")
+            continue
+        if (control.job_id, control.name) in names:
+            problem = f"the job {control.job_id} already has a control `{control.name}`"
+            at = loaded.at("controls", index, "name")
+            yield RequestError(problem, at=at, hint="choose another name")
+        names.add((control.job_id, control.name))
+        yield from _unknown_check_errors(source, loaded, index)
+        if not (control.before or control.changes):
+            problem = "the control changes nothing"
+            hint = "add `before` or `changes`, which break the copy"
+            yield RequestError(problem, at=loaded.at("controls", index), hint=hint)
+        try:
+            ast.parse(_mutated(source, control).text())
+        except (ValueError, SyntaxError) as error:
+            problem = f"the control `{control.name}` does not fit: {error}"
+            at = loaded.at("controls", index, "changes")
+            hint = "`this` must occur once in the job, and the changed job must be valid Python"
+            yield RequestError(problem, at=at, hint=hint)
+
+
+def _unknown_check_errors(source: RecipeSource, loaded: Loaded[Controls], index: int) -> Errors:
+    """Yield checks that a control must fail and that its job does not have."""
+    control = loaded.value.controls[index]
+    jobs = [job for job in source.loaded.value.verify if job.file == control.job]
+    jobs = [job for job in jobs if job.id == control.job_id] or jobs
+    checks = [check for job in jobs for check in (f"{job.id}/ranks", f"{job.id}/end", *_values_of(job))]
+    for place, check in enumerate(control.fails):
+        if check not in checks:
+            problem = f"no job that starts {control.job} has the check `{check}`"
+            if check.partition("/")[0] != control.job_id:
+                problem = f"the check `{check}` is not of the job {control.job_id}"
+            hint = did_you_mean(check, checks) or f"there are: {', '.join(checks) or 'none'}"
+            yield RequestError(problem, at=loaded.at("controls", index, "fails", place), hint=hint)
+
+
+def _values_of(job: VerifyJob) -> list[str]:
+    """Return the checks of the values that a job reports: all but who reported and how it ended."""
+    return [
+        *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.same_on_all_ranks)),
+        *(f"{job.id}/{name}-as-one-rank" for name in job.compare_with_single),
+        *(
+            f"{job.id}/{name}-as-{other}"
+            for name, others in job.compare_with_reported.items()
+            for other in others
+        ),
+    ]

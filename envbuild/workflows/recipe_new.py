@@ -1,8 +1,9 @@
-"""A new recipe, from the template beside this file: it builds, passes and fails where it must."""
+"""Write a new recipe from the template beside this file: it builds, its job passes, and its controls fail."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
@@ -29,9 +30,9 @@ def new_recipe(
     directory : Path
         Receives ``NAME/``; made if it is not there.
     distribution : str, optional
-        What is installed; the recipe's name if absent.
+        The distribution to install; the recipe's name if absent.
     module : str, optional
-        What must import; the distribution's name if absent.
+        The module that must import; the distribution's name if absent.
 
     Raises
     ------
@@ -41,15 +42,15 @@ def new_recipe(
         It cannot be written.
     """
     if not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
-        hint = "lower-case letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
-        raise RequestError(f"`{name}` is no name of a recipe", hint=hint)
+        hint = "use lower-case letters, digits, `-`, `_` and `.`, starting with a letter or digit"
+        raise RequestError(f"`{name}` is not a valid recipe name", hint=hint)
     target = directory / name
     refuse_in_store(target)
     if exists(target):
-        raise RequestError(f"`{target}` is there already", hint="nothing was written; take another name")
+        raise RequestError(f"`{target}` already exists", hint="choose another name; nothing was written")
     distribution = distribution or name
     module = module or re.sub(r"[-.]+", "_", distribution.lower())
-    _check(version, distribution, module)
+    raise_all([*_value_errors(version, distribution, module)])
     check = re.sub(r"[^a-z0-9]+", "-", name) + ".sums"
     values = {
         "name": name,
@@ -80,18 +81,16 @@ def new_recipe(
     return target
 
 
-def _check(version: str, distribution: str, module: str) -> None:
-    """Reject values that no recipe can hold, by their names on the command line."""
-    given = (
+def _value_errors(version: str, distribution: str, module: str) -> Iterator[EnvbuildError]:
+    """Yield the values that no recipe can hold, by their names on the command line."""
+    values = (
         ("VERSION", TypeAdapter[str](ProvenVersion), version, "name a release that the package index has"),
         ("--distribution", TypeAdapter[str](Distribution), distribution, "the default is the recipe's name"),
         ("--import", TypeAdapter[str](ModuleName), module, "the default is the distribution's name"),
     )
-    errors: list[EnvbuildError] = []
-    for name, kind, text, hint in given:
+    for name, kind, text, hint in values:
         try:
             kind.validate_python(text)
         except ValidationError as error:
-            why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            errors.append(RequestError(f"{name}: {why}", hint=hint))
-    raise_all(errors)
+            reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            yield RequestError(f"{name}: {reason}", hint=hint)

@@ -1,4 +1,4 @@
-"""Recipes: all that can be named, and one of them."""
+"""List the recipes that a spec can name, and read one of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RecipeListing:
     """All recipes that a spec can name."""
 
     recipes: tuple[Recipe, ...]
-    """Readable ones, by name."""
+    """Those without errors, by name."""
     errors: tuple[EnvbuildError, ...] = ()
-    """Of the others."""
+    """Errors of the others."""
 
 
 def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
@@ -33,7 +33,7 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
     Raises
     ------
     RequestError
-        A directory that was given is not there.
+        A given directory does not exist.
     """
     readable, errors = [], []
     for name in find_catalog(recipes).recipe_names():
@@ -50,6 +50,6 @@ def show_recipe(name: str, recipes: Sequence[Path] = ()) -> Loaded[Recipe]:
     Raises
     ------
     RequestError, ManyErrors
-        There is none of this name, or all errors of its file.
+        No recipe has this name, or all errors of its file.
     """
     return read_recipe(name, recipes=recipes).loaded

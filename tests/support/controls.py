@@ -7,12 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from envbuild.image.sif import read_manifest
-from envbuild.launch.controls import MutatedJob, jobs_of
+from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of
 from envbuild.launch.start import Container
 from envbuild.system import apptainer as runtime
 from envbuild.workflows.inputs import read_recipe
-from envbuild.workflows.recipe_check import read_controls
-from envbuild.workflows.recipe_rules import mutated_jobs
+from envbuild.workflows.recipe_check import load_controls, recipe_controls
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
@@ -20,31 +19,25 @@ NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
 
 @cache
 def every_control() -> tuple[MutatedJob, ...]:
-    """Return all that lie beside the shipped recipes.
+    """Return the controls of all shipped recipes: every rank alone for each job, and those of controls.yaml.
 
-    The single run of a comparison is mutated as well; what differs with the
-    number of ranks still shows.
+    The single run of a comparison is mutated as well; what differs with the number of ranks still shows.
     """
-    found: list[MutatedJob] = []
-    for name in NAMES:
-        loaded = read_controls(RECIPES / name)
-        if loaded is not None:
-            source = read_recipe(name, recipes=[RECIPES])
-            jobs = {control.job for control in loaded.value.controls}
-            found += mutated_jobs(source, loaded, jobs)
-            assert len(found) >= len(loaded.value.controls)
-    return tuple(found)
+    sources = [read_recipe(name, recipes=[RECIPES]) for name in NAMES]
+    return tuple(
+        control for source in sources for control in recipe_controls(source, load_controls(source), {})
+    )
 
 
 def one_of_each_job(controls: Iterable[MutatedJob]) -> list[MutatedJob]:
-    """Return the first control of each job after the singletons: it leaves the averaging out.
+    """Return the first control of each job that is written by hand: a representative part.
 
-    A representative part; `make toolkits` runs all.
+    `make toolkits` runs all.
     """
     first: dict[tuple[str, str], MutatedJob] = {}
-    for control in controls:
-        if not control.name.endswith(": singletons"):
-            first.setdefault((control.recipe, control.control.job), control)
+    for mutated in controls:
+        if mutated.control.name != EVERY_RANK_ALONE:
+            first.setdefault((mutated.recipe, mutated.control.job_id), mutated)
     return list(first.values())
 
 
@@ -55,4 +48,4 @@ def container_of(image: Path) -> Container:
 
 def controls_of(container: Container) -> list[MutatedJob]:
     """Return the negative controls of the jobs that an image holds."""
-    return [mutated for mutated in every_control() if jobs_of(container, mutated)]
+    return [mutated for mutated in every_control() if job_of(container, mutated) is not None]

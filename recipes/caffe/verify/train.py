@@ -1,17 +1,11 @@
-"""A small training run over MPI; N ranks with a share each of the batch do what one does with all of it.
-
-A regression with noisy labels, so that training on a share alone ends far
-from training on the whole.
-"""
-
-import hashlib
+"""A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
 import numpy as np
 import solving
+from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
 from mpi4py import MPI
 
-ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
 # Caffe's loss is half the mean over its own rows; so weighed, shares of any size add up to the mean over all.
 NET = """
 layer {{ name: "rows" type: "Input" top: "rows" input_param {{ shape {{ dim: {own} dim: {features} }} }} }}
@@ -35,22 +29,17 @@ def main() -> None:
     """Train, and report losses, parameters and their hash."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
-    random = np.random.RandomState(2026)
-    rows = random.randn(ROWS, FEATURES)
-    wanted = np.sin(rows).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)
-
-    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
-    count = own.stop - own.start
-    weight = 2.0 * count / ROWS
+    inputs, labels, starts = envbuild_job.training_data(rank, size)
+    weight = 2.0 * len(inputs) / ROWS
     solver = solving.solver(
-        NET.format(own=count, features=FEATURES, hidden=HIDDEN, weight=weight), learning_rate=0.05
+        NET.format(own=len(inputs), features=FEATURES, hidden=HIDDEN, weight=weight), learning_rate=0.05
     )
     net = solver.net
-    net.blobs["rows"].data[...] = rows[own]
-    net.blobs["wanted"].data[...] = wanted[own]
+    net.blobs["rows"].data[...] = inputs
+    net.blobs["wanted"].data[...] = labels
     parameters = [blob for name in ("first", "second") for blob in net.params[name]]
-    for blob in parameters:
-        blob.data[...] = random.randn(*blob.data.shape) / np.sqrt(blob.data.shape[-1])
+    for place, blob in enumerate(parameters):
+        blob.data[...] = starts[place].T
 
     losses = []
     for _ in range(STEPS):
@@ -64,15 +53,7 @@ def main() -> None:
         solver.apply_update()
         losses.append(comm.allreduce(share, op=MPI.SUM))
 
-    flat = np.concatenate([blob.data.ravel() for blob in parameters])
-    envbuild_job.report(
-        rank=rank,
-        size=size,
-        steps=len(losses),
-        losses=losses,
-        parameters=flat.tolist(),
-        parameter_hash=hashlib.sha256(flat.tobytes()).hexdigest(),
-    )
+    envbuild_job.report_training(rank, size, losses, [blob.data for blob in parameters])
 
 
 if __name__ == "__main__":

@@ -7,17 +7,12 @@ import jax
 
 
 def start() -> "tuple[int, int, jax.sharding.Mesh]":
-    """Join all launched processes; return (rank, size, mesh) as JAX sees them, one device a process.
-
-    Rank 0 holds a port that the system chose until the coordinator listens on
-    it: bound with SO_REUSEADDR and not listening, it keeps others away alone.
-    """
+    """Join all launched processes; return (rank, size, mesh) as JAX sees them, one device a process."""
     rank, size = envbuild_job.launched()
     here = socket.gethostname()
-    holder = socket.socket()
+    # Rank 0's, until the coordinator listens there.
+    holder = envbuild_job.port_holder()
     if rank == 0:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", 0))
         envbuild_job.publish("coordinator", f"{here} {holder.getsockname()[1]}")
     host, port = envbuild_job.await_published("coordinator").split()
     address = "127.0.0.1" if host == here else host

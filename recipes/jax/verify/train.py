@@ -1,45 +1,30 @@
-"""A small training run; N processes with a share each of the batch do what one does with all of it.
-
-A regression with noisy labels, so that training on a share alone ends far
-from training on the whole.
-"""
-
-import hashlib
+"""A small training run; N processes with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
 import jax
 import jax.numpy as jnp
 import numpy as np
 import processes
+from envbuild_job import FEATURES, ROWS, STEPS
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
-
-ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
-
-
-def share(rows: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """Return a process's rows, filled up with zeros to the length of the longest share."""
-    own = rows[rank * ROWS // size : (rank + 1) * ROWS // size]
-    return np.pad(own, ((0, -(-ROWS // size) - len(own)), (0, 0)))
 
 
 def main() -> None:
     """Train, and report losses, parameters and their hash."""
     rank, size, mesh = processes.start()
-    random = np.random.RandomState(2026)
-    inputs = random.randn(ROWS, FEATURES).astype(np.float32)
-    labels = (np.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(np.float32)
-    shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
-    starts = [(random.randn(*shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
+    inputs, labels, starts = envbuild_job.training_data(rank, size)
     spread, same = NamedSharding(mesh, Spec("ranks")), NamedSharding(mesh, Spec())
-    rows = np.concatenate([inputs, labels, np.ones((ROWS, 1), np.float32)], axis=1)
-    data = jax.make_array_from_process_local_data(spread, share(rows, rank, size))
+    rows = np.concatenate([inputs, labels, np.ones_like(labels)], axis=1)
+    # JAX wants shares of one length: short ones end with zeros.
+    rows = np.pad(rows, ((0, -(-ROWS // size) - len(rows)), (0, 0)))
+    data = jax.make_array_from_process_local_data(spread, rows)
     parameters = [jax.make_array_from_process_local_data(same, start) for start in starts]
 
     def loss(weights: "list[jax.Array]", own: jax.Array) -> jax.Array:
         first, bias, second, offset = weights
         found = jnp.tanh(own[:, :FEATURES] @ first + bias) @ second + offset
-        # A share of the mean over all rows; what was filled up counts for nothing.
+        # A share of the mean over all rows; padding has a weight of zero.
         return (jnp.square(found - own[:, FEATURES : FEATURES + 1]) * own[:, FEATURES + 1 :]).sum() / ROWS
 
     def step(weights: "list[jax.Array]", own: jax.Array) -> "tuple[list[jax.Array], jax.Array]":
@@ -55,15 +40,8 @@ def main() -> None:
         parameters, value = stepped(parameters, data)
         losses.append(float(value.addressable_data(0)))
 
-    flat = np.concatenate([np.asarray(each.addressable_data(0)).ravel() for each in parameters])
-    envbuild_job.report(
-        rank=rank,
-        size=size,
-        steps=len(losses),
-        losses=losses,
-        parameters=flat.tolist(),
-        parameter_hash=hashlib.sha256(flat.tobytes()).hexdigest(),
-    )
+    arrays = [np.asarray(parameter.addressable_data(0)) for parameter in parameters]
+    envbuild_job.report_training(rank, size, losses, arrays)
 
 
 if __name__ == "__main__":

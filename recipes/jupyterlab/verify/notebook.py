@@ -6,7 +6,6 @@ Each rank has a server, a port, a token and directories of its own.
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,14 +23,8 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def serve(directory: str) -> "tuple[int, subprocess.Popen[bytes]]":
-    """Start a server whose every file is below a directory; return its port and process.
-
-    The port is held until the server listens on it: bound with SO_REUSEADDR and
-    not listening, this socket keeps others away alone.
-    """
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
+    """Start a server whose every file is below a directory; return its port and process."""
+    holder = envbuild_job.port_holder("127.0.0.1")
     port = holder.getsockname()[1]
     places = ("HOME", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
     # Not on the command line: everybody on a host may read those.

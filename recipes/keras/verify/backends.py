@@ -14,10 +14,11 @@ from pathlib import Path
 import envbuild_job
 import fit
 import numpy as np
+from envbuild_job import FEATURES, HIDDEN, STEPS
 from mpi4py import MPI
 
 BACKENDS = ("jax", "tensorflow", "torch")
-PARAMETERS = fit.FEATURES * fit.HIDDEN + 2 * fit.HIDDEN + 1
+PARAMETERS = FEATURES * HIDDEN + 2 * HIDDEN + 1
 
 
 def train(backend: str, comm: MPI.Comm) -> "tuple[str, list[float], np.ndarray]":
@@ -27,13 +28,14 @@ def train(backend: str, comm: MPI.Comm) -> "tuple[str, list[float], np.ndarray]"
     words = [sys.executable, "-s", "-c", "import fit; fit.main()", give, take, comm.rank, comm.size]
     # The child is no rank: MPI's variables are not for it.
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("PMI", "OMPI"))}
-    env = {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": str(Path(fit.__file__).parent)}
+    modules = os.pathsep.join(str(Path(module.__file__).parent) for module in (fit, envbuild_job))
+    env = {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": modules}
     child = subprocess.Popen([str(word) for word in words], env=env, pass_fds=(give, take))
     os.close(give)
     os.close(take)
     with os.fdopen(come, "rb") as received, os.fdopen(back, "wb") as sent:
         own_name = received.read(fit.NAME_BYTES).decode().strip()
-        for length in (*[PARAMETERS] * fit.STEPS, fit.STEPS):
+        for length in (*[PARAMETERS] * STEPS, STEPS):
             array = np.frombuffer(received.read(length * 4), dtype=np.float32).copy()
             comm.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
             sent.write(array.tobytes())

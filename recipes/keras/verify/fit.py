@@ -5,8 +5,8 @@ import os
 import sys
 
 import numpy as np
+from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS, training_data
 
-ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
 NAME_BYTES = 16
 
 
@@ -33,25 +33,20 @@ def main() -> None:
             parts = [part.reshape(arrays[at].shape) for at, part in enumerate(np.split(flat, ends))]
             super().apply([keras.ops.convert_to_tensor(part) for part in parts], trainable_variables)
 
-    random = np.random.RandomState(2026)
-    inputs = random.randn(ROWS, FEATURES).astype(np.float32)
-    labels = (np.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(np.float32)
+    inputs, labels, starts = training_data(rank, size)
     layers = [keras.layers.Dense(HIDDEN, activation="tanh"), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((FEATURES,)), *layers])
-    # The same start on every rank, and on every backend.
-    shapes = [weight.shape for weight in model.get_weights()]
-    model.set_weights([(random.randn(*shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes])
+    model.set_weights(starts)
     model.compile(
         optimizer=Averaged(0.05),
         # A share of the mean over all rows; shares of any size add up to it.
         loss=lambda wanted, found: keras.ops.sum(keras.ops.square(found - wanted)) / ROWS,
         run_eagerly=True,
     )
-    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
     losses = []
     for _ in range(STEPS):
         model.reset_metrics()
-        losses.append(float(model.train_on_batch(inputs[own], labels[own])))
+        losses.append(float(model.train_on_batch(inputs, labels)))
     passed(np.array(losses))
     out.write(np.concatenate([weight.ravel() for weight in model.get_weights()]).tobytes())
     out.close()

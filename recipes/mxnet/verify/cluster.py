@@ -13,21 +13,16 @@ import envbuild_job
 
 
 def start() -> "list[subprocess.Popen[bytes]]":
-    """Set this rank's DMLC variables, before MXNet is imported; return the processes started here.
-
-    Rank 0 holds a port that the system chose until the scheduler listens on
-    it: bound with SO_REUSEADDR and not listening, it keeps others away alone.
-    """
+    """Set this rank's DMLC variables, before MXNet is imported; return the processes started here."""
     rank, size = envbuild_job.launched()
     here = socket.gethostname()
     envbuild_job.publish(f"host-{rank}", here)
     hosts = {envbuild_job.await_published(f"host-{each}") for each in range(size)}
     # Only where there are several hosts must somebody know their names.
     address = "127.0.0.1" if hosts == {here} else socket.gethostbyname(here)
-    holder = socket.socket()
+    # Rank 0's, until the scheduler listens there.
+    holder = envbuild_job.port_holder()
     if rank == 0:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", 0))
         envbuild_job.publish("scheduler", f"{address} {holder.getsockname()[1]}")
     root, port = envbuild_job.await_published("scheduler").split()
     os.environ.update(

@@ -159,10 +159,7 @@ def _meeting_host(rank: int, size: int) -> str:
 @contextlib.contextmanager
 def _master(host: str) -> "Iterator[str]":
     """Start the master on a port that the system chose; give its address once it listens there."""
-    # Bound with SO_REUSEADDR and not listening, it keeps others away from the port, but not Java.
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
+    with envbuild_job.port_holder(host) as holder:
         port = holder.getsockname()[1]
         with _daemon("master.Master", "--host", host, "--port", str(port)) as process:
             deadline = time.monotonic() + START_S

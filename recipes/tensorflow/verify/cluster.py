@@ -10,15 +10,10 @@ import envbuild_job
 def start() -> "tuple[int, int, socket.socket]":
     """Set TF_CONFIG for this rank, before a strategy is made; return (rank, size, the port's holder).
 
-    Every rank holds a port that the system chose, and publishes its address.
-    The holder is bound and does not listen: with SO_REUSEADDR, which gRPC sets
-    too, TensorFlow's server can still listen there, and nobody else is given
-    the port meanwhile. Close it once the strategy is there.
+    Every rank publishes its address. Close the holder after the strategy is made: gRPC then listens.
     """
     rank, size = envbuild_job.launched()
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
+    holder = envbuild_job.port_holder()
     here = socket.gethostname()
     envbuild_job.publish(f"worker-{rank}", f"{here} {holder.getsockname()[1]}")
     workers = []

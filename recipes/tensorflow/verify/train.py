@@ -1,17 +1,9 @@
-"""A small training run; N workers with a share each of the batch do what one does with all of it.
-
-A regression with noisy labels, so that training on a share alone ends far
-from training on the whole.
-"""
-
-import hashlib
+"""A small training run; N workers with a share each of the batch do what one does with all of it."""
 
 import cluster
 import envbuild_job
-import numpy as np
 import tensorflow as tf
-
-ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
+from envbuild_job import ROWS, STEPS
 
 
 def main() -> None:
@@ -19,16 +11,11 @@ def main() -> None:
     rank, size, port = cluster.start()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     port.close()
-    random = np.random.RandomState(2026)
-    inputs = random.randn(ROWS, FEATURES).astype(np.float32)
-    labels = (np.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(np.float32)
-    shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
-    starts = [(random.randn(*shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
+    inputs, labels, starts = envbuild_job.training_data(rank, size)
     with strategy.scope():
         parameters = [tf.Variable(start) for start in starts]
 
-    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
-    given, wanted = tf.constant(inputs[own]), tf.constant(labels[own])
+    given, wanted = tf.constant(inputs), tf.constant(labels)
 
     @tf.function
     def step() -> tf.Tensor:
@@ -48,15 +35,8 @@ def main() -> None:
         return strategy.run(replica)
 
     losses = [float(step().numpy()) for _ in range(STEPS)]
-    flat = np.concatenate([parameter.numpy().ravel() for parameter in parameters])
-    envbuild_job.report(
-        rank=rank,
-        size=strategy.num_replicas_in_sync,
-        steps=len(losses),
-        losses=losses,
-        parameters=flat.tolist(),
-        parameter_hash=hashlib.sha256(flat.tobytes()).hexdigest(),
-    )
+    arrays = [parameter.numpy() for parameter in parameters]
+    envbuild_job.report_training(rank, strategy.num_replicas_in_sync, losses, arrays)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from _pytest.mark import ParameterSet
 
-from envbuild.launch.controls import MutatedJob, undetected
+from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, undetected
 from envbuild.launch.start import Container, own_launcher, run_image_job
 from tests.support.controls import every_control, one_of_each_job
 
@@ -45,16 +45,22 @@ OF_THE_IMAGE = [
     for mutated in every_control()
     if mutated.recipe in ("mpich", "pytorch") and mutated.control.job != "built_for.py"
 ]
-QUICK_CONTROLS = ("mpich/collectives: singletons", "pytorch/ddp: singletons", "pytorch/torchrun: singletons")
+QUICK_CONTROLS = tuple(
+    f"{job}: {EVERY_RANK_ALONE}" for job in ("mpi.collectives", "pytorch.ddp", "pytorch.torchrun")
+)
 
 
 def controls() -> Iterator[ParameterSet]:
-    """Yield every control of the MPI and one of each job of the framework; singletons of three are quick."""
+    """Yield every control of the MPI, and of each job of the framework one and every rank alone.
+
+    Those of three jobs whose ranks are alone are quick.
+    """
     names = {control.name for control in OF_THE_IMAGE}
     assert names >= set(QUICK_CONTROLS), sorted(names)
     for mutated in OF_THE_IMAGE:
         quick = mutated.name in QUICK_CONTROLS
-        if quick or mutated.recipe == "mpich" or mutated in one_of_each_job(OF_THE_IMAGE):
+        alone = mutated.control.name == EVERY_RANK_ALONE
+        if alone or mutated.recipe == "mpich" or mutated in one_of_each_job(OF_THE_IMAGE):
             marks = [] if quick else [pytest.mark.slow]
             yield pytest.param(mutated, id=mutated.name, marks=marks)
 
@@ -66,7 +72,7 @@ def test_a_mutated_copy_fails(container: Container, mutated: MutatedJob) -> None
 
 def test_a_harmless_copy_is_reported(container: Container) -> None:
     """The judge of controls can fail, too."""
-    mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch/ddp: no averaging")
+    mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch.ddp: no averaging")
     harmless = mutated.control.model_copy(update={"changes": (), "before": "pass\n"})
     missed = undetected(container, replace(mutated, control=harmless))
     assert missed[:2] == ["pytorch.ddp/weight_first did not fail", "pytorch.ddp/weight_last did not fail"]

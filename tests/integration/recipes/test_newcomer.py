@@ -32,11 +32,11 @@ def test_it_builds_and_passes_as_it_is(desk: Desk, recipe: Path) -> None:
 
 def test_what_is_left_to_write_is_told_and_then_the_controls_run(desk: Desk, recipe: Path) -> None:
     told = desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", code=2).stderr
-    assert told.count("error: this is still to be written") == 3
+    assert told.count("error: this section is still empty") == 3
     desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
     assert check(desk) == "tabulate: keeps the rules; 1 job, 2 controls\n"
     seen = check(desk, "--image", recipe / "example.sif").splitlines()
-    assert seen[1:] == ["SEEN  tabulate/sums: singletons", "SEEN  tabulate/sums: own number alone"]
+    assert seen[1:] == ["SEEN  tabulate.sums: every rank alone", "SEEN  tabulate.sums: own number alone"]
 
 
 def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> None:
@@ -51,8 +51,8 @@ def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> No
     finally:
         controls.write_text(text)
     assert found["passed"] is False
-    assert found["ran"]["tabulate/sums: singletons"] == []
-    assert found["ran"]["tabulate/sums: own number alone"][0] == "tabulate.sums/sum did not fail"
+    assert found["ran"]["tabulate.sums: every rank alone"] == []
+    assert found["ran"]["tabulate.sums: own number alone"][0] == "tabulate.sums/sum did not fail"
 
 
 def test_an_image_of_another_state_of_the_recipe_is_refused(desk: Desk, recipe: Path) -> None:

@@ -13,9 +13,9 @@ from envbuild.errors import EnvbuildError, MachineError
 from envbuild.jobs.judge import Job
 from envbuild.jobs.report import Finding
 from envbuild.jobs.run import JobResult
-from envbuild.launch.controls import missed_by
+from envbuild.launch.controls import every_rank_alone, missed_by
 from envbuild.spec.load import load
-from envbuild.spec.recipe import Control, Recipe
+from envbuild.spec.recipe import Control, Recipe, VerifyJob
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -56,7 +56,7 @@ def test_a_new_one_keeps_the_rules_once_its_readme_is_written(recipes: Path) -> 
 def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
     new_recipe("thing", "1.2", tmp_path)
     assert told(tmp_path) == [
-        f"this is still to be written [thing/README.md:{line}:1]" for line in (3, 7, 11)
+        f"this section is still empty [thing/README.md:{line}:1]" for line in (3, 7, 11)
     ]
 
 
@@ -86,15 +86,15 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (_no_readme, ["there is no README.md beside the recipe [thing]"]),
         (
             _no_python,
-            ["it is no Python: '(' was never closed (<unknown>, line 1) [thing/verify/stray.py]"],
+            ["not valid Python: '(' was never closed (<unknown>, line 1) [thing/verify/stray.py]"],
         ),
         (
             _in("README.md", "# thing\n", "thing\n"),
-            ["README.md does not begin with a heading [thing/README.md]"],
+            ["README.md does not start with a heading [thing/README.md]"],
         ),
         (
             _in("recipe.yaml", 'owns: ["thing"]', "owns: []"),
-            ["`thing` is installed, and nobody owns it [thing/recipe.yaml:9:20]"],
+            ["`thing` is installed, and no recipe owns it [thing/recipe.yaml:9:20]"],
         ),
         (
             _in("recipe.yaml", 'imports: ["thing"]', "imports: []"),
@@ -103,29 +103,25 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (
             _in("recipe.yaml", 'expect:\n      sum: "n*(n+1)//2"', "says: {word: [text]}"),
             [
-                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:7:31]",
-                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:11:13]",
-                "the job thing.sums has no oracle: whatever it reports would pass [thing/recipe.yaml:19:5]",
-                "nothing shows that `thing.sums/word` can fail [thing/recipe.yaml:19:5]",
+                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:7:13]",
+                "the job thing.sums has no oracle: any report would pass [thing/recipe.yaml:19:5]",
+                "no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]",
             ],
         ),
         (
             _in("verify/sums.py", "    total = ", "    assert comm.size > 1\n    total = "),
-            ["a job that judges itself [thing/verify/sums.py:12:5]"],
+            ["the job judges itself [thing/verify/sums.py:12:5]"],
         ),
         (_stray_file, ["no job starts or imports this file [thing/verify/stray.py]"]),
         (
             _no_controls,
-            [
-                "nothing shows that `thing.sums/ranks` can fail [thing/recipe.yaml:19:5]",
-                "nothing shows that `thing.sums/sum` can fail [thing/recipe.yaml:19:5]",
-            ],
+            ["no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]"],
         ),
         (
             _in("controls.yaml", 'this: "comm.allreduce(', 'this: "comm.reduce('),
             [
                 "the control `own number alone` does not fit: `comm.reduce(comm.rank + 1, op=MPI.SUM)` "
-                "occurs 0 times in sums.py, not once [thing/controls.yaml:13:7]"
+                "occurs 0 times in sums.py, not once [thing/controls.yaml:9:7]"
             ],
         ),
         (
@@ -133,17 +129,26 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["the control `own number alone` does not fit: invalid syntax"],
         ),
         (
-            _in("controls.yaml", "    alone: singletons\n", ""),
-            ["a control that changes nothing [thing/controls.yaml:5:5]"],
+            _in(
+                "controls.yaml",
+                '    changes:\n      - this: "comm.allreduce(comm.rank + 1, op=MPI.SUM)"\n'
+                '        becomes: "comm.rank + 1"\n',
+                "",
+            ),
+            ["the control changes nothing [thing/controls.yaml:5:5]"],
         ),
         (
-            _in("controls.yaml", "name: own number alone", "name: singletons"),
-            ["the control `singletons` of sums.py is there twice [thing/controls.yaml:9:11]"],
+            _in("controls.yaml", "name: own number alone", "name: every rank alone"),
+            ["the job thing.sums already has a control `every rank alone` [thing/controls.yaml:5:11]"],
+        ),
+        (
+            _in("controls.yaml", "fails: [thing.sums/sum]", "fails: [thing.sums/ranks, thing.sums/end]"),
+            ["no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]"],
         ),
         (
             _in("controls.yaml", "fails: [thing.sums/sum]", "fails: [thing.sums/sum, thing.sums/summ]"),
             [
-                "no job that starts sums.py has the check `thing.sums/summ` [thing/controls.yaml:11:29]",
+                "no job that starts sums.py has the check `thing.sums/summ` [thing/controls.yaml:7:29]",
             ],
         ),
         (
@@ -152,7 +157,7 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
                 "fails: [thing.sums/sum]",
                 "fails: [thing.sums/sum, other.sums/ranks, thing.sums/end]",
             ),
-            ["no job that starts sums.py has the check `other.sums/ranks` [thing/controls.yaml:11:29]"],
+            ["the check `other.sums/ranks` is not of the job thing.sums [thing/controls.yaml:7:29]"],
         ),
         (
             _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [thing]"),
@@ -190,7 +195,10 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             _in(
                 "controls.yaml", "name: own number alone\n    job: sums.py", "name: other\n    job: other.py"
             ),
-            ["there is no file `verify/other.py` in the recipe [thing/controls.yaml:10:10]"],
+            [
+                "there is no file `verify/other.py` in the recipe [thing/controls.yaml:6:10]",
+                "no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]",
+            ],
         ),
     ],
 )
@@ -208,8 +216,8 @@ def test_what_is_meant_is_offered(recipes: Path) -> None:
     replaced(recipes / "thing/recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [pytroch]")
     replaced(
         recipes / "thing/controls.yaml",
-        "fails: [thing.sums/ranks, thing.sums/sum]",
-        "fails: [thing.sums/ranks, thing.sums/smu]",
+        "fails: [thing.sums/sum]",
+        "fails: [thing.sums/sum, thing.sums/smu]",
     )
     with pytest.raises(EnvbuildError) as caught:
         check(recipes)
@@ -231,7 +239,7 @@ def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     _no_readme(recipes / "thing")
     _no_controls(recipes / "thing")
     replaced(recipes / "thing/recipe.yaml", 'owns: ["thing"]', "owns: []")
-    assert len(told(recipes)) == 4
+    assert len(told(recipes)) == 3
 
 
 def copied(recipes: Path, name: str, **changes: str) -> Path:
@@ -252,8 +260,10 @@ def test_its_own_controls_of_a_job_come_before_another_s(recipes: Path) -> None:
     for name in ("thing", "other"):
         replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
     text = (recipes / "thing/controls.yaml").read_text()
-    (recipes / "other/controls.yaml").write_text(text.rpartition("  - name:")[0])
-    assert [check(recipes, name).controls for name in ("thing", "other")] == [2, 1]
+    another = text.partition("controls:\n")[2].replace("own number alone", "another name")
+    (recipes / "thing/controls.yaml").write_text(text + another)
+    (recipes / "other/controls.yaml").write_text(text)
+    assert [check(recipes, name).controls for name in ("thing", "other")] == [3, 2]
 
 
 def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
@@ -264,7 +274,7 @@ def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
     # A copy that is changed is another job.
     job.unlink()
     job.write_text((recipes / "thing/verify/sums.py").read_text() + "# changed\n")
-    with pytest.raises(EnvbuildError, match="nothing shows"):
+    with pytest.raises(EnvbuildError, match="no control makes"):
         check(recipes, "other")
 
 
@@ -274,8 +284,7 @@ def test_a_copied_recipe_needs_checks_and_controls_of_its_own(recipes: Path) -> 
     with pytest.raises(EnvbuildError) as caught:
         check(recipes, "other")
     assert [error.problem for error in caught.value.each()] == [
-        "nothing shows that `thing.sums/ranks` can fail",
-        "nothing shows that `thing.sums/sum` can fail",
+        "no control makes a value of `thing.sums` fail",
         "the recipe `thing` has the job `thing.sums`, too",
     ]
 
@@ -290,11 +299,11 @@ def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("Bad/Name", "1"), "`Bad/Name` is no name of a recipe"),
-        (("..", "1"), "`..` is no name of a recipe"),
-        (("a" * 200, "1"), "is no name of a recipe"),
+        (("Bad/Name", "1"), "`Bad/Name` is not a valid recipe name"),
+        (("..", "1"), "`..` is not a valid recipe name"),
+        (("a" * 200, "1"), "is not a valid recipe name"),
         (("fine", "==2"), "VERSION: `==2` is not a version in its normal form (PEP 440), such as `2.13.0`"),
-        (("thing", "1"), "is there already"),
+        (("thing", "1"), "already exists"),
     ],
 )
 def test_a_new_one_that_cannot_be_is_refused_and_nothing_written(
@@ -363,6 +372,21 @@ class TestWhatTheJudgeMissed:
             finding = Finding("FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
             assert missed_by(JobResult(findings=(finding,)), job, control)[:1] == told
 
+    @pytest.mark.parametrize(
+        ("observed", "missed"),
+        [
+            ("ranks=0,0 size=1 processes=2", []),
+            ("ranks= size= processes=0", ["demo.y/ranks failed, but the ranks did not run alone: "]),
+        ],
+    )
+    def test_ranks_that_crash_were_not_alone(self, observed: str, missed: list[str]) -> None:
+        control = every_rank_alone(
+            "y", VerifyJob.model_validate({"id": "demo.y", "job": "y.py", "title": "y"}), "pass\n"
+        ).control
+        finding = Finding("FAIL", "demo.y/ranks", "ranks=0,1 size=2 processes=2", observed)
+        result = missed_by(JobResult(findings=(finding,)), self.job, control)
+        assert [line.partition("ranks=")[0] for line in result[:1]] == missed
+
     def test_a_pass_is_missed(self) -> None:
         assert self.missed("PASS", "difference=0")[0] == "demo.y/losses-as-one-rank did not fail"
 
@@ -372,5 +396,6 @@ def test_a_recipe_without_a_job_proves_nothing(recipes: Path) -> None:
     text = path.read_text()
     path.write_text(text[: text.index("\nverify:") + 1])
     assert any(
-        "the recipe has no mini job: nothing proves that its ranks talk" in line for line in told(recipes)
+        "the recipe has no mini job: nothing proves that its ranks communicate" in line
+        for line in told(recipes)
     )
