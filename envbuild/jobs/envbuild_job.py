@@ -1,7 +1,8 @@
-"""What a mini job imports: its place among the ranks, and how it reports facts.
+"""The module that mini jobs import: a rank's place, its report, how ranks meet, a training problem.
 
-Standard library only, Python 2.7 or 3.9 and newer; travels in every image. The
-parent starts each rank as ``python envbuild_job.py JOB.py``. A job reports once::
+Standard library only (`training_data` uses the image's NumPy), Python 2.7 or 3.9
+and newer; it travels in every image. The parent starts each rank as
+``python envbuild_job.py JOB.py``. A job reports once::
 
     import envbuild_job
     from mpi4py import MPI
@@ -11,12 +12,13 @@ parent starts each rank as ``python envbuild_job.py JOB.py``. A job reports once
     envbuild_job.report(rank=comm.rank, size=comm.size, sum=total)
 
 Rank and size are those that the library under test sees, not the launcher's:
-where the two disagree, the ranks do not talk. What the facts must be stands in
-the recipe; the parent judges.
+if the two differ, the ranks do not communicate. The recipe states the expected
+facts; the parent judges.
 """
 
 import ctypes
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -29,10 +31,14 @@ import time
 
 try:
     import faulthandler
-except ImportError:  # Python 2.7: a rank that hangs says less
+    from typing import Any  # noqa: F401  # of type comments
+except ImportError:  # Python 2.7: no traceback of a rank that hangs
     faulthandler = None  # type: ignore[assignment]
 
 REPORT_FORMAT = 1
+
+# The training problem of `training_data`: 25 steps of gradient descent with a learning rate of 0.05.
+ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
 
 # In this order; srun sets its own beside those of the PMI that it serves.
 LAUNCHERS = (
@@ -49,7 +55,7 @@ _MAX_VERSION_BYTES = 1 << 16
 
 def launched():
     # type: () -> tuple[int, int]
-    """Return (rank, size) as the launcher set them; (0, 1) where there is none."""
+    """Return (rank, size) as the launcher set them; (0, 1) without one."""
     for rank, size in LAUNCHERS:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
@@ -93,6 +99,47 @@ def report(rank, size, **values):
     _write_whole(path, json.dumps(facts, sort_keys=True))
 
 
+def training_data(rank, size, dtype="float32"):
+    # type: (int, int, str) -> tuple[Any, Any, list[Any]]
+    """Return a rank's share of a regression problem, and the parameters to start with, as NumPy arrays.
+
+    The labels are noisy, so that training on one share ends far from training on all rows.
+
+    Returns
+    -------
+    inputs, labels : array
+        Of shapes (rows, FEATURES) and (rows, 1); the shares of all ranks make up ROWS rows.
+    parameters : list of array
+        w, b, v and c of the network tanh(inputs @ w + b) @ v + c: of shapes (FEATURES, HIDDEN), (HIDDEN,),
+        (HIDDEN, 1) and (1,).
+    """
+    numpy = importlib.import_module("numpy")
+    random = numpy.random.RandomState(2026)
+    inputs = random.randn(ROWS, FEATURES).astype(dtype)
+    labels = (numpy.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(dtype)
+    shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
+    parameters = [(random.randn(*shape) / numpy.sqrt(shape[0])).astype(dtype) for shape in shapes]
+    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
+    return inputs[own], labels[own], parameters
+
+
+def report_training(rank, size, losses, parameters):
+    # type: (int, int, list[float], list[Any]) -> None
+    """Report a training run: the loss of each step, the final parameters (NumPy arrays) and their hash."""
+    numbers, digest = [], hashlib.sha256()
+    for array in parameters:
+        numbers += array.ravel().tolist()
+        digest.update(array.tobytes())
+    report(
+        rank,
+        size,
+        steps=len(losses),
+        losses=losses,
+        parameters=numbers,
+        parameter_hash=digest.hexdigest(),
+    )
+
+
 def publish(name, text):
     # type: (str, str) -> None
     """Leave a text for the other ranks (rank 0's address)."""
@@ -101,13 +148,7 @@ def publish(name, text):
 
 def await_published(name, timeout_s=60.0):
     # type: (str, float) -> str
-    """Return what a rank published, waiting for it at most so many seconds.
-
-    Raises
-    ------
-    RuntimeError
-        Nobody published it.
-    """
+    """Return the text that a rank published; RuntimeError if there is none within the time."""
     path = os.path.join(_directory(), "published-" + name)
     deadline = time.time() + timeout_s
     while time.time() < deadline:
@@ -116,6 +157,19 @@ def await_published(name, timeout_s=60.0):
                 return file.read()
         time.sleep(0.01)
     raise RuntimeError("no rank published `{}` within {:g} s".format(name, timeout_s))
+
+
+def port_holder(host=""):
+    # type: (str) -> socket.socket
+    """Return a socket that reserves a free port until it is closed.
+
+    It does not listen: a server that sets SO_REUSEADDR, as it does, can listen there, and the system gives
+    the port to no other.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host, 0))
+    return holder
 
 
 def mapped_libraries():
@@ -129,27 +183,18 @@ def mapped_libraries():
 
 def loaded_mpi(path):
     # type: (str) -> dict[str, str]
-    """Return what an MPI library that this process has mapped is.
+    """Identify a mapped MPI library: ``path``, ``sha256``, and the first line of its own ``version``.
 
-    Parameters
-    ----------
-    path : str
-        As the process sees it.
-
-    Returns
-    -------
-    dict
-        ``path``; ``sha256`` of the file, empty where it cannot be read;
-        ``version``, the first line of what it says itself, empty where it says nothing.
+    Hash and version are empty if they cannot be read.
     """
     digest = hashlib.sha256()
     try:
         with io.open(path, "rb") as file:
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
-        told = digest.hexdigest()
+        sha256 = digest.hexdigest()
     except EnvironmentError:  # Python 2.7 has two of them
-        told = ""
+        sha256 = ""
     text = ctypes.create_string_buffer(_MAX_VERSION_BYTES)
     length = ctypes.c_int(0)
     try:
@@ -158,7 +203,7 @@ def loaded_mpi(path):
     except (AttributeError, OSError):
         length.value = 0
     version = text.raw[: max(0, length.value)].decode("utf-8", "replace").strip("\0 \n").split("\n")[0]
-    return {"path": path, "sha256": told, "version": " ".join(version.split())}
+    return {"path": path, "sha256": sha256, "version": " ".join(version.split())}
 
 
 def _directory():
@@ -168,7 +213,7 @@ def _directory():
 
 def _namespace():
     # type: () -> str
-    # Containers of one host have process numbers of their own: only both together name a process.
+    # Each container of a host numbers its processes: only namespace and number together name a process.
     return os.readlink("/proc/self/ns/pid")
 
 
@@ -191,7 +236,7 @@ def _write_whole(path, text):
 
 def _keep_output():
     # type: () -> None
-    """Send what this process writes to a file of its own, so that the parent can show it by rank."""
+    """Send this process's output to a file, so that the parent can show it by rank."""
     rank, size = launched()
     name = "output-rank-{}-of-{}-{}.txt".format(rank, size, _process())
     handle = os.open(os.path.join(_directory(), name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -204,7 +249,7 @@ def _keep_output():
 
 def main(job):
     # type: (str) -> None
-    """Run a job as one rank; shortly before the time limit, write where it stands."""
+    """Run a job as one rank; shortly before the time limit, write a traceback."""
     _keep_output()
     dump_after_s = float(os.environ.get("ENVBUILD_DUMP_AFTER_S", "0"))
     if faulthandler is not None and dump_after_s > 0:
