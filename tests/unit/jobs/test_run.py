@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
+from envbuild.jobs import envbuild_job
 from envbuild.jobs.judge import Job, judge_mapped
 from envbuild.jobs.run import JobResult, run_job, skipped
+from envbuild.launch.controls import every_rank_alone, missed_by
 from envbuild.launch.start import results_directory
+from envbuild.spec.recipe import VerifyJob
 from tests.unit.jobs.stage import fake_start, job
 
 DEMO = job()
@@ -28,6 +32,7 @@ def result(
     tmp_path: Path, text: str, *, limit_s: float = 30.0, ranks: int = 2, job: Job = DEMO, **how: object
 ) -> JobResult:
     script = tmp_path / "demo.py"
+    tmp_path.mkdir(exist_ok=True)
     script.write_text(text)
     with results_directory() as directory:
         start = fake_start(script, **how)  # type: ignore[arg-type]
@@ -55,6 +60,19 @@ def test_singletons_fail_with_the_reason(tmp_path: Path) -> None:
     assert set(failed(found)) == {"demo.train/ranks", "demo.train/sum"}
     assert "singletons" in failed(found)["demo.train/ranks"]
     assert "PMI" in failed(found)["demo.train/ranks"]
+
+
+@pytest.mark.parametrize("launcher", ["PMI", "torchrun"])
+def test_every_rank_alone_is_a_control_that_fails(tmp_path: Path, launcher: str) -> None:
+    job_model = VerifyJob.model_validate({"id": "demo.train", "job": "demo.py", "title": "demo"})
+    control = every_rank_alone("demo", job_model, HONEST)
+    text = control.text()
+    if launcher == "torchrun":
+        text = f"import os\nos.environ.update(RANK='1', WORLD_SIZE='2')\n{text}"
+    assert missed_by(result(tmp_path, text), DEMO, control.control) == []
+    # Ranks that communicate, or die, are no sign of it.
+    assert missed_by(result(tmp_path / "honest", HONEST), DEMO, control.control)
+    assert missed_by(result(tmp_path / "dead", "raise SystemExit(1)\n"), DEMO, control.control)
 
 
 def test_a_rank_that_was_not_started_is_missed(tmp_path: Path) -> None:
@@ -150,3 +168,45 @@ def test_a_job_cannot_set_what_is_ours(tmp_path: Path) -> None:
     demo = job(environment={"ENVBUILD_TOKEN": "forged", "OMP_NUM_THREADS": "7"})
     found = result(tmp_path, HONEST, job=demo)
     assert failed(found) == {}
+
+
+TRAINING = """
+import array
+import envbuild_job
+
+class Numbers:
+    def __init__(self, *numbers):
+        self.numbers = numbers
+    def ravel(self):
+        return self
+    def tolist(self):
+        return list(self.numbers)
+    def tobytes(self):
+        return array.array("d", self.numbers).tobytes()
+
+rank, size = envbuild_job.launched()
+envbuild_job.report_training(rank, size, [3.0, 2.0], [Numbers(1.0, 2.0), Numbers(4.0)])
+"""
+
+
+def test_a_training_run_reports_steps_losses_parameters_and_their_hash(tmp_path: Path) -> None:
+    demo = job(
+        expect={"steps": "2"},
+        same_on_all_ranks=("parameter_hash",),
+        compare_with_single={"losses": 1e-9, "parameters": 1e-9},
+    )
+    found = result(tmp_path, TRAINING, job=demo)
+    assert failed(found) == {}, found.output
+    assert found.reports[0].values("parameters") == [[1.0, 2.0, 4.0]] * 2
+    assert found.reports[0].values("losses") == [[3.0, 2.0]] * 2
+    apart = result(tmp_path, TRAINING.replace("Numbers(4.0)", "Numbers(4.0 + rank)"), job=demo)
+    assert set(failed(apart)) == {"demo.train/parameter_hash", "demo.train/parameters-as-one-rank"}
+
+
+def test_a_held_port_is_left_to_a_server_that_reuses_addresses() -> None:
+    with envbuild_job.port_holder("127.0.0.1") as holder, socket.socket() as server, socket.socket() as other:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(holder.getsockname())
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(holder.getsockname())
+        server.listen()
