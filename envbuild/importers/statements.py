@@ -26,22 +26,15 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """An instruction of a Dockerfile, or a line of a definition or requirements file.
-
-    Attributes
-    ----------
-    name : str
-        ``RUN``, ``From``, ``%post``, ``requirement``, ``earlier stage``.
-    text : str
-        The rest as written, with its continuation lines.
-    values : tuple of str
-        An image, variables, or pairs of source and target, as spython reads them.
-    """
+    """An instruction of a Dockerfile, or a line of a definition or requirements file."""
 
     line: int
     name: str
+    """``RUN``, ``From``, ``%post``, ``requirement``, ``earlier stage``."""
     text: str
+    """The rest as written, with its continuation lines."""
     values: tuple[str, ...] = ()
+    """An image, variables, or pairs of source and target, as spython reads them."""
 
 
 def read_statements(text: str, path: Path) -> list[Statement]:

@@ -157,21 +157,14 @@ _INODE_TABLE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digests:
-    """The digests of a squashfs of ours: ``sha256:…``.
-
-    Attributes
-    ----------
-    whole : str
-        Of the file.
-    data : str
-        Of its data, which images hold as they are: all that lies between superblock and tables.
-    tables : str
-        Of its superblock and its tables.
-    """
+    """The digests of a squashfs of ours: ``sha256:…``."""
 
     whole: str
+    """Of the file."""
     data: str
+    """Of its data, which images hold as they are: all that lies between superblock and tables."""
     tables: str
+    """Of its superblock and its tables."""
 
 
 def digests(squashfs: Path) -> Digests:

@@ -43,17 +43,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Where recipes, base images and sites are looked for; the first directory that has a name wins.
-
-    Attributes
-    ----------
-    recipes, bases, sites : tuple of Path
-        Directories, in the order of search; not all of them need exist.
-    """
+    """Where recipes, base images and sites are looked for; the first directory that has a name wins."""
 
     recipes: tuple[Path, ...]
     bases: tuple[Path, ...]
     sites: tuple[Path, ...]
+    """Directories, in the order of search; not all of them need exist."""
 
     def recipe_names(self) -> tuple[str, ...]:
         """Return the names of all recipes, sorted."""
