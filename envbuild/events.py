@@ -7,10 +7,9 @@ that every package can emit them.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-from envbuild.system import clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class Task:
 @contextlib.contextmanager
 def task(emit: Emit, key: str, title: str, *, total_bytes: int | None = None) -> Iterator[Task]:
     """Report the start, the end and the duration of a piece of work; it failed if anything was raised."""
-    started = clock.seconds()
+    started = time.monotonic()
     emit(TaskStarted(task=key, title=title, total_bytes=total_bytes))
     running = Task(emit, key)
     try:
@@ -112,7 +111,7 @@ def task(emit: Emit, key: str, title: str, *, total_bytes: int | None = None) ->
     if running.failed:
         emit(TaskFailed(task=key))
     else:
-        emit(TaskDone(task=key, detail=running.detail, seconds=clock.seconds() - started))
+        emit(TaskDone(task=key, detail=running.detail, seconds=time.monotonic() - started))
 
 
 def ignore(event: Event) -> None:

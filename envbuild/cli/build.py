@@ -59,7 +59,7 @@ def command(
     size = f"{built.size_bytes / 1e6:.0f} MB, {counted(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
     if built.preflight.passed:
-        print_message(f"next: envbuild test {workflows.words.typed(built.path)}")
+        print_message(f"next: envbuild test {workflows.arguments.typed(built.path)}")
         return
     for finding in built.preflight.findings():
         if finding.status == "FAIL":

@@ -189,7 +189,9 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
         return "remove it"
     labels = report.needed_by(damage)
     specs = sorted({report.specs[label] for label in labels if label in report.specs})
-    build = f"`envbuild build {workflows.words.typed(specs[0])}`" if specs else "the next build that needs it"
+    build = (
+        f"`envbuild build {workflows.arguments.typed(specs[0])}`" if specs else "the next build that needs it"
+    )
     again = f"{build} {'fetches' if damage.what == 'file' else 'makes'} it again"
     return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
 

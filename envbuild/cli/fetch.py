@@ -28,6 +28,5 @@ def command(
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
     print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    print_message(
-        f"next: envbuild build {workflows.words.typed(spec)} --offline --from {workflows.words.typed(to)}"
-    )
+    words = workflows.arguments.typed(spec), workflows.arguments.typed(to)
+    print_message(f"next: envbuild build {words[0]} --offline --from {words[1]}")

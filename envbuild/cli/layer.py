@@ -47,9 +47,8 @@ def export(
     if json:
         print_json({"directory": moved.directory, "layers": moved.layers})
     print_message(f"{to}: {len(moved.layers)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    print_message(
-        f"next: carry {workflows.words.typed(to)}, the spec and its lock; there, `envbuild layer import DIR`"
-    )
+    directory = workflows.arguments.typed(to)
+    print_message(f"next: carry {directory}, the spec and its lock; there, `envbuild layer import DIR`")
 
 
 @app.command("import")

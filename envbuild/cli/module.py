@@ -63,7 +63,10 @@ def install(
         print_json(_install_data(installed))
     layout = installed.layout
     print_message(f"{layout.modulefile}: installed")
-    use, load = workflows.words.typed(layout.root / "modulefiles"), workflows.words.quoted(layout.label)
+    use, load = (
+        workflows.arguments.typed(layout.root / "modulefiles"),
+        workflows.arguments.quoted(layout.label),
+    )
     print_message(f"next: module use {use} && module load {load}")
 
 

@@ -231,7 +231,7 @@ def new(
     written = workflows.recipe_new.new_recipe(
         name, version, directory, distribution=distribution, module=module
     )
-    typed = workflows.words.typed
+    typed = workflows.arguments.typed
     spec, image, recipes = typed(written / "example.yaml"), typed(written / "example.sif"), typed(directory)
     print_messages(
         f"""\

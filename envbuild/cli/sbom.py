@@ -19,7 +19,9 @@ def command(
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
-    text = workflows.sbom.write_sbom(image, None if output is None else workflows.places.file_named(output))
+    text = workflows.sbom.write_sbom(
+        image, None if output is None else workflows.arguments.file_named(output)
+    )
     if output is None:
         print_data(text)
     else:

@@ -67,7 +67,7 @@ def probe(
     """Draft a site file of what can be seen here."""
     with session():
         text = workflows.sites.probe_machine(
-            output=None if output is None else workflows.places.file_named(output), mpi=tuple(mpi or ())
+            output=None if output is None else workflows.arguments.file_named(output), mpi=tuple(mpi or ())
         )
     if output is None:
         print_data(text)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 
+from envbuild import jobs
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
@@ -98,3 +100,18 @@ def _jobs(asked: Asked) -> tuple[ImageJob, ...]:
         for job in chosen.recipe.verify
         if not job.variants or chosen.variant_name in job.variants
     )
+
+
+def embedded_files() -> dict[str, bytes]:
+    """Return what an image carries below ``/.envbuild``: path → content.
+
+    `apptainer test` starts ``judge.py``, jobs import ``jobs/envbuild_job.py``, and ``lib/`` is the judge.
+    """
+    directory = Path(jobs.__file__).parent
+    texts = {path.name: path.read_bytes() for path in sorted(directory.glob("*.py"))}
+    return {
+        "judge.py": texts["entry.py"],
+        "jobs/envbuild_job.py": texts["envbuild_job.py"],
+        "lib/envbuild/__init__.py": b"",
+        **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
+    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
 from envbuild.store.inventory import Item, items, walk_files
 from envbuild.store.roots import Needs
 from envbuild.store.store import Store
-from envbuild.system import clock
 from envbuild.system.descriptors import named
 from envbuild.system.removal import remove
 
@@ -48,7 +48,7 @@ def prune(
     dry_run : bool
         Change nothing.
     """
-    everything, now_s = items(store), clock.epoch_s()
+    everything, now_s = items(store), time.time()
     users = Counter(item.blob for item in everything if item.blob)
     left_bytes = _total(everything)
     removed: list[Item] = []
@@ -68,7 +68,7 @@ def prune(
         is_last = not item.blob or users[item.blob] == 1
         if not dry_run:
             try:
-                if _age_s(_used_s(item), clock.epoch_s()) < unused_s:
+                if _age_s(_used_s(item), time.time()) < unused_s:
                     continue  # since it was listed
                 remove(item.path)
                 if item.kind == "layer" and is_last:

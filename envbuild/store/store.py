@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from envbuild.store.opening import check_store, mark_store, not_opened
 from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
 from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
-from envbuild.system import clock, host, locks
+from envbuild.system import host, locks
 from envbuild.system.descriptors import close, named, open_directory, through
 from envbuild.system.files import copy, make_directory, sha256, signature, sync, what_is_full
 from envbuild.system.leftovers import private_work, remove_leftover
@@ -465,7 +466,7 @@ class Store:
         for path in sorted(self.directory("stage").iterdir()):
             with contextlib.suppress(OSError):
                 # A time to come is that of a wrong clock.
-                age_s = abs(clock.epoch_s() - path.lstat().st_mtime)
+                age_s = abs(time.time() - path.lstat().st_mtime)
                 if path.name.partition("-")[2] == host.name() or age_s > GRACE_S:
                     remove_leftover(path)
 

@@ -57,20 +57,6 @@ def _open_regular(path: Path | str) -> int:
     return descriptor
 
 
-def file_named(text: str) -> Path:
-    """Return the path of an output file from a text.
-
-    Raises
-    ------
-    RequestError
-        It ends in a slash, and there is no such directory: a file of that name would be created.
-    """
-    if text.endswith("/") and not is_directory(Path(text)):
-        hint = "make it and name a file in it, or leave the slash out"
-        raise RequestError(f"`{text}` is the name of a directory, and a file is to be written", hint=hint)
-    return Path(text)
-
-
 def read_small(path: Path, *, limit_bytes: int) -> bytes:
     """Read a whole file of envbuild's.
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from envbuild.workflows import arguments as arguments
     from envbuild.workflows import build as build
     from envbuild.workflows import cache as cache
     from envbuild.workflows import check as check
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from envbuild.workflows import lock as lock
     from envbuild.workflows import module as module
     from envbuild.workflows import names as names
-    from envbuild.workflows import places as places
     from envbuild.workflows import plan as plan
     from envbuild.workflows import recipe_check as recipe_check
     from envbuild.workflows import recipe_new as recipe_new
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from envbuild.workflows import settings as settings
     from envbuild.workflows import sites as sites
     from envbuild.workflows import test as test
-    from envbuild.workflows import words as words
 
 
 def __getattr__(name: str) -> ModuleType:

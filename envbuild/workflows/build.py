@@ -21,17 +21,15 @@ from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.preflight.examine import Preflight
 from envbuild.preflight.run import Looked, keep_composed, look, preflight_layers
-from envbuild.store.plans import plan_name
 from envbuild.store.roots import add_root
 from envbuild.store.store import Store
 from envbuild.system.files import is_directory
+from envbuild.workflows.arguments import file_named, refuse_in_store, refuse_other_kinds
 from envbuild.workflows.blame import blaming
-from envbuild.workflows.design import design, finished_layers
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.keeping import root_of_build
-from envbuild.workflows.kinds import refuse_other_kinds
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked
-from envbuild.workflows.places import file_named, refuse_in_store
+from envbuild.workflows.plan import design, finished_layers, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 

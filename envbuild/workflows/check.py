@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,6 @@ from envbuild.rules.judge import Verdict
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
-from envbuild.system import clock
 from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, plan_on_host, site_of_host
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
@@ -114,7 +114,7 @@ def check_image(
         It is no image of envbuild, or damaged; the site file cannot be used, or no site file describes the
         host's libraries.
     """
-    started = clock.seconds()
+    started = time.monotonic()
     site = _site(settings, from_host)
     with task(settings.emit, "check", f"what {image.name} would load") as running:
         looked = look(image, settings.store)
@@ -138,7 +138,7 @@ def check_image(
             changed=tuple(_changed(looked)),
             runtime=tuple(_lint(image, manifest, found)) if lint_shifter else (),
             scheduler=tuple(pmi_findings(manifest, host_libs.mpi if host_libs else None)) if srun else (),
-            seconds=clock.seconds() - started,
+            seconds=time.monotonic() - started,
         )
         running.failed = not checked.passed
     return checked

@@ -22,7 +22,7 @@ from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
 from envbuild.system.leftovers import private_work
-from envbuild.workflows.places import refuse_in_store
+from envbuild.workflows.arguments import refuse_in_store
 
 Format = Literal["squashfs", "shifter", "oci"]
 

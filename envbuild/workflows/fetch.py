@@ -12,8 +12,8 @@ from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.asked import Asked
+from envbuild.workflows.arguments import refuse_in_store
 from envbuild.workflows.lock import lock_spec
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
 

@@ -15,8 +15,8 @@ from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
 from envbuild.spec.load import load_spec
 from envbuild.system.files import read_input, write_atomically
+from envbuild.workflows.arguments import refuse_in_store
 from envbuild.workflows.inputs import read_bases
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 
 _MAX_COMMENTS = 1000  # a spec has a limit, too

@@ -15,11 +15,10 @@ from envbuild.spec.recipe import Recipe
 from envbuild.spec.select import variant_for
 from envbuild.spec.yamlfile import scalar_is_text
 from envbuild.system.files import exists, is_directory, write_new
+from envbuild.workflows.arguments import refuse_in_store, typed
 from envbuild.workflows.inputs import read_asked
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
-from envbuild.workflows.words import typed
 
 NONE = "none"
 SPEC_FILE = "spec.yaml"

@@ -33,7 +33,7 @@ from envbuild.system.files import (
     settings_homes,
 )
 from envbuild.system.host import architecture
-from envbuild.workflows.kinds import refuse_other_kinds
+from envbuild.workflows.arguments import refuse_other_kinds
 
 MAX_FILE_BYTES = 64 << 20
 _RECIPE = "recipe.yaml"

@@ -10,11 +10,11 @@ from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, input_files
-from envbuild.store.plans import last_plan
 from envbuild.store.roots import Root
 from envbuild.store.store import Store
 from envbuild.system.files import exists
 from envbuild.workflows.fetch import all_pins
+from envbuild.workflows.plan import last_plan
 
 
 def root_of_build(image: Path, manifest: Manifest, plan: BuildPlan, lock: Lock, spec: Path) -> Root:

@@ -22,12 +22,11 @@ from envbuild.store.upstream import Upstream
 from envbuild.system import host
 from envbuild.system.files import copy, exists, is_directory
 from envbuild.system.squashfs import Digests, digests
-from envbuild.workflows.design import design
+from envbuild.workflows.arguments import refuse_in_store, typed
 from envbuild.workflows.lock import check_tools, lock_path, read_locked
-from envbuild.workflows.places import refuse_in_store
+from envbuild.workflows.plan import design
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import trusted_owners, with_upstreams
-from envbuild.workflows.words import typed
 
 _COPY_AGAIN = "copy it again from where the layers were exported"
 

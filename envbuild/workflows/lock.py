@@ -22,10 +22,9 @@ from envbuild.rules.judge import Verdict, refuse_or_warn
 from envbuild.spec.asked import Asked
 from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically
+from envbuild.workflows.arguments import refuse_in_store, typed
 from envbuild.workflows.inputs import read_asked
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.words import typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
+from envbuild.workflows.arguments import refuse_in_store, typed
 from envbuild.workflows.hosting import (
     NO_HOST_LIBS,
     HostLibraries,
@@ -40,9 +41,7 @@ from envbuild.workflows.hosting import (
     warn_of_absent_binds,
 )
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.words import typed
 
 __all__ = ["Installed", "ListedModule", "Uninstalled", "install_module", "list_modules", "uninstall_modules"]
 

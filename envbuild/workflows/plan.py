@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.build.run import missing_layers
-from envbuild.plan.model import Compression
+from envbuild.image.compose import FinishedLayer
+from envbuild.image.story import embedded_files, manifest_of, root_texts, top_layer
+from envbuild.plan.model import BuildPlan, Compression
+from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
 from envbuild.rules.judge import Verdict
-from envbuild.store.plans import last_plan
-from envbuild.workflows.design import design
-from envbuild.workflows.lock import lock_spec
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
+from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
+from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -70,3 +74,46 @@ def show_plan(
         image=plan.image,
         verdicts=locked.verdicts,
     )
+
+
+def design(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
+    """Return the plan of an image."""
+    manifest = manifest_of(locked.asked, locked.lock)
+    metadata = top_layer(locked.asked, locked.lock, manifest, embedded=embedded_files())
+    return make_plan(
+        locked.asked, locked.lock, root_texts=root_texts(), metadata=metadata, compression=compression
+    )
+
+
+def finished_layers(records: Iterable[LayerRecord], plan: BuildPlan, store: Store) -> list[FinishedLayer]:
+    """Return the layers that an image is composed of, from bottom to top.
+
+    Parameters
+    ----------
+    records : iterable of LayerRecord
+        What the store holds of the layers of the plan's image, in their order.
+    """
+    return [
+        FinishedLayer(
+            name=name,
+            blob=store.blob_of(record),
+            digest=record.blob,
+            data=record.data,
+            tables=record.tables,
+            imported=record.imported,
+        )
+        for name, record in zip(plan.image, records, strict=True)
+    ]
+
+
+def plan_name(name: str) -> str:
+    """Return the path in a store of the last plan of a spec's name."""
+    return f"plans/{name}.json"
+
+
+def last_plan(store: Store, name: str) -> str | None:
+    """Return the text of the last plan of a spec's name; None where there is none that can be read."""
+    try:
+        return read_small(store.root / plan_name(name), limit_bytes=NOTE_LIMIT_BYTES).decode()
+    except (OSError, ValueError):
+        return None

@@ -15,7 +15,7 @@ from envbuild.spec.model import MAX_NAME, NAME
 from envbuild.spec.recipe import ModuleName
 from envbuild.system.files import exists
 from envbuild.system.leftovers import private_work
-from envbuild.workflows.places import refuse_in_store
+from envbuild.workflows.arguments import refuse_in_store
 
 _TEMPLATE = Path(__file__).with_name("recipe-template")
 

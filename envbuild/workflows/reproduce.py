@@ -29,9 +29,9 @@ from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.system.files import is_directory, sha256
 from envbuild.workflows.blame import blaming
-from envbuild.workflows.design import finished_layers
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
+from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from envbuild.image.compose import bill_of_image, check_target
 from envbuild.image.verify import check_around
 from envbuild.system.files import open_regular, write_atomically
-from envbuild.workflows.places import refuse_in_store
+from envbuild.workflows.arguments import refuse_in_store
 
 
 def write_sbom(image: Path, output: Path | None) -> str:

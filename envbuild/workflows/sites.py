@@ -18,8 +18,8 @@ from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
+from envbuild.workflows.arguments import refuse_in_store
 from envbuild.workflows.inputs import find_catalog, read_site
-from envbuild.workflows.places import refuse_in_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
@@ -34,13 +36,13 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.store import verdicts
-from envbuild.system import clock, files
+from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.workflows.arguments import refuse_in_store
 from envbuild.workflows.blame import blaming
 from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.places import refuse_in_store
 from envbuild.workflows.settings import Settings
 
 
@@ -85,7 +87,7 @@ def test_image(
     """
     if report is not None:
         _check_report(report, image, settings)
-    started = clock.seconds()
+    started = time.monotonic()
     manifest = read_manifest(image)
     _warn_of_untrusted_layers(manifest, settings)
     loaded = read_site(settings.site)
@@ -130,8 +132,8 @@ def test_image(
         outputs={name: result.output for name, result in results.items() if result.output},
         fingerprint=host.digest,
         facts=host.facts,
-        when=clock.now(),
-        seconds=clock.seconds() - started,
+        when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        seconds=time.monotonic() - started,
     )
     _record(test_report, settings)
     return test_report

@@ -28,7 +28,7 @@ from envbuild.plan.model import (
 )
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, tools
-from envbuild.workflows.design import finished_layers
+from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees

@@ -13,7 +13,7 @@ import pytest
 from envbuild.cli import output
 from envbuild.store.roots import Root, add_root
 from envbuild.store.store import Store
-from envbuild.workflows.words import typed
+from envbuild.workflows.arguments import typed
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 CLOSED = "error: standard output cannot be written: it is closed\n\nhint: write elsewhere: `> FILE`\n"

@@ -11,7 +11,7 @@ from envbuild.plan.model import BuildPlan, FilesStep, Layer
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.store.tree import Tree
-from envbuild.workflows.design import finished_layers
+from envbuild.workflows.plan import finished_layers
 
 
 def layer(name: str) -> Layer:

@@ -1,0 +1,92 @@
+"""Checks of arguments, and words of command lines that messages suggest."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from envbuild.errors import RequestError
+from envbuild.lock.text import HEADER
+from envbuild.system.files import is_below, is_directory, open_regular
+from envbuild.workflows.settings import default_root
+
+_START_BYTES = 4096
+
+
+def refuse_other_kinds(spec: Path) -> None:
+    """Reject an image or a lock given as a spec, before it is parsed.
+
+    Raises
+    ------
+    RequestError
+        It is one.
+    """
+    try:
+        with open_regular(spec) as stream:
+            start = stream.read(_START_BYTES)
+    except (OSError, ValueError):
+        return  # reading it as a spec reports why
+    if b"SIF_MAGIC" in start[:64] or start[:4] == b"hsqs":
+        hint = "name the YAML file that it was built from; `envbuild inspect` shows what it holds"
+        raise RequestError(f"`{spec}` is an image, not a spec", hint=hint)
+    if start.startswith(HEADER.encode().partition(b"\n")[0]):
+        hint = f"name its spec, `{spec.name.partition('.lock')[0]}.yaml`"
+        raise RequestError(f"`{spec}` is a lock, not a spec", hint=hint)
+
+
+def file_named(text: str) -> Path:
+    """Return the path of an output file from a text.
+
+    Raises
+    ------
+    RequestError
+        It ends in a slash, and there is no such directory: a file of that name would be created.
+    """
+    if text.endswith("/") and not is_directory(Path(text)):
+        hint = "make it and name a file in it, or leave the slash out"
+        raise RequestError(f"`{text}` is the name of a directory, and a file is to be written", hint=hint)
+    return Path(text)
+
+
+def refuse_in_store(path: Path, root: Path | None = None, *, hint: str = "name a place outside it") -> None:
+    """Refuse an output path inside the store, where it would stop `cache prune` or be removed by it.
+
+    Parameters
+    ----------
+    root : Path, optional
+        The store; the default store if absent.
+
+    Raises
+    ------
+    RequestError
+        It is inside, symbolic links followed.
+    """
+    try:
+        root = root or default_root()
+    except RequestError:
+        return  # a user without a home has no default store
+    if is_below(path, root):
+        raise RequestError(f"`{path}` is inside the store", hint=hint)
+
+
+def typed(path: Path | str) -> str:
+    """Return a path as a word of a command line, which no program takes for an option."""
+    text = os.fspath(path)
+    return quoted(f"./{text}" if text.startswith("-") else text)
+
+
+def quoted(text: str) -> str:
+    r"""Return a word of a command line: quoted where that is needed.
+
+    Unprintable characters stand in ``$'…'`` as bytes: a form of bash, zsh, ksh and POSIX 2024.
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_escaped, text)) + "'"
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in "\\'" else char
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
