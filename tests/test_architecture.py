@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import graphlib
 import re
 import sys
 import tomllib
@@ -192,6 +193,22 @@ def test_the_table_itself_has_no_loops() -> None:
         ready = {room for room in left if MAY_IMPORT[room] <= done}
         assert ready, f"{sorted(left)} import one another"
         done |= ready
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports inside functions count, too; those for types alone do not."""
+    graph: dict[str, set[str]] = {}
+    for path in sources():
+        for_types = {
+            line
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        targets = {target for target, line in imported(path) if line not in for_types}
+        # A module's own package is loaded first, whatever it imports.
+        graph[module_name(path)] = {target for target in targets & modules() if target.count(".") > 1}
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_every_import_of_the_house_exists() -> None:

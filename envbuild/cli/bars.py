@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rich.console import Console
@@ -15,20 +15,19 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from envbuild.cli.output import escape
-from envbuild.cli.progress import Lines
 from envbuild.events import Emit, Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 
 
 @contextlib.contextmanager
-def bars(stream: TextIO) -> Iterator[Emit]:
-    """Yield a sink that shows a bar or a spinner for each running task, and lines for what ended."""
-    mutex, lines, running = threading.Lock(), Lines(), dict[str, TaskID]()
+def bars(stream: TextIO, line_of: Callable[[Event], str | None]) -> Iterator[Emit]:
+    """Yield a sink that shows a bar or a spinner for each running task, and lines for other events."""
+    mutex, running = threading.Lock(), dict[str, TaskID]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), _Bar(bar_width=24), _Size(), Elapsed())
     with Progress(*columns, console=Console(file=stream), transient=True) as progress:
 
         def emit(event: Event) -> None:
             with mutex:
-                line = lines.line(event)
+                line = line_of(event)
                 match event:
                     case TaskStarted():
                         title = escape_markup(escape(event.title))

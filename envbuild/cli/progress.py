@@ -71,7 +71,7 @@ def choose_sink(stream: TextIO, *, json: bool) -> Iterator[Emit]:
     elif stream.isatty():
         from envbuild.cli.bars import bars  # noqa: PLC0415  # rich takes 0.1 s, and pipes do not need it
 
-        with bars(stream) as emit:
+        with bars(stream, Lines().line) as emit:
             yield emit
     else:
         yield plain_lines(stream)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from envbuild.cli.bars import bars
-from envbuild.cli.progress import choose_sink, json_lines, plain_lines
+from envbuild.cli.progress import Lines, choose_sink, json_lines, plain_lines
 from envbuild.events import (
     Event,
     LayerReused,
@@ -124,7 +124,7 @@ def test_json_tells_advances_now_and_then_and_loses_no_byte(total, size, most):
 
 def test_bars_show_what_runs_and_lines_what_ended():
     terminal = Terminal()
-    with bars(terminal) as emit:
+    with bars(terminal, Lines().line) as emit:
         for event in EVENTS[:5]:
             emit(event)
     shown = terminal.getvalue()
@@ -137,7 +137,7 @@ def test_bars_show_what_runs_and_lines_what_ended():
 
 def test_without_a_total_there_is_neither_bar_nor_size():
     terminal = Terminal()
-    with bars(terminal) as emit:
+    with bars(terminal, Lines().line) as emit:
         emit(TaskStarted(task="t", title="a title"))
         emit(Note(text="redraw"))
     assert "a title" in terminal.getvalue()
@@ -159,7 +159,7 @@ def test_without_a_total_there_is_neither_bar_nor_size():
 def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
     stream, terminal = io.StringIO(), Terminal()
     plain_lines(stream)(event)
-    with bars(terminal) as emit:
+    with bars(terminal, Lines().line) as emit:
         emit(event)
         emit(Note(text="last"))
     assert NEUTRAL in stream.getvalue()
