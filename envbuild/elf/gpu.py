@@ -25,12 +25,11 @@ from typing import BinaryIO
 
 import zstandard
 
+from envbuild.elf.read import open_elf, read_exactly
+
 _NVIDIA = (b".nv_fatbin", b"__nv_relfatbin")
 _AMD = b".hip_fatbin"
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOBITS = 8
-_MAX_NAMES_BYTES = 1 << 20
 
 # magic, version, length of this header, length of the entries behind it
 _FAT = struct.Struct("<IHHQ")
@@ -92,44 +91,23 @@ def read_gpu_code(file: BinaryIO) -> GpuCode | None:
     OSError
         It cannot be read.
     """
+    elf = open_elf(file)
+    if elf is None:
+        return None
     binaries, held = 0, Counter[str]()
-    steps = _Steps(file)
-    for name, start, length in _sections(file):
-        found = (_nvidia if name in _NVIDIA else _amd)(steps, start, length)
-        for architectures in found:
+    code = _Code(file)
+    for section in elf.sections():
+        if section.kind == _NOBITS or section.name not in (*_NVIDIA, _AMD):
+            continue
+        read = _amd if section.name == _AMD else _nvidia
+        for architectures in read(code, section.offset, section.size_bytes):
             binaries += 1
             held.update(architectures)
     return GpuCode(binaries, dict(sorted(held.items()))) if binaries else None
 
 
-def _sections(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, place and length of those that hold GPU code.
-
-    By their headers alone, in bulk: with pyelftools the sections of an image's 900 files take a second.
-    """
-    file.seek(0)
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size or header[:6] != b"\x7fELF\x02\x01":
-        return
-    fields = _HEADER.unpack(header)
-    start, (size, count, names) = fields[6], fields[11:14]
-    if not start or not count:
-        return
-    if size != _SECTION.size or names >= count:
-        raise ValueError("odd section headers")
-    sections = list(_SECTION.iter_unpack(_piece(file, start, size * count)))
-    at, length = sections[names][4:6]
-    if length > _MAX_NAMES_BYTES:
-        raise ValueError("the names of its sections are too long")
-    texts = _piece(file, at, length)
-    for place, kind, _, _, offset, length, *_ in sections:
-        name = next((one for one in (*_NVIDIA, _AMD) if texts.startswith(one + b"\0", place)), None)
-        if name is not None and kind != _NOBITS:
-            yield name, offset, length
-
-
-class _Steps:
-    """A file of which only so much is read, whatever its sections say of what is in them."""
+class _Code:
+    """The fat binaries of a file, of which only so much is read, whatever their headers say."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left, self._left_bytes = file, _MAX_STEPS, _MAX_READ_BYTES
@@ -139,10 +117,10 @@ class _Steps:
         self._left_bytes -= length
         if self._left < 0 or self._left_bytes < 0:
             raise ValueError("it has too many fat binaries")
-        return _piece(self._file, at, length)
+        return read_exactly(self._file, at, length)
 
 
-def _nvidia(file: _Steps, start: int, length: int) -> Iterator[set[str]]:
+def _nvidia(file: _Code, start: int, length: int) -> Iterator[set[str]]:
     """Yield the architectures of each fat binary of a section."""
     at, end = start, start + length
     while at + _FAT.size <= end:
@@ -166,7 +144,7 @@ def _nvidia(file: _Steps, start: int, length: int) -> Iterator[set[str]]:
         yield found
 
 
-def _amd(file: _Steps, start: int, length: int) -> Iterator[set[str]]:
+def _amd(file: _Code, start: int, length: int) -> Iterator[set[str]]:
     """Yield the architectures of each bundle of a section."""
     at, end = start, start + length
     while at < end:
@@ -189,7 +167,7 @@ def _amd(file: _Steps, start: int, length: int) -> Iterator[set[str]]:
 class _Section:
     """The beginning of a bundle, of which only so much is read as its table of contents has."""
 
-    def __init__(self, file: _Steps, at: int, length: int) -> None:
+    def __init__(self, file: _Code, at: int, length: int) -> None:
         self._file, self._at, self._left = file, at, min(length, _MAX_CONTENTS_BYTES)
 
     def read(self, count: int) -> bytes:
@@ -225,7 +203,7 @@ def _contents(source: _Section | BinaryIO) -> tuple[set[str], int]:
     return found, size
 
 
-def _compressed(file: _Steps, at: int, end: int) -> tuple[set[str], int]:
+def _compressed(file: _Code, at: int, end: int) -> tuple[set[str], int]:
     version, method = struct.unpack("<HH", file.piece(at + 4, 4))
     head = _COMPRESSED_HEADS.get(version)
     if head is None or method not in (_ZLIB, _ZSTD):
@@ -243,13 +221,3 @@ def _compressed(file: _Steps, at: int, end: int) -> tuple[set[str], int]:
     except (zstandard.ZstdError, zlib.error) as error:
         raise ValueError(f"a compressed bundle is damaged: {error}") from error
     return _contents(io.BytesIO(unpacked))[0], size
-
-
-def _piece(file: BinaryIO, at: int, length: int) -> bytes:
-    if at > 1 << 62:
-        raise ValueError("a table lies outside of it")
-    file.seek(at)
-    data = file.read(length)
-    if len(data) != length:
-        raise ValueError("cut short")
-    return data

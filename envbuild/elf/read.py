@@ -1,36 +1,39 @@
 """Read ELF files: what the loader wants to know of one, and the symbols that it asks for and offers.
 
-pyelftools reads headers and dynamic entries; version and symbol tables are
-read in bulk. Files are hostile until checked: what is read of one is bounded,
-and whatever is wrong with it is a ValueError.
+Files are hostile until checked: the number of bytes that are read is bounded, and anything malformed is a
+ValueError. The tables of the loader are found by its addresses, since section headers may be stripped.
+
+Source: System V ABI, chapters 4 and 5; Linux Standard Base Core, "Symbol Versioning".
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from elftools.common.exceptions import ELFError
-from elftools.construct.core import ConstructError
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
-
-_MACHINES = {"EM_X86_64": "amd64", "EM_AARCH64": "arm64"}
-_LOADABLE = ("ET_EXEC", "ET_DYN")
-# Entries of the dynamic table that pyelftools may know under no name are numbers there.
-_STRING_TAGS = {"DT_SONAME", "DT_NEEDED", "DT_RPATH", "DT_RUNPATH"}
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_DYNAMIC_ENTRY = struct.Struct("<QQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MACHINES = {62: "amd64", 183: "arm64"}
+_ET_EXEC, _ET_DYN = 2, 3
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_SHT_DYNSYM = 11
+_DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 6, 10, 14, 15, 29
+_DT_FLAGS_1 = 0x6FFFFFFB
+_DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = range(0x6FFFFFFC, 0x70000000)
 _DF_1_NODEFLIB = 0x800
 _VER_FLG_WEAK = 2
-_MAX_READ_BYTES = 8 << 20
-_MAX_NAME_BYTES = 64 << 10
-_MAX_SYMBOLS_BYTES = 128 << 20
-_MAX_STRINGS_BYTES = 256 << 20
-_SYMBOL = struct.Struct("<IBBHQQ")
 _GLOBAL, _WEAK, _UNIQUE = 1, 2, 10
 _HIDDEN = (1, 2)  # internal and hidden: not for others
+_MAX_READ_BYTES = 8 << 20
+_MAX_NAME_BYTES = 64 << 10
+_MAX_SECTION_NAME_BYTES = 64
+_MAX_SYMBOLS_BYTES = 128 << 20
+_MAX_STRINGS_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class ElfObject:
     """What the loader wants to know of one ELF file."""
 
     machine: str
-    """``amd64``, ``arm64``, or ELF's own name in small letters (``ppc64``)."""
+    """``amd64``, ``arm64``, or ``machine-N`` with ELF's own number."""
     soname: str = ""
     """What others ask for it by; empty for none."""
     needed: tuple[str, ...] = ()
@@ -47,28 +50,39 @@ class ElfObject:
     runpath: tuple[str, ...] = ()
     """Where it asks to look, before and after LD_LIBRARY_PATH; as written, with ``$ORIGIN``."""
     versions_needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Library → versions that it must define (``GLIBC_2.34``); without those that are only wished for (weak).
-    """
+    """Library → versions that it must define (``GLIBC_2.34``); without weak ones, which may be absent."""
     versions_defined: tuple[str, ...] = ()
     """Versions that it defines, its own name first; empty for a library without versions."""
     interpreter: str = ""
     """The loader that it names: it can be started; empty for a library."""
     default_directories: bool = True
-    """Whether what it needs is also looked for in the loader's own directories."""
+    """Whether its libraries are also looked for in the loader's own directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
     """Names of a file's dynamic symbols, without versions."""
 
-    undefined: frozenset[str]
+    undefined: frozenset[str] = frozenset()
     """What something else must define; without weak ones, which may stay undefined."""
-    defined: frozenset[str]
+    defined: frozenset[str] = frozenset()
     """What it offers to others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a file, by its header."""
+
+    name: bytes
+    """Cut to 64 bytes."""
+    kind: int
+    """``sh_type``."""
+    offset: int
+    size_bytes: int
+
+
 def read_elf(file: BinaryIO) -> ElfObject | None:
-    """Read what the loader wants to know; None for what is no 64-bit little-endian program or library.
+    """Read what the loader wants to know; None unless it is a 64-bit little-endian program or library.
 
     Raises
     ------
@@ -77,13 +91,8 @@ def read_elf(file: BinaryIO) -> ElfObject | None:
     OSError
         It cannot be read.
     """
-    if not _is_elf(file):
-        return None
-    with _told():
-        elf = _opened(file)
-        if elf["e_type"] not in _LOADABLE:
-            return None
-        return _Reader(elf).object()
+    elf = open_elf(file)
+    return _Dynamic(elf).object() if elf and elf.kind in (_ET_EXEC, _ET_DYN) else None
 
 
 def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
@@ -101,25 +110,25 @@ def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
     OSError
         It cannot be read.
     """
-    if not _is_elf(file):
+    elf = open_elf(file)
+    if elf is None:
         raise ValueError("it is no 64-bit little-endian ELF file")
-    with _told():
-        symbols, strings = _Reader(_opened(file)).symbol_tables(file)
-        # In bulk: pyelftools takes 1.5 s for the 75,000 symbols of libtorch_cpu.so, this takes 0.1 s.
-        wanted = {at for prefix in prefixes for at in _occurrences(strings, prefix.encode())}
-        undefined, defined = set(), set()
-        for at, info, other, section, _, _ in _SYMBOL.iter_unpack(symbols):
-            binding = info >> 4
-            if not at or (prefixes and at not in wanted) or binding not in (_GLOBAL, _WEAK, _UNIQUE):
-                continue
-            end = strings.find(b"\0", at)
-            if end < 0:
-                raise ValueError("a symbol's name has no end")
-            name = strings[at:end].decode(errors="replace")
-            if section and other & 3 not in _HIDDEN:
-                defined.add(name)
-            elif not section and binding != _WEAK:
-                undefined.add(name)
+    symbols, strings = _Dynamic(elf).symbol_tables()
+    # In bulk: one by one, the 75,000 symbols of libtorch_cpu.so take a second.
+    wanted = {at for prefix in prefixes for at in _occurrences(strings, prefix.encode())}
+    undefined, defined = set(), set()
+    for at, info, other, section, _, _ in _SYMBOL.iter_unpack(symbols):
+        binding = info >> 4
+        if not at or (prefixes and at not in wanted) or binding not in (_GLOBAL, _WEAK, _UNIQUE):
+            continue
+        end = strings.find(b"\0", at)
+        if end < 0:
+            raise ValueError("a symbol's name has no end")
+        name = strings[at:end].decode(errors="replace")
+        if section and other & 3 not in _HIDDEN:
+            defined.add(name)
+        elif not section and binding != _WEAK:
+            undefined.add(name)
     return Symbols(undefined=frozenset(undefined), defined=frozenset(defined))
 
 
@@ -131,180 +140,187 @@ def _occurrences(strings: bytes, prefix: bytes) -> Iterator[int]:
         at = strings.find(prefix, at + 1)
 
 
-def _is_elf(file: BinaryIO) -> bool:
+def open_elf(file: BinaryIO) -> ElfFile | None:
+    """Return the headers of a file; None unless it is a 64-bit little-endian ELF file."""
     file.seek(0)
-    header = file.read(64)
-    return len(header) == 64 and header[:6] == b"\x7fELF\x02\x01"
+    header = file.read(_HEADER.size)
+    is_elf = len(header) == _HEADER.size and header[:6] == b"\x7fELF\x02\x01"
+    return ElfFile(file, header) if is_elf else None
 
 
-def _opened(file: BinaryIO) -> ELFFile:
-    return ELFFile(cast("BinaryIO", _Bounded(file)))
+def read_exactly(file: BinaryIO, at: int, length: int) -> bytes:
+    """Return bytes of a file.
 
-
-class _told:  # noqa: N801  # used as a function
-    """Turn whatever a malformed file makes of its reader into a ValueError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        malformed = (
-            *(ELFError, ConstructError, struct.error, AttributeError, KeyError, IndexError, TypeError),
-            *(AssertionError, OverflowError, UnicodeError, RecursionError),
-        )
-        if isinstance(error, malformed):
-            raise ValueError(f"malformed: {str(error)[:200] or type(error).__name__}") from error
-
-
-class _Bounded:
-    """A file of which only so much is read: tables that go in circles come to an end."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._left = _MAX_READ_BYTES
-
-    def read(self, count: int = -1) -> bytes:
-        # Never cheaper than what a loop of tiny reads costs.
-        self._left -= max(count, 16) if count >= 0 else _MAX_READ_BYTES + 1
-        if self._left < 0:
-            raise ValueError("its tables are too large")
-        return self._file.read(count)
-
-    def seek(self, at: int, whence: int = io.SEEK_SET) -> int:
-        if at < 0 or at > 1 << 62:
-            raise ValueError("a table lies outside of it")
-        return self._file.seek(at, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-class _Reader:
-    def __init__(self, elf: ELFFile) -> None:
-        self._elf = elf
-        self._stream = elf.stream
-        self._loads: list[tuple[int, int, int]] = []  # address, offset, bytes in the file
-        self._dynamic: DynamicSegment | None = None
-        self._interpreter = ""
-        for segment in elf.iter_segments():
-            if segment["p_type"] == "PT_LOAD":
-                self._loads.append((segment["p_vaddr"], segment["p_offset"], segment["p_filesz"]))
-            elif segment["p_type"] == "PT_INTERP":
-                self._interpreter = self._text_at(segment["p_offset"], segment["p_filesz"])
-            elif isinstance(segment, DynamicSegment) and self._dynamic is None:
-                self._dynamic = segment
-        self._texts: dict[str, list[str]] = {tag: [] for tag in _STRING_TAGS}
-        self._numbers: dict[str, int] = {}
-        for tag in self._dynamic.iter_tags() if self._dynamic else ():
-            name = str(tag.entry.d_tag)
-            if name in _STRING_TAGS:
-                self._texts[name].append(getattr(tag, name[3:].lower()))
-            else:
-                self._numbers.setdefault(name, tag.entry.d_val)
-
-    def object(self) -> ElfObject:
-        machine = str(self._elf["e_machine"])
-        runpath = _paths(self._texts["DT_RUNPATH"])
-        return ElfObject(
-            machine=_MACHINES.get(machine, machine.removeprefix("EM_").lower()),
-            soname=next(iter(self._texts["DT_SONAME"]), ""),
-            needed=tuple(self._texts["DT_NEEDED"]),
-            rpath=_paths(self._texts["DT_RPATH"]),
-            runpath=runpath,
-            versions_needed=dict(self._versions_needed()),
-            versions_defined=tuple(self._versions_defined()),
-            interpreter=self._interpreter,
-            default_directories=not self._numbers.get("DT_FLAGS_1", 0) & _DF_1_NODEFLIB,
-        )
-
-    # By the addresses that the loader uses: section headers may be stripped.
-
-    def _versions_needed(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        at = self._table("DT_VERNEED")
-        for _ in range(self._numbers.get("DT_VERNEEDNUM", 0) if at else 0):
-            _, count, name, first, following = struct.unpack("<HHIII", self._bytes(at, 16))
-            here, versions = at + first, []
-            for _ in range(count):
-                _, flags, _, version, further = struct.unpack("<IHHII", self._bytes(here, 16))
-                if not flags & _VER_FLG_WEAK:
-                    versions.append(self._text(version))
-                here += further
-            yield self._text(name), tuple(versions)
-            if not following:
-                return
-            at += following
-
-    def _versions_defined(self) -> Iterator[str]:
-        at = self._table("DT_VERDEF")
-        for _ in range(self._numbers.get("DT_VERDEFNUM", 0) if at else 0):
-            _, _, _, count, _, first, following = struct.unpack("<HHHHIII", self._bytes(at, 20))
-            if count:
-                name, _ = struct.unpack("<II", self._bytes(at + first, 8))
-                yield self._text(name)
-            if not following:
-                return
-            at += following
-
-    def symbol_tables(self, file: BinaryIO) -> tuple[bytes, bytes]:
-        """Return the dynamic symbols, 24 bytes each, and their strings."""
-        at, strings = self._table("DT_SYMTAB"), self._table("DT_STRTAB")
-        if not at or not strings:
-            return b"", b""
-        length = self._symbols_bytes(at, strings)
-        strings_length = self._numbers.get("DT_STRSZ", 0)
-        if length > _MAX_SYMBOLS_BYTES or strings_length > _MAX_STRINGS_BYTES:
-            raise ValueError("its tables are too large")
-        return _whole(file, at, length // 24 * 24), _whole(file, strings, strings_length)
-
-    def _symbols_bytes(self, at: int, strings: int) -> int:
-        section = next(iter(self._elf.iter_sections(type="SHT_DYNSYM")), None)
-        if section is not None and section["sh_offset"] == at:
-            return int(section["sh_size"])
-        # Without section headers nothing tells the count; linkers put the strings behind the symbols.
-        if strings <= at:
-            raise ValueError("the length of its symbol table is unknown")
-        return strings - at
-
-    def _table(self, tag: str) -> int:
-        address = self._numbers.get(tag)
-        if address is None:
-            return 0
-        for start, offset, length in self._loads:
-            if start <= address < start + length:
-                return offset + address - start
-        raise ValueError(f"{tag} points into no segment")
-
-    def _text(self, start: int) -> str:
-        return self._text_at(self._table("DT_STRTAB") + start, _MAX_NAME_BYTES)
-
-    def _text_at(self, at: int, most: int) -> str:
-        self._stream.seek(at)
-        data = b""
-        while b"\0" not in data and len(data) < min(most, _MAX_NAME_BYTES):
-            piece = self._stream.read(64)
-            if not piece:
-                break
-            data += piece
-        text, end, _ = data.partition(b"\0")
-        if not end:
-            raise ValueError("a name has no end")
-        return text.decode(errors="replace")
-
-    def _bytes(self, at: int, length: int) -> bytes:
-        self._stream.seek(at)
-        data = self._stream.read(length)
-        if len(data) != length:
-            raise ValueError("cut short")
-        return data
-
-
-def _paths(texts: list[str]) -> tuple[str, ...]:
-    return tuple(word for text in texts[:1] for word in text.split(":"))
-
-
-def _whole(file: BinaryIO, at: int, length: int) -> bytes:
+    Raises
+    ------
+    ValueError
+        It does not have so many there.
+    """
+    if at > 1 << 62:
+        raise ValueError("a table lies outside of it")
     file.seek(at)
     data = file.read(length)
     if len(data) != length:
         raise ValueError("cut short")
     return data
+
+
+class ElfFile:
+    """The headers of a 64-bit little-endian ELF file.
+
+    Of its small tables only so much is read: tables that go in circles come to an end.
+    """
+
+    def __init__(self, file: BinaryIO, header: bytes) -> None:
+        self.file = file
+        self._left_bytes = _MAX_READ_BYTES
+        _, self.kind, self.machine, _, _, self._segments_at, self._sections_at, *rest = _HEADER.unpack(header)
+        _, _, self._segment_bytes, self._segments, self._section_bytes, self._sections, self._names = rest
+
+    def read(self, at: int, length: int) -> bytes:
+        """Return bytes of a small table; a ValueError once the file has asked for too many."""
+        self._charge(length)
+        return read_exactly(self.file, at, length)
+
+    def text(self, at: int) -> str:
+        """Return the text at a place, up to its null byte."""
+        data = b""
+        self.read(at, 0)
+        while b"\0" not in data:
+            self._charge(64)
+            piece = self.file.read(64)
+            if not piece or len(data) > _MAX_NAME_BYTES:
+                raise ValueError("a name has no end")
+            data += piece
+        return data.partition(b"\0")[0].decode(errors="replace")
+
+    def segments(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield type, place in the file, address and length in the file of each segment."""
+        if self._segments and self._segment_bytes != _SEGMENT.size:
+            raise ValueError("odd program headers")
+        table = self.read(self._segments_at, self._segments * _SEGMENT.size)
+        for kind, _, offset, address, _, size_bytes, _, _ in _SEGMENT.iter_unpack(table):
+            yield kind, offset, address, size_bytes
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections."""
+        if not self._sections_at or not self._sections:
+            return
+        if self._section_bytes != _SECTION.size or self._names >= self._sections:
+            raise ValueError("odd section headers")
+        table = self.read(self._sections_at, self._sections * _SECTION.size)
+        headers = list(_SECTION.iter_unpack(table))
+        names = self.read(*headers[self._names][4:6])
+        for at, kind, _, _, offset, size_bytes, *_ in headers:
+            name = names[at : at + _MAX_SECTION_NAME_BYTES].partition(b"\0")[0]
+            yield Section(name, kind, offset, size_bytes)
+
+    def _charge(self, length: int) -> None:
+        # Never cheaper than what a loop of tiny reads costs.
+        self._left_bytes -= max(length, 16)
+        if self._left_bytes < 0:
+            raise ValueError("its tables are too large")
+
+
+class _Dynamic:
+    """The dynamic table of a file, and what it leads to."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        self._loads: list[tuple[int, int, int]] = []  # address, offset, bytes in the file
+        self._interpreter = ""
+        self._values: dict[int, list[int]] = {}
+        table = b""
+        for kind, offset, address, size_bytes in elf.segments():
+            if kind == _PT_LOAD:
+                self._loads.append((address, offset, size_bytes))
+            elif kind == _PT_INTERP:
+                self._interpreter = elf.text(offset)
+            elif kind == _PT_DYNAMIC and not table:
+                table = elf.read(offset, size_bytes - size_bytes % _DYNAMIC_ENTRY.size)
+        for tag, value in _DYNAMIC_ENTRY.iter_unpack(table):
+            if not tag:
+                break
+            self._values.setdefault(tag, []).append(value)
+
+    def object(self) -> ElfObject:
+        machine = self._elf.machine
+        return ElfObject(
+            machine=_MACHINES.get(machine, f"machine-{machine}"),
+            soname=next(self._texts(_DT_SONAME), ""),
+            needed=tuple(self._texts(_DT_NEEDED)),
+            rpath=self._paths(_DT_RPATH),
+            runpath=self._paths(_DT_RUNPATH),
+            versions_needed=dict(self._versions_needed()),
+            versions_defined=tuple(self._versions_defined()),
+            interpreter=self._interpreter,
+            default_directories=not self._number(_DT_FLAGS_1) & _DF_1_NODEFLIB,
+        )
+
+    def symbol_tables(self) -> tuple[bytes, bytes]:
+        """Return the dynamic symbols, 24 bytes each, and their strings."""
+        at, strings = self._place(_DT_SYMTAB), self._place(_DT_STRTAB)
+        if not at or not strings:
+            return b"", b""
+        size, strings_size = self._symbols_bytes(at, strings), self._number(_DT_STRSZ)
+        if size > _MAX_SYMBOLS_BYTES or strings_size > _MAX_STRINGS_BYTES:
+            raise ValueError("its tables are too large")
+        symbols = read_exactly(self._elf.file, at, size - size % _SYMBOL.size)
+        return symbols, read_exactly(self._elf.file, strings, strings_size)
+
+    def _symbols_bytes(self, at: int, strings: int) -> int:
+        for section in self._elf.sections():
+            if section.kind == _SHT_DYNSYM and section.offset == at:
+                return section.size_bytes
+        # Without section headers nothing has the count; linkers put the strings behind the symbols.
+        if strings <= at:
+            raise ValueError("the length of its symbol table is unknown")
+        return strings - at
+
+    def _versions_needed(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        at = self._place(_DT_VERNEED)
+        for _ in range(self._number(_DT_VERNEEDNUM) if at else 0):
+            _, count, library, first, following = struct.unpack("<HHIII", self._elf.read(at, 16))
+            entry, versions = at + first, []
+            for _ in range(count):
+                _, flags, _, version, further = struct.unpack("<IHHII", self._elf.read(entry, 16))
+                if not flags & _VER_FLG_WEAK:
+                    versions.append(self._text(version))
+                entry += further
+            yield self._text(library), tuple(versions)
+            if not following:
+                return
+            at += following
+
+    def _versions_defined(self) -> Iterator[str]:
+        at = self._place(_DT_VERDEF)
+        for _ in range(self._number(_DT_VERDEFNUM) if at else 0):
+            _, _, _, count, _, first, following = struct.unpack("<HHHHIII", self._elf.read(at, 20))
+            if count:
+                name, _ = struct.unpack("<II", self._elf.read(at + first, 8))
+                yield self._text(name)
+            if not following:
+                return
+            at += following
+
+    def _number(self, tag: int) -> int:
+        return self._values.get(tag, [0])[0]
+
+    def _texts(self, tag: int) -> Iterator[str]:
+        return (self._text(start) for start in self._values.get(tag, ()))
+
+    def _paths(self, tag: int) -> tuple[str, ...]:
+        return tuple(path for text in [*self._texts(tag)][:1] for path in text.split(":"))
+
+    def _text(self, start: int) -> str:
+        return self._elf.text(self._place(_DT_STRTAB) + start)
+
+    def _place(self, tag: int) -> int:
+        """Return the place in the file that a tag's address means; 0 without the tag."""
+        if tag not in self._values:
+            return 0
+        address = self._number(tag)
+        for start, offset, size_bytes in self._loads:
+            if start <= address < start + size_bytes:
+                return offset + address - start
+        raise ValueError(f"tag {tag:#x} of its dynamic table leads nowhere")
