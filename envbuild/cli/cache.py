@@ -27,7 +27,7 @@ app = typer.Typer(
 PinnedArgument = Annotated[Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.")]
 # Kinds of items without names for people: one, and several of them.
 _SUMMED = {
-    "scan": ("scan of a layer", "scans of layers"),
+    "scan": ("scan of an image", "scans of images"),
     "log": ("log of a build", "logs of builds"),
     "leftover": ("unfinished download", "unfinished downloads"),
 }

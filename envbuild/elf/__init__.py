@@ -1,1 +1,1 @@
-"""What a binary asks for and offers, and what the loader would make of it; pure."""
+"""Read ELF files, and simulate the loader; pure."""

@@ -1,15 +1,12 @@
-"""GPU code in ELF files: for which GPUs a library was compiled, read from the headers of its fat binaries.
+"""GPU code in ELF files: the GPUs that a library was compiled for, by the headers of its fat binaries.
 
-Of a library of 500 MB some hundred kilobytes are read: no code is unpacked, but
-for the first bytes of what AMD's compiler compresses with its table of contents.
-Files are hostile until checked; whatever is wrong with one is a ValueError.
+Of a library of 500 MB some hundred kilobytes are read. No code is unpacked, except for the first bytes of an
+AMD bundle that is compressed with its table of contents. Files are hostile until checked; anything malformed
+is a ValueError.
 
-Source
-------
-NVIDIA's layout is not published; it is that of ``fatbinary_section.h`` and of
-what readers of it agree on, and was compared with the command lines that ptxas
-leaves in the code of PyTorch 2.13's and NCCL 2.30's wheels. AMD's is
-``llvm/Object/OffloadBundle.h`` and clang's page on its offload bundler.
+Source: NVIDIA's layout is not published. Ours follows ``fatbinary_section.h`` and other readers, and was
+compared with the command lines that ptxas leaves in the code of PyTorch 2.13's and NCCL 2.30's wheels. AMD's
+is ``llvm/Object/OffloadBundle.h`` and clang's page on its offload bundler.
 """
 
 from __future__ import annotations
@@ -45,13 +42,13 @@ _MAX_READ_BYTES = 512 << 20
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"
-# Version → lengths of the bundle as it is stored (where it is told) and unpacked, and a hash.
+# Version → lengths of the bundle as stored (not in version 1) and unpacked, and a hash.
 _COMPRESSED_HEADS = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 _ZLIB, _ZSTD = 0, 1
-# Where clang lays a bundle behind another.
+# Between the starts of two bundles, by clang.
 _BUNDLE_ALIGNMENT = 4096
 _MAX_CONTENTS_BYTES = 64 << 10
-# Of zstd, which unpacks block by block: a whole one, and the headers before it (RFC 8878).
+# A whole block of zstd and the headers before it (RFC 8878).
 _PACKED_BYTES = (128 << 10) + 64
 _TARGET = re.compile(r"hip(?:v4)?-amdgcn-amd-amdhsa-[a-z]*-(gfx[0-9a-z-]+)(?::.*)?")
 
@@ -61,9 +58,9 @@ class GpuCode:
     """GPU code of one ELF file."""
 
     binaries: int
-    """Its fat binaries, one a compiled source file (count)."""
+    """Its fat binaries, one per compiled source file (count)."""
     held: Mapping[str, int]
-    """Architecture → in how many of them: ``sm_90`` is a binary, ``compute_90`` PTX, ``gfx90a`` AMD's."""
+    """Architecture → fat binaries with it: ``sm_90`` is a binary, ``compute_90`` PTX, ``gfx90a`` AMD's."""
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -107,7 +104,7 @@ def read_gpu_code(file: BinaryIO) -> GpuCode | None:
 
 
 class _Code:
-    """The fat binaries of a file, of which only so much is read, whatever their headers say."""
+    """The fat binaries of a file; reads are bounded, whatever their headers say."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left, self._left_bytes = file, _MAX_STEPS, _MAX_READ_BYTES
@@ -126,12 +123,12 @@ def _nvidia(file: _Code, start: int, length: int) -> Iterator[set[str]]:
     while at + _FAT.size <= end:
         head = file.piece(at, _FAT.size)
         if not any(head[:8]):
-            at += 8  # what the linker fills up with
+            at += 8  # padding
             continue
         magic, version, own, size = _FAT.unpack(head)
         if magic != _FAT_MAGIC or version != 1 or own < _FAT.size or at + own + size > end:
             raise ValueError("a fat binary of a form that is not known")
-        found: set[str] = set()
+        architectures: set[str] = set()
         entry, at = at + own, at + own + size
         while entry < at:
             kind, _, header, code, number, flags = _ENTRY.unpack(file.piece(entry, _ENTRY.size))
@@ -139,9 +136,9 @@ def _nvidia(file: _Code, start: int, length: int) -> Iterator[set[str]]:
                 raise ValueError("an entry of a fat binary of a form that is not known")
             if kind in _KINDS:
                 suffix = "a" if flags & _OF_ITS_OWN else "f" if flags & _OF_ITS_FAMILY else ""
-                found.add(f"{_KINDS[kind]}{number}{suffix}")
+                architectures.add(f"{_KINDS[kind]}{number}{suffix}")
             entry += header + code
-        yield found
+        yield architectures
 
 
 def _amd(file: _Code, start: int, length: int) -> Iterator[set[str]]:
@@ -153,19 +150,19 @@ def _amd(file: _Code, start: int, length: int) -> Iterator[set[str]]:
             at += _BUNDLE_ALIGNMENT
             continue
         if head.startswith(_BUNDLE):
-            found, size = _contents(_Section(file, at, end - at))
+            architectures, size = _contents(_Bundle(file, at, end - at))
         elif head.startswith(_COMPRESSED):
-            found, size = _compressed(file, at, end)
+            architectures, size = _compressed(file, at, end)
         else:
             raise ValueError("a bundle of a form that is not known")
-        yield found
+        yield architectures
         if size <= 0 or at + size > end:
             raise ValueError("a bundle is cut short")
         at += -(-size // _BUNDLE_ALIGNMENT) * _BUNDLE_ALIGNMENT
 
 
-class _Section:
-    """The beginning of a bundle, of which only so much is read as its table of contents has."""
+class _Bundle:
+    """The beginning of a bundle; no more is read than a table of contents may have."""
 
     def __init__(self, file: _Code, at: int, length: int) -> None:
         self._file, self._at, self._left = file, at, min(length, _MAX_CONTENTS_BYTES)
@@ -179,7 +176,7 @@ class _Section:
         return piece
 
 
-def _contents(source: _Section | BinaryIO) -> tuple[set[str], int]:
+def _contents(source: _Bundle | BinaryIO) -> tuple[set[str], int]:
     """Return the architectures of a bundle, and its length."""
 
     def take(form: str) -> tuple[int, ...]:
@@ -191,7 +188,7 @@ def _contents(source: _Section | BinaryIO) -> tuple[set[str], int]:
     if source.read(len(_BUNDLE)) != _BUNDLE:
         raise ValueError("a bundle of a form that is not known")
     (count,) = take("<Q")
-    found, size = set(), 0
+    architectures, size = set(), 0
     for _ in range(count):
         offset, length, name_length = take("<QQQ")
         if name_length > _MAX_CONTENTS_BYTES:
@@ -199,8 +196,8 @@ def _contents(source: _Section | BinaryIO) -> tuple[set[str], int]:
         target = _TARGET.fullmatch(source.read(name_length).decode(errors="replace"))
         size = max(size, offset + length)
         if target and length:
-            found.add(target[1])
-    return found, size
+            architectures.add(target[1])
+    return architectures, size
 
 
 def _compressed(file: _Code, at: int, end: int) -> tuple[set[str], int]:
@@ -209,7 +206,7 @@ def _compressed(file: _Code, at: int, end: int) -> tuple[set[str], int]:
     if head is None or method not in (_ZLIB, _ZSTD):
         raise ValueError("a compressed bundle of a form that is not known")
     lengths = head.unpack(file.piece(at + 8, head.size))
-    # The first version does not tell where it ends: it is taken for the last of its section.
+    # The first version does not say where it ends: it counts as the last of its section.
     size = end - at if version == 1 else lengths[0]
     start = at + 8 + head.size
     packed = file.piece(start, max(min(size - 8 - head.size, end - start, _PACKED_BYTES), 0))

@@ -1,17 +1,21 @@
-"""What the loader would load, and from where: ld.so(8) over any tree; pure.
+"""Simulate the loader, ld.so(8), over any tree: the libraries that it loads, and from where; pure.
 
 The order of glibc: an object that is loaded already and has the name; then,
 for a name without a slash, DT_RPATH of the object that asks and of those that
 loaded it (none of an object that has DT_RUNPATH), LD_LIBRARY_PATH, the
 object's own DT_RUNPATH, the cache, the loader's own directories.
+
+Source: glibc, elf/dl-load.c; for the cache sysdeps/generic/dl-cache.h (``cache_file_new``, used since 2.2).
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from envbuild.elf.read import ElfObject
@@ -19,6 +23,10 @@ from envbuild.elf.read import ElfObject
 _LIB = {"amd64": "lib/x86_64-linux-gnu", "arm64": "lib/aarch64-linux-gnu"}
 _PLATFORM = {"amd64": "x86_64", "arm64": "aarch64"}
 _MAX_OBJECTS = 4096
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CACHE_HEADER = struct.Struct("<20sII20x")
+_CACHE_ENTRY = struct.Struct("<iIIIQ")
+_MAX_CACHE_ENTRIES = 1 << 20
 
 
 class Tree(Protocol):
@@ -34,22 +42,18 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Where a process's loader looks, beside what objects ask for."""
+    """Directories that a process's loader searches, besides those that objects name."""
 
     library_path: tuple[str, ...] = ()
     """LD_LIBRARY_PATH."""
     cache: tuple[str, ...] = ()
     """Directories of the loader's cache, in the order of ``ld.so.conf``."""
     cached: frozenset[str] | None = None
-    """Names that the cache has: what came into its directories later, the loader does not find by it. None
-    where that is not known.
-    """
+    """Names in the cache; it does not lead to files added later. None if unknown."""
     default: tuple[str, ...] = ()
     """The loader's own directories; see `default_directories`."""
-    preset: Mapping[str, str] = field(default_factory=dict)
-    """Name → path of what the process is known to have loaded under that name by other means, tried last: a
-    package's own libraries, which it opens before it imports what needs them.
-    """
+    preloaded: Mapping[str, str] = field(default_factory=dict)
+    """Name → path of the libraries that a package opens before it imports what needs them; tried last."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,186 +61,158 @@ class Loaded:
     """An object of a process."""
 
     path: str
-    """As it was found: links are not followed, as in ``$ORIGIN``."""
-    found: ElfObject
-    """What it is."""
+    """As the loader sees it: links are not followed, as in ``$ORIGIN``."""
+    elf: ElfObject
     rule: str = "program"
-    """Why it was found there: ``program``, ``path``, ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``DT_RUNPATH``,
-    ``cache``, ``default`` or ``preset``.
+    """How the loader gets there: ``program``, ``path``, ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``DT_RUNPATH``,
+    ``cache``, ``default`` or ``preloaded``.
     """
     parent: Loaded | None = None
-    """What asked for it first."""
+    """The first object that needs it."""
     needs: dict[str, Loaded] = field(default_factory=dict)
-    """Name → what it got; names that nothing has are missing."""
+    """Name that it needs → the library that it gets."""
     names: set[str] = field(default_factory=set)
-    """Under which it is known."""
+    """Names that others may use for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """A library that nothing has."""
+    """A library that the loader does not find."""
 
     path: str
-    """What asks for it."""
+    """The object that needs it."""
     name: str
-    """The library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
-    """What one process loads before it runs."""
+    """The libraries that one process loads before it runs."""
 
     objects: tuple[Loaded, ...]
     """In the order in which they are loaded, the program first."""
     missing: tuple[Missing, ...]
-    """In the order in which the loader would tell them."""
+    """In the order in which the loader would report them."""
 
 
 def closure(
-    path: str,
-    tree: Tree,
-    search: Search,
-    *,
-    preload: Sequence[str] = (),
-    opens: Mapping[str, Sequence[str]] | None = None,
+    path: str, tree: Tree, search: Search, *, opens: Mapping[str, Sequence[str]] | None = None
 ) -> Closure:
     """Return all that is loaded with a program, a library or an extension.
 
     Parameters
     ----------
-    path : str
-        Where it lies.
-    preload : sequence of str
-        LD_PRELOAD: names or paths that come before what the program needs.
     opens : mapping of str to sequence of str, optional
-        Name of an object (its soname, else the name of its file) → names that it opens by itself;
-        looked for as the loader does for that object, after all that is needed.
-        Such a one that nothing has is not missing, and none is taken from `Search.preset`.
+        Name of an object (see `name_of`) → names that it opens while it runs. The loader looks for them after
+        all that is needed, and not among `Search.preloaded`; a name that leads nowhere is not missing.
 
     Raises
     ------
     ValueError
         There is no such object, or it would load thousands.
     """
-    program = tree.lookup(path)
-    if program is None:
+    elf = tree.lookup(path)
+    if elf is None:
         raise ValueError(f"no ELF object at {path}")
-    first = Loaded(path=path, found=program, names={program.soname} - {""})
-    process = _Process(tree, search, first)
-    process.load(first, [*preload, *program.needed])
+    program = Loaded(path=path, elf=elf, names={elf.soname} - {""})
+    process = _Process(tree, search, program)
+    process.load(program, elf.needed)
     process.breadth_first()
     if opens:
         # What is opened may open more: the list grows while it is walked.
-        for asking in process.objects:
-            for name in opens.get(asking.found.soname or asking.path.rpartition("/")[2], ()):
-                process.load(asking, [name], optional=True)
+        for opener in process.objects:
+            for name in opens.get(name_of(opener.path, opener.elf), ()):
+                process.load(opener, [name], opened=True)
                 process.breadth_first()
     return Closure(objects=tuple(process.objects), missing=tuple(process.missing))
 
 
-def resolve(
-    name: str,
-    asking: Loaded,
-    tree: Tree,
-    search: Search,
-) -> tuple[str, ElfObject, str] | None:
-    """Return the path, object and rule by which the loader finds a name that is not loaded yet.
-
-    Parameters
-    ----------
-    asking : Loaded
-        What needs it; its parents, up to the program, lend their DT_RPATH.
-    """
-    for path, rule in _candidates(name, asking, search):
-        found = tree.lookup(path)
-        if found is not None and found.machine == asking.found.machine:
-            return path, found, rule
-    return None
+def name_of(path: str, elf: ElfObject) -> str:
+    """Return the soname of an object, or the name of its file without one."""
+    return elf.soname or path.rpartition("/")[2]
 
 
 class _Process:
-    def __init__(self, tree: Tree, search: Search, first: Loaded) -> None:
-        self.tree, self.search, self.first = tree, search, first
-        self.objects = [first]
+    def __init__(self, tree: Tree, search: Search, program: Loaded) -> None:
+        self.tree, self.search, self.program = tree, search, program
+        self.objects = [program]
         self.missing: list[Missing] = []
         self._waiting: deque[Loaded] = deque()
-        self._known = dict.fromkeys(first.names, first)
-        self._files = {id(first.found): first}
+        self._by_name = dict.fromkeys(program.names, program)
+        self._by_file = {id(program.elf): program}
 
     def breadth_first(self) -> None:
         while self._waiting:
-            asking = self._waiting.popleft()
-            self.load(asking, asking.found.needed)
+            dependent = self._waiting.popleft()
+            self.load(dependent, dependent.elf.needed)
 
-    def load(self, asking: Loaded, names: Sequence[str], *, optional: bool = False) -> None:
+    def load(self, dependent: Loaded, names: Sequence[str], *, opened: bool = False) -> None:
         for name in names:
-            loaded = self._known.get(name) or self._find(name, asking, optional=optional)
+            loaded = self._by_name.get(name) or self._find(name, dependent, opened=opened)
             if loaded is not None:
-                asking.needs[name] = loaded
-            elif not optional:
-                self.missing.append(Missing(path=asking.path, name=name))
+                dependent.needs[name] = loaded
+            elif not opened:
+                self.missing.append(Missing(path=dependent.path, name=name))
 
-    def _find(self, name: str, asking: Loaded, *, optional: bool) -> Loaded | None:
-        search = replace(self.search, preset={}) if optional else self.search
-        hit = resolve(name, asking, self.tree, search)
-        if hit is None:
-            return None
-        path, found, rule = hit
+    def _find(self, name: str, dependent: Loaded, *, opened: bool) -> Loaded | None:
+        for path, rule in _candidates(name, dependent, self.search):
+            elf = None if opened and rule == "preloaded" else self.tree.lookup(path)
+            if elf is not None and elf.machine == dependent.elf.machine:
+                return self._add(name, Loaded(path=path, elf=elf, rule=rule, parent=dependent))
+        return None
+
+    def _add(self, name: str, new: Loaded) -> Loaded:
         # The same file under another name is loaded once.
-        loaded = self._files.get(id(found))
-        if loaded is None:
+        loaded = self._by_file.setdefault(id(new.elf), new)
+        if loaded is new:
             if len(self.objects) >= _MAX_OBJECTS:
-                raise ValueError(f"{self.first.path} would load more than {_MAX_OBJECTS} objects")
-            loaded = Loaded(path=path, found=found, rule=rule, parent=asking)
-            self._files[id(found)] = loaded
-            self.objects.append(loaded)
-            self._waiting.append(loaded)
-        for known in (name, found.soname):
-            if known:
-                loaded.names.add(known)
-                self._known.setdefault(known, loaded)
+                raise ValueError(f"{self.program.path} would load more than {_MAX_OBJECTS} objects")
+            self.objects.append(new)
+            self._waiting.append(new)
+        for alias in filter(None, (name, new.elf.soname)):
+            loaded.names.add(alias)
+            self._by_name.setdefault(alias, loaded)
         return loaded
 
 
-def _candidates(name: str, asking: Loaded, search: Search) -> Iterator[tuple[str, str]]:
+def _candidates(name: str, dependent: Loaded, search: Search) -> Iterator[tuple[str, str]]:
     if "/" in name:
-        yield _expanded(name, asking), "path"
+        yield _expanded(name, dependent), "path"
         return
-    chain = list(_chain(asking))
-    if not asking.found.runpath:
+    chain = list(_chain(dependent))
+    if not dependent.elf.runpath:
         for above in chain:
-            if not above.found.runpath:
-                yield from _in(above.found.rpath, name, above, "DT_RPATH")
+            if not above.elf.runpath:
+                yield from _in(above.elf.rpath, name, above, "DT_RPATH")
     yield from _in(search.library_path, name, chain[-1], "LD_LIBRARY_PATH")
-    yield from _in(asking.found.runpath, name, asking, "DT_RUNPATH")
-    if asking.found.default_directories:
+    yield from _in(dependent.elf.runpath, name, dependent, "DT_RUNPATH")
+    if dependent.elf.default_directories:
         if search.cached is None or name in search.cached:
-            yield from _in(search.cache, name, asking, "cache")
-        yield from _in(search.default, name, asking, "default")
-    if name in search.preset:
-        yield search.preset[name], "preset"
+            yield from _in(search.cache, name, dependent, "cache")
+        yield from _in(search.default, name, dependent, "default")
+    if name in search.preloaded:
+        yield search.preloaded[name], "preloaded"
 
 
-def _chain(asking: Loaded) -> Iterator[Loaded]:
-    above: Loaded | None = asking
+def _chain(dependent: Loaded) -> Iterator[Loaded]:
+    above: Loaded | None = dependent
     while above is not None:
         yield above
         above = above.parent
 
 
-def _in(directories: Sequence[str], name: str, asking: Loaded, rule: str) -> Iterator[tuple[str, str]]:
+def _in(directories: Sequence[str], name: str, dependent: Loaded, rule: str) -> Iterator[tuple[str, str]]:
     for directory in directories:
-        # An empty one means the working directory, which is no part of what is known here.
-        if expanded := _expanded(directory, asking):
+        # An empty one means the working directory, which is unknown here.
+        if expanded := _expanded(directory, dependent):
             yield f"{expanded.rstrip('/')}/{name}", rule
 
 
-def _expanded(text: str, asking: Loaded) -> str:
+def _expanded(text: str, dependent: Loaded) -> str:
     if "$" not in text:
         return text
-    machine = asking.found.machine
+    machine = dependent.elf.machine
     values = {
-        "ORIGIN": asking.path.rpartition("/")[0] or "/",
+        "ORIGIN": dependent.path.rpartition("/")[0] or "/",
         "LIB": _LIB.get(machine, "lib64"),
         "PLATFORM": _PLATFORM.get(machine, machine),
     }
@@ -248,7 +224,7 @@ def _expanded(text: str, asking: Loaded) -> str:
 
 
 def default_directories(machine: str) -> tuple[str, ...]:
-    """Return the directories that the loader of Debian and of its peers knows without being told.
+    """Return the directories that the loader of Debian and its derivatives always searches.
 
     Parameters
     ----------
@@ -266,7 +242,7 @@ def cache_directories(files: Mapping[str, str]) -> tuple[str, ...]:
     Parameters
     ----------
     files : mapping of str to str
-        Path → text of ``/etc/ld.so.conf`` and of what lies in the directories that it includes.
+        Path → text of ``/etc/ld.so.conf`` and of the files that it may include.
     """
     return tuple(dict.fromkeys(_conf("/etc/ld.so.conf", files, set())))
 
@@ -282,14 +258,33 @@ def _conf(path: str, files: Mapping[str, str], seen: set[str]) -> Iterator[str]:
             for pattern in rest.split():
                 whole = pattern if pattern.startswith("/") else f"{path.rpartition('/')[0]}/{pattern}"
                 for name in sorted(files):
-                    if _matches(name, whole):
+                    if PurePosixPath(name).match(whole):
                         yield from _conf(name, files, seen)
         elif line.startswith("/"):
             # `directory=type` is of the time of libc5.
             yield line.partition("=")[0].rstrip("/") or "/"
 
 
-def _matches(path: str, pattern: str) -> bool:
-    """Glob(7), directory by directory."""
-    one = "".join("[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char) for char in pattern)
-    return re.fullmatch(one, path) is not None
+def cached_names(data: bytes) -> tuple[str, ...] | None:
+    """Return the names in the loader's cache, sorted; None if it is damaged or of another form.
+
+    An older form may come before it in the same file; offsets count from the start of this one.
+    """
+    start = data.find(_CACHE_MAGIC)
+    if start < 0 or len(data) < start + _CACHE_HEADER.size:
+        return None
+    _, count, _ = _CACHE_HEADER.unpack_from(data, start)
+    if count > _MAX_CACHE_ENTRIES or len(data) < start + _CACHE_HEADER.size + count * _CACHE_ENTRY.size:
+        return None
+    names = set()
+    for number in range(count):
+        at = start + _CACHE_HEADER.size + number * _CACHE_ENTRY.size
+        _, key, _, _, _ = _CACHE_ENTRY.unpack_from(data, at)
+        end = data.find(b"\0", start + key)
+        if end < 0:
+            return None
+        try:
+            names.add(data[start + key : end].decode("ascii"))
+        except UnicodeDecodeError:
+            return None
+    return tuple(sorted(names))

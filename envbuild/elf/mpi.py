@@ -1,4 +1,4 @@
-"""Which ABI a libmpi has, told by its symbols; pure."""
+"""The ABI of a libmpi, by its symbols; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 Abi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
 
-# Names that the answer hangs on: enough of a library's symbols to tell.
+# Symbols that decide the answer.
 TELLTALES = ("MPI_Init", "MPI_UNWEIGHTED", "MPI_Abi_get_version", "ompi_mpi_comm_world")
 _SERIES: dict[str, Abi] = {"12": "openmpi-12", "20": "openmpi-20", "40": "openmpi-40"}
 
@@ -16,23 +16,23 @@ _SERIES: dict[str, Abi] = {"12": "openmpi-12", "20": "openmpi-20", "40": "openmp
 def mpi_abi(soname: str, defined_symbols: AbstractSet[str]) -> Abi | None:
     """Return the ABI of a library with MPI's C functions; None for anything else.
 
-    The family is told by symbols alone. Open MPI's handles are objects that
+    Symbols alone decide the family. Open MPI's handles are objects that
     it exports. MPICH's ABI has ``MPI_UNWEIGHTED`` as an object, which is a
-    constant in the standard ABI; libraries of both have ``MPI_Abi_get_version``,
-    and ``MPIR_…`` tells nothing: Open MPI exports such names for debuggers.
+    constant in the standard ABI; libraries of both have ``MPI_Abi_get_version``.
+    ``MPIR_…`` decides nothing: Open MPI exports such names for debuggers.
 
     Parameters
     ----------
     soname : str
-        Tells the series of Open MPI, whose name is its own once the family is known.
+        Its number is the series of Open MPI, if it is one.
     defined_symbols : set of str
         At least those of `TELLTALES` that it defines.
     """
     if "MPI_Init" not in defined_symbols:
         return None
     if "ompi_mpi_comm_world" in defined_symbols:
-        found = re.search(r"\.so\.([0-9]+)", soname)
-        return _SERIES.get(found[1]) if found else None
+        series = re.search(r"\.so\.([0-9]+)", soname)
+        return _SERIES.get(series[1]) if series else None
     if "MPI_UNWEIGHTED" in defined_symbols:
         return "mpich"
     return "standard" if "MPI_Abi_get_version" in defined_symbols else None

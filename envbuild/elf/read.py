@@ -1,4 +1,4 @@
-"""Read ELF files: what the loader wants to know of one, and the symbols that it asks for and offers.
+"""Read ELF files: their headers, the tables that the loader reads, and their dynamic symbols.
 
 Files are hostile until checked: the number of bytes that are read is bounded, and anything malformed is a
 ValueError. The tables of the loader are found by its addresses, since section headers may be stripped.
@@ -38,25 +38,25 @@ _MAX_STRINGS_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfObject:
-    """What the loader wants to know of one ELF file."""
+    """The data of one ELF file that the loader needs."""
 
     machine: str
     """``amd64``, ``arm64``, or ``machine-N`` with ELF's own number."""
     soname: str = ""
-    """What others ask for it by; empty for none."""
+    """The name that others need it by; empty for none."""
     needed: tuple[str, ...] = ()
-    """Libraries that it asks for, in its order."""
+    """Libraries that it needs, in its order."""
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
-    """Where it asks to look, before and after LD_LIBRARY_PATH; as written, with ``$ORIGIN``."""
+    """Directories to search before and after LD_LIBRARY_PATH; as written, with ``$ORIGIN``."""
     versions_needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Library → versions that it must define (``GLIBC_2.34``); without weak ones, which may be absent."""
     versions_defined: tuple[str, ...] = ()
     """Versions that it defines, its own name first; empty for a library without versions."""
     interpreter: str = ""
-    """The loader that it names: it can be started; empty for a library."""
+    """The loader of a program; empty for a library."""
     default_directories: bool = True
-    """Whether its libraries are also looked for in the loader's own directories."""
+    """Whether the loader searches its own directories for the libraries that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Symbols:
     """Names of a file's dynamic symbols, without versions."""
 
     undefined: frozenset[str] = frozenset()
-    """What something else must define; without weak ones, which may stay undefined."""
+    """Those that another object must define; without weak ones, which may stay undefined."""
     defined: frozenset[str] = frozenset()
-    """What it offers to others."""
+    """Those that it offers to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Section:
 
 
 def read_elf(file: BinaryIO) -> ElfObject | None:
-    """Read what the loader wants to know; None unless it is a 64-bit little-endian program or library.
+    """Read the data that the loader needs; None unless it is a 64-bit little-endian program or library.
 
     Raises
     ------
@@ -216,14 +216,14 @@ class ElfFile:
             yield Section(name, kind, offset, size_bytes)
 
     def _charge(self, length: int) -> None:
-        # Never cheaper than what a loop of tiny reads costs.
+        # Tiny reads cost time, too.
         self._left_bytes -= max(length, 16)
         if self._left_bytes < 0:
             raise ValueError("its tables are too large")
 
 
 class _Dynamic:
-    """The dynamic table of a file, and what it leads to."""
+    """The dynamic table of a file, and the tables that it leads to."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf

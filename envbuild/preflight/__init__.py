@@ -1,1 +1,1 @@
-"""What a finished image would load, known without running it."""
+"""Report what the processes of an image would load, without running them."""

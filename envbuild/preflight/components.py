@@ -1,4 +1,4 @@
-"""What is known of libraries beyond their tables: families, and what they open by name. Data."""
+"""Data on libraries beyond their tables: families, what they open by name, whose GPU code is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 @cache
 def _matches(pattern: str, name: str) -> bool:
-    """Look once: each process of an image is asked for the same names again."""
+    """Match once: each process of an image asks for the same names again."""
     return re.fullmatch(pattern, name) is not None
 
 
@@ -23,19 +23,18 @@ class _Row(BaseModel):
 
 
 class Family(_Row):
-    """Libraries of which one process holds one, and whose users are compared with it."""
+    """A library that a process should hold once, and whose users are compared with it."""
 
     library: str
     beside: str = ""
-    """Patterns of the names of the one library, and of others that belong to it."""
+    """Patterns of the names of the library, and of others that belong to it."""
     parts: str = ""
-    """Pattern of the paths of its own programs and plug-ins, which nothing starts or opens
-    where a host's library takes its place."""
+    """Pattern of the paths of its own programs and plug-ins; nothing uses them beside a host's library."""
     symbols: tuple[str, ...]
-    """How the names begin that its users take from it."""
+    """Prefixes of the symbols that its users take from it."""
 
     def is_library(self, *names: str) -> bool:
-        """Whether one of the names is the one library's."""
+        """Whether one of the names is the library's."""
         return any(_matches(self.library, name) for name in names)
 
     def concerns(self, names: Sequence[str]) -> bool:
@@ -47,25 +46,27 @@ class Family(_Row):
         return bool(re.fullmatch(self.parts or "(?!)", path)) or self.concerns(names)
 
 
-class Opened(_Row):
-    """Libraries that one opens by name while it runs."""
+class DlopenRule(_Row):
+    """Libraries that a library opens by name while it runs."""
 
-    by: str
-    """Pattern of the name of what opens them."""
+    opener: str
+    """Pattern of the name of the library that opens them."""
     names: tuple[str, ...]
-    """What it opens."""
     optional: bool = False
-    """Whether it does without."""
-    written: bool = False
-    """Whether this is so only of those files in which the name is written."""
+    """Whether the opener works without them."""
+    name_in_file: bool = False
+    """Whether only openers in whose file the name is written open it."""
     gpu: bool = False
-    """Whether this is so only of those files that hold GPU code."""
-    where: str = ""
-    """Only in an image that holds a library of this pattern."""
+    """Whether only openers with GPU code open them."""
+    image_holds: str = ""
+    """Pattern of a library; the rule counts only in images that hold one."""
     why: str
     hint: str = ""
     source: str
-    """For people."""
+
+    def opens(self, *names: str) -> bool:
+        """Whether one of the names is an opener's."""
+        return any(_matches(self.opener, name) for name in names)
 
 
 class GpuFiles(_Row):
@@ -74,47 +75,41 @@ class GpuFiles(_Row):
     frameworks: dict[str, str]
     """Framework → pattern of the paths of its files."""
     vendors: str
-    """Pattern of the paths of what belongs to a toolkit."""
+    """Pattern of the paths of files that belong to a toolkit."""
 
 
 class Components(_Row):
     """The whole table."""
 
     families: dict[str, Family]
-    """By name."""
-    opened: tuple[Opened, ...]
-    """In the order of the table."""
-    together: tuple[str, ...]
-    """Patterns of directories below which libraries are loaded before what needs them."""
+    dlopens: tuple[DlopenRule, ...]
+    self_loading: tuple[str, ...]
+    """Patterns of directories whose packages load their own libraries before modules need them."""
     gpu_code: GpuFiles
-    """Whose GPU code is."""
 
     def is_vendors(self, path: str) -> bool:
         """Whether a file with GPU code belongs to a toolkit."""
         return bool(re.fullmatch(self.gpu_code.vendors, path))
 
-    def together_with(self, path: str) -> str:
-        """Return the directory below which a file's package loads its own libraries; empty for none."""
-        for pattern in self.together:
-            found = re.match(f"({pattern})/", path)
-            if found:
-                return found[1]
-        return ""
+    def self_loading_directory(self, path: str) -> str:
+        """Return the directory below which a file's package loads its own libraries; empty without one."""
+        matches = (re.match(f"({pattern})/", path) for pattern in self.self_loading)
+        return next((match[1] for match in matches if match), "")
 
 
 @cache
 def text() -> str:
-    """Return the table as it is written."""
+    """Return the text of the table."""
     return resources.files(__package__).joinpath("components.yaml").read_text(encoding="utf-8")
 
 
 @cache
 def components() -> Components:
     """Return the table."""
-    return Components.model_validate(yaml.load(text(), Loader=yaml.SafeLoader))  # it is the safe one
+    return Components.model_validate(yaml.load(text(), Loader=yaml.SafeLoader))
 
 
 @cache
 def digest() -> str:
-    """Return the sha256 of the table, in hex: what a scan has looked for hangs on it."""
+    """Return the sha256 of the table, in hex: it decides what a scan keeps."""
     return hashlib.sha256(text().encode()).hexdigest()

@@ -17,37 +17,36 @@ _EXPECTED = "each file's GPU code runs on the site's GPUs"
 _HINT = "take a build for these GPUs, or compile it for them (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES)"
 
 
-def framework_code(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
-    """Return the GPU architectures that each framework was compiled for, and its file with the most code.
+def framework_facts(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
+    """Return the GPU architectures that each framework was compiled for, by its file with the most code.
 
-    Some of its source files are for single GPUs on purpose: an architecture counts
-    if half as many binaries are for it as for the one with the most.
+    Some source files are for single GPUs on purpose: an architecture counts if half as many binaries are for
+    it as for the most common one.
 
     Parameters
     ----------
     code : mapping of str to GpuCode
         By path. A framework with a file that cannot be read is left out.
     """
-    own = {path: held for path, held in code.items() if not components().is_vendors(path)}
+    own = {path: gpu for path, gpu in code.items() if not components().is_vendors(path)}
     facts: dict[str, Fact] = {}
     for name in components().gpu_code.frameworks:
-        files = {path: held for path, held in own.items() if _framework(path) == name}
-        if not files or any(not held.binaries for held in files.values()):
+        files = {path: gpu for path, gpu in own.items() if _framework(path) == name}
+        if not files or any(not gpu.binaries for gpu in files.values()):
             continue
-        counts = sum((Counter(held.held) for held in files.values()), Counter[str]())
+        counts = sum((Counter(gpu.held) for gpu in files.values()), Counter[str]())
         most = max(counts.values(), default=0)
         main = max(sorted(files), key=lambda path: files[path].binaries)
         architectures = ordered({arch: count for arch, count in counts.items() if 2 * count >= most})
-        facts[name] = Fact(architectures, f"image:{main}")
+        facts[_fact(name)] = Fact(architectures, f"image:{main}")
     return facts
 
 
 def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[Finding]:
-    """Yield a line of a report for each file whose GPU code no GPU runs, or one for all files.
+    """Yield a line of a report for each file that lacks code for one of the GPUs, or one line for all files.
 
-    A vendor's own libraries keep code in other forms, and follow their toolkit.
-    If the rest of a framework serves the GPU it is no failure: its makers left
-    that file out.
+    A vendor's own libraries keep code in other forms, and follow their toolkit. If the rest of a framework
+    serves the GPU, the makers left that file out, which is no failure.
 
     Parameters
     ----------
@@ -57,34 +56,38 @@ def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[Findi
         Of the site (``sm_90``, ``gfx90a``); without any there are no lines.
     """
     judged = {
-        path: held
-        for path, held in code.items()
-        if gpus and held.binaries and not components().is_vendors(path)
+        path: file_code
+        for path, file_code in sorted(code.items())
+        if gpus and file_code.binaries and not components().is_vendors(path)
     }
-    whole = framework_code(code)
-    wrong = 0
-    for path, code_of_file in sorted(judged.items()):
-        lacking = [gpu for gpu in gpus if not _serves(gpu, code_of_file.architectures)]
+    facts = framework_facts(code)
+    passed = True
+    for path, file_code in judged.items():
+        lacking = [gpu for gpu in gpus if not _serves(gpu, file_code.architectures)]
         if not lacking:
             continue
-        wrong += 1
-        rest = texts_of(whole, _framework(path))
+        passed = False
+        framework = _framework(path)
+        rest = texts_of(facts, _fact(framework))
         partly = bool(rest) and all(_serves(gpu, rest) for gpu in lacking)
-        architectures = ", ".join(code_of_file.architectures) or "none that is known"
-        hint = f"the rest of {_framework(path)} serves it; what this file computes fails there"
+        architectures = ", ".join(file_code.architectures) or "none that is known"
         yield Finding(
             "SKIP" if partly else "FAIL",
             GPU_CODE,
             f"code for {', '.join(lacking)}",
             f"{path} has {architectures}",
-            hint if partly else _HINT,
+            f"the rest of {framework} serves it; what this file computes fails there" if partly else _HINT,
         )
-    if judged and not wrong:
+    if judged and passed:
         yield Finding("PASS", GPU_CODE, _EXPECTED, f"{', '.join(gpus)}: {len(judged)} files")
 
 
+def _fact(framework: str) -> str:
+    return f"frameworks.{framework}.architectures"
+
+
 def _serves(gpu: str, architectures: Sequence[str]) -> bool:
-    # What the driver has to compile (PTX) is no reason to refuse.
+    # PTX that the driver has to compile is no reason to refuse.
     return run_code([gpu], architectures) is not False
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envbuild.elf.loader import Loaded
+from envbuild.elf.loader import Closure, Loaded
 from envbuild.elf.mpi import mpi_abi
-from envbuild.preflight.simulate import Process, Simulation
+from envbuild.preflight.processes import Simulation
 
-# Id → what is expected, for people.
+# Rule → the expected state.
 EXPECTED = {
     "loader.objects": "every ELF file is whole",
     "loader.libraries": "every library is found",
@@ -30,45 +30,45 @@ _TYPED = re.compile(r"P?MPI_I?(Send|Recv|Bcast|Reduce|Allreduce|Allgather|Gather
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """A problem of a file."""
+    """A file that needs something and gets another thing, or nothing.
+
+    The fields are keys of `envbuild check --json`.
+    """
 
     rule: str
     """One of `EXPECTED`."""
     file: str
-    """The file that needs something."""
     need: str
-    """What it needs."""
     winner: str
-    """What it gets, and by which of the loader's rules; or ``nothing``."""
+    """The file that it gets, and the loader's rule that leads there; or ``nothing``."""
     hint: str
-    """What to do."""
 
 
-def judge(process: Process, simulation: Simulation) -> Iterator[Problem]:
-    """Yield the problems of a process, but for missing libraries."""
-    objects = process.closure.objects
-    for asking in objects:
-        yield from _versions(asking, objects, simulation)
-        yield from _mpi_abi(asking, simulation)
-        yield from _opened(asking, simulation)
+def judge(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+    """Yield the problems of a process, except missing libraries."""
+    objects = process.objects
+    for dependent in objects:
+        yield from _versions(dependent, objects, simulation)
+        yield from _mpi_abi(dependent, simulation)
+        yield from _dlopens(dependent, simulation)
     yield from _symbols(process, simulation)
     yield from _copies(process, simulation)
     yield from _cudnn(process, simulation)
 
 
-def _versions(asking: Loaded, objects: Sequence[Loaded], simulation: Simulation) -> Iterator[Problem]:
-    for library, versions in asking.found.versions_needed.items():
-        winner = asking.needs.get(library) or next(
+def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulation) -> Iterator[Problem]:
+    for library, versions in dependent.elf.versions_needed.items():
+        winner = dependent.needs.get(library) or next(
             (loaded for loaded in objects if library in loaded.names), None
         )
         # A library without any versions serves all; the loader prints a warning, and goes on.
-        if winner is None or not winner.found.versions_defined:
+        if winner is None or not winner.elf.versions_defined:
             continue
-        lacking = [version for version in versions if version not in winner.found.versions_defined]
+        lacking = [version for version in versions if version not in winner.elf.versions_defined]
         if lacking:
             yield Problem(
                 "loader.versions",
-                simulation.path_of(asking),
+                simulation.path_of(dependent),
                 f"{library} with {_some(lacking)}",
                 _where(winner, simulation),
                 "it was built on a newer system than the image's base: take a newer base, "
@@ -76,44 +76,47 @@ def _versions(asking: Loaded, objects: Sequence[Loaded], simulation: Simulation)
             )
 
 
-def _symbols(process: Process, simulation: Simulation) -> Iterator[Problem]:
-    objects = process.closure.objects
+def _symbols(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+    objects = process.objects
     offered = {name for loaded in objects for name in simulation.scanned(loaded).symbols.defined}
-    for asking in objects:
-        undefined = simulation.scanned(asking).symbols.undefined - offered
+    for dependent in objects:
+        undefined = simulation.scanned(dependent).symbols.undefined - offered
         if not undefined:
             continue
         for name, family in simulation.table.families.items():
             lacking = sorted(symbol for symbol in undefined if symbol.startswith(family.symbols))
-            winner = next((got for got in asking.needs.values() if family.concerns(sorted(got.names))), None)
+            winner = next(
+                (library for library in dependent.needs.values() if family.concerns(sorted(library.names))),
+                None,
+            )
             if lacking and winner is not None:
                 yield Problem(
                     "loader.symbols",
-                    simulation.path_of(asking),
+                    simulation.path_of(dependent),
                     f"{_some(lacking)} of {name}",
                     _where(winner, simulation),
                     "run it on the image's own library, or build it against that release",
                 )
 
 
-def _mpi_abi(asking: Loaded, simulation: Simulation) -> Iterator[Problem]:
+def _mpi_abi(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
     family = simulation.table.families["mpi"]
-    for name, winner in asking.needs.items():
+    for name, winner in dependent.needs.items():
         if not family.is_library(name):
             continue
-        has = mpi_abi(winner.found.soname or name, simulation.scanned(winner).symbols.defined)
-        wants = _wanted_family(name, simulation.scanned(asking).symbols.undefined)
-        if has and wants and has.partition("-")[0] != wants:
+        actual = mpi_abi(winner.elf.soname or name, simulation.scanned(winner).symbols.defined)
+        required = _required_abi(name, simulation.scanned(dependent).symbols.undefined)
+        if actual and required and actual.partition("-")[0] != required:
             yield Problem(
                 "loader.mpi-abi",
-                simulation.path_of(asking),
-                f"{name} of the {wants} ABI",
-                f"{_where(winner, simulation)}, of the {has} ABI",
+                simulation.path_of(dependent),
+                f"{name} of the {required} ABI",
+                f"{_where(winner, simulation)}, of the {actual} ABI",
                 "the same file name, and another ABI: build it with the image's own MPI",
             )
 
 
-def _wanted_family(name: str, undefined: frozenset[str]) -> str:
+def _required_abi(name: str, undefined: frozenset[str]) -> str:
     if any(symbol.startswith("ompi_") for symbol in undefined):
         return "openmpi"
     if name.startswith("libmpi_abi."):
@@ -126,28 +129,28 @@ def _wanted_family(name: str, undefined: frozenset[str]) -> str:
     return ""
 
 
-def _copies(process: Process, simulation: Simulation) -> Iterator[Problem]:
+def _copies(process: Closure, simulation: Simulation) -> Iterator[Problem]:
     for name, family in simulation.table.families.items():
         copies = [
             loaded
-            for loaded in process.closure.objects
-            if family.is_library(loaded.path.rpartition("/")[2], loaded.found.soname)
+            for loaded in process.objects
+            if family.is_library(loaded.path.rpartition("/")[2], loaded.elf.soname)
         ]
         if len(copies) > 1:
-            asking = simulation.path_of(copies[1].parent) if copies[1].parent else process.path
+            dependent = simulation.path_of(copies[1].parent) if copies[1].parent else process.objects[0].path
             yield Problem(
                 "loader.copies",
-                process.path,
+                process.objects[0].path,
                 f"one lib{name}",
                 "; ".join(sorted(_where(copy, simulation) for copy in copies)),
-                f"{asking} brings the second: symbols and state are split between them",
+                f"{dependent} brings the second: symbols and state are split between them",
             )
 
 
-def rpath_files(process: Process, simulation: Simulation) -> Iterator[str]:
+def rpath_files(process: Closure, simulation: Simulation) -> Iterator[str]:
     """Yield the files whose DT_RPATH leads to a libmpi: no other MPI can take its place."""
     family = simulation.table.families["mpi"]
-    for loaded in process.closure.objects:
+    for loaded in process.objects:
         parent = loaded.parent
         if loaded.rule != "DT_RPATH" or parent is None or not family.is_library(*loaded.names):
             continue
@@ -156,27 +159,29 @@ def rpath_files(process: Process, simulation: Simulation) -> Iterator[str]:
             yield simulation.path_of(parent)
 
 
-def _opened(asking: Loaded, simulation: Simulation) -> Iterator[Problem]:
-    for row in simulation.opened(asking):
-        lacking = [name for name in row.names if name not in asking.needs]
-        if lacking and not row.optional:
-            hint = f"{row.why}; {row.hint}" if row.hint else row.why
-            yield Problem("loader.opened", simulation.path_of(asking), _some(lacking), "nothing", hint)
+def _dlopens(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
+    for rule in simulation.dlopens(dependent):
+        lacking = [name for name in rule.names if name not in dependent.needs]
+        if lacking and not rule.optional:
+            hint = f"{rule.why}; {rule.hint}" if rule.hint else rule.why
+            yield Problem("loader.opened", simulation.path_of(dependent), _some(lacking), "nothing", hint)
 
 
-def _cudnn(process: Process, simulation: Simulation) -> Iterator[Problem]:
+def _cudnn(process: Closure, simulation: Simulation) -> Iterator[Problem]:
     family = simulation.table.families["cudnn"]
-    parts = [part for part in process.closure.objects if family.concerns([*part.names, part.found.soname])]
-    main = next((part for part in parts if family.is_library(*part.names, part.found.soname)), None)
+    parts = [part for part in process.objects if family.concerns([*part.names, part.elf.soname])]
+    main = next((part for part in parts if family.is_library(*part.names, part.elf.soname)), None)
     if main is None:
         return
-    home = _directory(simulation.path_of(main))
+    directory = _directory(simulation.path_of(main))
     strays = sorted(
-        {_where(part, simulation) for part in parts if _directory(simulation.path_of(part)) != home}
+        {_where(part, simulation) for part in parts if _directory(simulation.path_of(part)) != directory}
     )
     if strays:
         hint = "cuDNN refuses parts of another release: keep one cuDNN in the image and on LD_LIBRARY_PATH"
-        yield Problem("loader.cudnn", process.path, f"parts of cuDNN from {home}", _some(strays), hint)
+        yield Problem(
+            "loader.cudnn", process.objects[0].path, f"parts of cuDNN from {directory}", _some(strays), hint
+        )
 
 
 def _directory(path: str) -> str:

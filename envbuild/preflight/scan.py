@@ -1,4 +1,7 @@
-"""What the loader would see of one file system: read once, kept as JSON."""
+"""Scan an image: what its loader and its Python would see, read once and kept by the image's digest.
+
+An image is read in place: the blocks with headers, tables and metadata, not whole files.
+"""
 
 from __future__ import annotations
 
@@ -9,145 +12,175 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envbuild.elf.cache import cached_names
 from envbuild.elf.gpu import GpuCode, read_gpu_code
+from envbuild.elf.loader import cached_names
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
-from envbuild.preflight import components as known
-from envbuild.preflight.installed import TELLS, Installed, read_installed, worth_keeping
+from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.image.model import Manifest
+from envbuild.image.sif import AGAIN, LOCK, file_system, read_data, read_manifest
+from envbuild.image.verify import verify_image
+from envbuild.lock.model import Lock
+from envbuild.lock.text import load
+from envbuild.preflight import components
+from envbuild.preflight.distributions import METADATA, Distribution, metadata_header, read_distributions
 from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.store.store import Store
+from envbuild.system.files import read_input, signature
+from envbuild.system.sealing import check_sealed_line, sealed_line
 
-# Raised whenever a scan sees more, or writes it otherwise.
-SCAN_FORMAT = 5
+# Raised whenever a scan holds more, or other data.
+SCAN_FORMAT = 6
 
-# What says where the loader, and Python, look.
+# Where the loader and Python look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")
 _MAX_CONF_BYTES = 64 << 10
 CACHE = "/etc/ld.so.cache"
 _MAX_CACHE_BYTES = 16 << 20
-# Of a distribution's metadata the header counts, which comes first.
+# Only the header of a distribution's metadata counts; it comes first.
 _MAX_METADATA_BYTES = 1 << 20
-_OBJECTS = ("objects", "distributions")
 _MAX_SEARCHED_BYTES = 64 << 20
+_MAX_RECORD_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedFile:
     """An ELF file of an image."""
 
     elf: ElfObject
-    """What the loader wants to know of it."""
-    symbols: Symbols
-    """Those that belong to a family it has to do with."""
-    written: tuple[str, ...] = ()
-    """Names of libraries that it opens if they are written in it, and are."""
+    symbols: Symbols = field(default_factory=Symbols)
+    """Those of the families that it is part of or uses."""
+    names_in_file: tuple[str, ...] = ()
+    """Names of libraries that it opens only if they are written in it, and are."""
     gpu: GpuCode | None = None
-    """Its code for GPUs; without any fat binary where that is of a form that is not known."""
+    """Its GPU code; no fat binaries if it is of an unknown form."""
 
 
 @dataclass(slots=True)
-class LayerScan:
-    """What one file system holds; all paths are absolute."""
+class FileSystemScan:
+    """What a file system holds; all paths are absolute."""
 
     directories: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    whiteouts: list[str] = field(default_factory=list)
-    """Directories, what is neither of the others, and what hides a path of the layers below."""
+    """Everything that is in none of the other tables."""
     links: dict[str, str] = field(default_factory=dict)
     """Link → target as written."""
-    objects: dict[str, Scanned] = field(default_factory=dict)
+    objects: dict[str, ScannedFile] = field(default_factory=dict)
     """ELF files, 64-bit and little-endian."""
     texts: dict[str, str] = field(default_factory=dict)
-    """Of ``ld.so.conf``, and of the ``pyvenv.cfg`` of the image's Python; of the loader's cache the
-    names that it knows, one a line, where its form is known."""
+    """Text of ``ld.so.conf``, of its parts and of ``pyvenv.cfg``; the names in the loader's cache, one a
+    line, if its form is known."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """ELF file → what is wrong with it."""
-    distributions: dict[str, Installed] = field(default_factory=dict)
-    """Metadata file → the Python distribution that it tells of."""
-
-    def to_json(self) -> str:
-        """Return it as one line that `from_json` reads."""
-        data = {
-            "format": SCAN_FORMAT,
-            "components": known.digest(),
-            **{name: getattr(self, name) for name in self.__slots__ if name not in _OBJECTS},
-            "distributions": {
-                path: [one.requires, one.name, one.version, one.python]
-                for path, one in self.distributions.items()
-            },
-            "objects": {
-                path: [
-                    asdict(found.elf),
-                    sorted(found.symbols.undefined),
-                    sorted(found.symbols.defined),
-                    found.written,
-                    asdict(found.gpu) if found.gpu else None,
-                ]
-                for path, found in self.objects.items()
-            },
-        }
-        return json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n"
+    """ELF file → reason why it cannot be read."""
+    distributions: dict[str, Distribution] = field(default_factory=dict)
+    """Metadata file → its Python distribution."""
 
 
-def from_json(text: str) -> LayerScan | None:
-    """Read what `LayerScan.to_json` wrote; None for what is damaged, or of another format or table."""
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A scan that the store keeps, and the image file that was last verified to hold it."""
+
+    signature: list[int]
+    files: FileSystemScan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageScan:
+    """A scanned image."""
+
+    image: Path
+    manifest: Manifest
+    lock: Lock
+    files: FileSystemScan
+    changed: tuple[str, ...] = ()
+    """Parts that are not as they were written; see `verify_image`."""
+
+
+def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
+    """Scan an image, or read its scan from the store.
+
+    Parameters
+    ----------
+    store : Store
+        Keeps the scan of a verified image. If it cannot be written or holds a damaged scan, the image is
+        scanned anew.
+    changed : tuple of str, optional
+        Result of `verify_image`. Without it, an image is verified unless it is the file that was verified
+        last, by its inode and times: one of 3 GB that is launched again and again is not read each time.
+
+    Raises
+    ------
+    RequestError
+        It is no image of envbuild, or was built with a file system that cannot be read.
+    CheckError
+        Its lock or file system cannot be read, and it is not as it was written.
+    """
+    now = signature(image)
+    manifest = read_manifest(image)
+    record = _read(store, manifest.digest)
+    if changed is None:
+        changed = () if record and record.signature == now else verify_image(image)
     try:
-        data = json.loads(text)
-        if data["format"] != SCAN_FORMAT or data["components"] != known.digest():
-            return None
-        scan = LayerScan(
-            directories=_texts(data["directories"]),
-            files=_texts(data["files"]),
-            whiteouts=_texts(data["whiteouts"]),
-            links=_pairs(data["links"]),
-            texts=_pairs(data["texts"]),
-            unreadable=_pairs(data["unreadable"]),
-        )
-        for path, (elf, undefined, defined, written, gpu) in data["objects"].items():
-            symbols = Symbols(frozenset(_texts(undefined)), frozenset(_texts(defined)))
-            scan.objects[path] = Scanned(_elf(elf), symbols, tuple(_texts(written)), _gpu(gpu))
-        for path, (requires, *words) in data["distributions"].items():
-            name, version, python = _texts(words)
-            scan.distributions[path] = Installed(name, version, tuple(_texts(requires)), python)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return scan
+        lock = load(read_data(image, LOCK), image)
+        files = record.files if record and not changed else _scan(image)
+    except EnvbuildError as error:
+        if not changed:
+            raise
+        problem = f"`{image.name}` was changed or damaged ({', '.join(changed)}), and cannot be read: {error}"
+        raise CheckError(problem, hint=AGAIN) from error
+    # A scan of other files must not be kept under this digest.
+    if not changed and (record is None or record.signature != now) and signature(image) == now:
+        _write(store, manifest.digest, _Record(signature=now, files=files))
+    return ImageScan(image=image, manifest=manifest, lock=lock, files=files, changed=changed)
 
 
-def scan_layer(layer: Squashfs) -> LayerScan:
-    """Read a file system.
+def _scan(image: Path) -> FileSystemScan:
+    with file_system(image) as squashfs:
+        return scan_file_system(squashfs)
+
+
+def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
+    """Scan a file system.
 
     Raises
     ------
     ValueError
-        It is damaged. An ELF file that is, is told in the scan.
+        It is damaged. A damaged ELF file is noted in the scan.
     """
-    scan = LayerScan()
+    scan = FileSystemScan()
     metadata = {}
-    for entry in layer.walk():
+
+    def read(entry: Entry, limit_bytes: int) -> bytes:
+        with squashfs.open(entry) as file:
+            return file.read(limit_bytes)
+
+    for entry in squashfs.walk():
+        path = entry.path
         if entry.kind == "directory":
-            scan.directories.append(entry.path)
-        elif entry.kind == "whiteout":
-            scan.whiteouts.append(entry.path)
+            scan.directories.append(path)
         elif entry.kind == "link":
-            scan.links[entry.path] = entry.target
-        elif entry.kind == "file" and _CONF.fullmatch(entry.path) and entry.size <= _MAX_CONF_BYTES:
-            with layer.open(entry) as file:
-                scan.texts[entry.path] = file.read().decode(errors="replace")
-        elif entry.path == CACHE and (names := _cached(layer, entry)) is not None:
-            scan.texts[CACHE] = "\n".join(names)
-        elif not (_may_be_loaded(entry) and _scan_file(layer, entry, scan)):
-            scan.files.append(entry.path)
-            if entry.kind == "file" and TELLS.fullmatch(entry.path):
-                with layer.open(entry) as file:
-                    text = file.read(_MAX_METADATA_BYTES).decode(errors="replace")
-                metadata[entry.path] = worth_keeping(entry.path, text)
-    scan.distributions = read_installed(metadata)
+            scan.links[path] = entry.target
+        elif entry.kind != "file":
+            scan.files.append(path)
+        elif _CONF.fullmatch(path) and entry.size <= _MAX_CONF_BYTES:
+            scan.texts[path] = read(entry, _MAX_CONF_BYTES).decode(errors="replace")
+        elif path == CACHE and entry.size <= _MAX_CACHE_BYTES:
+            names = cached_names(read(entry, _MAX_CACHE_BYTES))
+            if names is None:
+                scan.files.append(path)
+            else:
+                scan.texts[path] = "\n".join(names)
+        elif not (_may_be_loaded(entry) and _scan_object(squashfs, entry, scan)):
+            scan.files.append(path)
+            if METADATA.fullmatch(path):
+                text = read(entry, _MAX_METADATA_BYTES).decode(errors="replace")
+                metadata[path] = metadata_header(path, text)
+    scan.distributions = read_distributions(metadata)
     return scan
 
 
-def scan_host_file(path: Path) -> Scanned | None:
-    """Read a library of the host that is lent to the image; None for what is no ELF file.
+def scan_host_file(path: Path) -> ScannedFile | None:
+    """Scan a library of the host; None if it is no ELF file.
 
     Raises
     ------
@@ -157,84 +190,87 @@ def scan_host_file(path: Path) -> Scanned | None:
         It cannot be read.
     """
     with path.open("rb") as file:
-        elf = read_elf(file)
-        return None if elf is None else _scanned(file, path.name, elf, path.stat().st_size)
+        return _scan_elf(file, path.name, path.stat().st_size)
 
 
 def _may_be_loaded(entry: Entry) -> bool:
     return entry.size >= 64 and (".so" in entry.path.rpartition("/")[2] or bool(entry.mode & 0o111))
 
 
-def _cached(layer: Squashfs, entry: Entry) -> tuple[str, ...] | None:
-    if entry.kind != "file" or entry.size > _MAX_CACHE_BYTES:
-        return None
-    with layer.open(entry) as file:
-        return cached_names(file.read())
-
-
-def _scan_file(layer: Squashfs, entry: Entry, scan: LayerScan) -> bool:
-    with layer.open(entry) as file:
+def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool:
+    with squashfs.open(entry) as file:
         try:
-            elf = read_elf(file)
-            if elf is not None:
-                scan.objects[entry.path] = _scanned(file, entry.path.rpartition("/")[2], elf, entry.size)
+            scanned = _scan_elf(file, entry.path.rpartition("/")[2], entry.size)
         except ValueError as error:
             scan.unreadable[entry.path] = str(error)
             return False
-    return elf is not None
+    if scanned is not None:
+        scan.objects[entry.path] = scanned
+    return scanned is not None
 
 
-def _scanned(file: BinaryIO, name: str, elf: ElfObject, size: int) -> Scanned:
-    table = known.components()
+def _scan_elf(file: BinaryIO, name: str, size_bytes: int) -> ScannedFile | None:
+    elf = read_elf(file)
+    if elf is None:
+        return None
+    table = components.components()
     prefixes: list[str] = []
     for family in table.families.values():
         if family.symbols and family.concerns([name, elf.soname, *elf.needed]):
             prefixes += family.symbols
     # With the prefixes of its family come the telltales of MPI's ABI.
-    symbols = read_symbols(file, (*prefixes, *TELLTALES)) if prefixes else Symbols(frozenset(), frozenset())
-    wanted = [
-        each
-        for row in table.opened
-        if row.written and any(re.fullmatch(row.by, one) for one in (name, elf.soname))
-        for each in row.names
-    ]
+    symbols = read_symbols(file, (*prefixes, *TELLTALES)) if prefixes else Symbols()
+    rules = (rule for rule in table.dlopens if rule.name_in_file and rule.opens(name, elf.soname))
+    sought = [opened for rule in rules for opened in rule.names]
     written: tuple[str, ...] = ()
-    if wanted and size <= _MAX_SEARCHED_BYTES:
+    if sought and size_bytes <= _MAX_SEARCHED_BYTES:
         file.seek(0)
         content = file.read()
-        written = tuple(one for one in wanted if b"\0" + one.encode() + b"\0" in content)
-    return Scanned(elf, symbols, written, _gpu_code(file))
+        written = tuple(opened for opened in sought if b"\0" + opened.encode() + b"\0" in content)
+    return ScannedFile(elf, symbols, written, _gpu_code(file))
 
 
 def _gpu_code(file: BinaryIO) -> GpuCode | None:
     try:
         return read_gpu_code(file)
     except ValueError:
-        # The loader takes the file all the same: what it holds for GPUs is unknown, and that is all.
+        # The loader takes the file all the same; only its GPU code is unknown.
         return GpuCode(0, {})
 
 
-def _elf(data: Mapping[str, Any]) -> ElfObject:
-    needs = {name: tuple(_texts(versions)) for name, versions in data["versions_needed"].items()}
-    lists = {name: tuple(_texts(data[name])) for name in ("needed", "rpath", "runpath", "versions_defined")}
-    return ElfObject(**{**data, **lists, "versions_needed": needs})
+def _record_name(digest: str) -> str:
+    hexadecimal = digest.removeprefix("sha256:")
+    return f"scans/{SCAN_FORMAT}-{components.digest()[:12]}/{hexadecimal[:2]}/{hexadecimal}.json"
 
 
-def _gpu(data: object) -> GpuCode | None:
-    if data is None:
+def _read(store: Store, digest: str) -> _Record | None:
+    try:
+        text = read_input(store.root / _record_name(digest), limit_bytes=_MAX_RECORD_BYTES).decode()
+        data = json.loads(check_sealed_line(text))
+    except (RequestError, ValueError):
         return None
-    if not isinstance(data, dict) or not all(type(count) is int for count in data["held"].values()):
-        raise ValueError("not a file's GPU code")
-    return GpuCode(int(data["binaries"]), dict(data["held"]))
+    files = data["files"]
+    objects = {path: _scanned_file(fields) for path, fields in files["objects"].items()}
+    distributions = {path: Distribution(**_tuples(fields)) for path, fields in files["distributions"].items()}
+    scan = FileSystemScan(**{**files, "objects": objects, "distributions": distributions})
+    return _Record(signature=data["signature"], files=scan)
 
 
-def _texts(data: object) -> list[str]:
-    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
-        raise ValueError("not a list of texts")
-    return data
+def _scanned_file(fields: Mapping[str, Any]) -> ScannedFile:
+    elf = _tuples({**fields["elf"], "versions_needed": _tuples(fields["elf"]["versions_needed"])})
+    symbols = Symbols(**{name: frozenset(names) for name, names in fields["symbols"].items()})
+    gpu = fields["gpu"] and GpuCode(**fields["gpu"])
+    return ScannedFile(ElfObject(**elf), symbols, tuple(fields["names_in_file"]), gpu)
 
 
-def _pairs(data: object) -> dict[str, str]:
-    if not isinstance(data, dict) or not all(isinstance(each, str) for each in data.values()):
-        raise ValueError("not a table of texts")
-    return data
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _write(store: Store, digest: str, record: _Record) -> None:
+    text = json.dumps(asdict(record), default=sorted, sort_keys=True, separators=(",", ":"))
+    try:
+        # Sealed, since a flipped bit would turn a library into another.
+        store.write(_record_name(digest), sealed_line(text))
+    except EnvbuildError:
+        return  # the next call scans the image anew

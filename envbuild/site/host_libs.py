@@ -205,7 +205,7 @@ def _add_fabric(fabric: SiteFabric, collector: _Collector) -> None:
     loads = collector.load((*fabric.libraries, *([plugin] if plugin else [])), fabric.search)
     collector.add(loads)
     if plugin in loads:
-        needed = loads[plugin].objects[0].found.needed
+        needed = loads[plugin].objects[0].elf.needed
         matches = (re.fullmatch(r"libcudart\.so\.([0-9]+).*", name) for name in needed)
         majors = tuple(sorted({match[1] for match in matches if match}))
         collector.facts["fabric.plugin_majors"] = Fact(majors, f"host:{plugin}")
@@ -213,7 +213,7 @@ def _add_fabric(fabric: SiteFabric, collector: _Collector) -> None:
 
 def _names(path: str, closure: Closure) -> set[str]:
     """Return the names of a library: its file's and its soname, but never one of the C and C++ libraries."""
-    names = (Path(path).name, closure.objects[0].found.soname)
+    names = (Path(path).name, closure.objects[0].elf.soname)
     return {name for name in names if name and not _NEVER.fullmatch(name)}
 
 
@@ -280,7 +280,7 @@ class _Collector:
         if not _SYSTEM.fullmatch(needed.path) or name not in self._image.provides:
             return False
         versions = {
-            version for loaded in closure.objects for version in loaded.found.versions_needed.get(name, ())
+            version for loaded in closure.objects for version in loaded.elf.versions_needed.get(name, ())
         }
         return versions <= set(self._image.provides[name])
 
@@ -294,7 +294,7 @@ class _Collector:
         return not is_bound and needed.path.startswith(places) and parent.path.startswith(places)
 
     def _note_versions(self, loaded: Loaded) -> None:
-        for name, versions in sorted(loaded.found.versions_needed.items()):
+        for name, versions in sorted(loaded.elf.versions_needed.items()):
             if _NEVER.fullmatch(name) is None:
                 continue
             provided = self._image.provides.get(name)

@@ -23,11 +23,11 @@ class Item:
     """Something that can be kept or removed."""
 
     kind: Kind
-    """``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one), ``scan``
-    (what was read of a blob or an image), ``log``, or ``leftover``: a download that was killed.
+    """``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one), ``scan`` (of
+    an image), ``log``, or ``leftover``: a download that was killed.
     """
     id: str
-    """Layer key, blob digest, hex digest of the file, of the scanned blob or of the image; else the name."""
+    """Layer key, digest of the blob or of the scanned image, hex digest of the file; else the name."""
     name: str
     """For people."""
     size_bytes: int
@@ -104,5 +104,5 @@ def _files(store: Store) -> Iterator[Item]:
 
 def _others(directory: Path, kind: Kind) -> Iterator[Item]:
     for path, status in walk_files(directory):
-        name = path.stem if kind == "scan" else path.name
-        yield Item(kind, name, path.name, size_bytes=status.st_size, used_s=status.st_mtime, path=path)
+        identity = f"sha256:{path.stem}" if kind == "scan" else path.name
+        yield Item(kind, identity, path.name, size_bytes=status.st_size, used_s=status.st_mtime, path=path)

@@ -54,11 +54,8 @@ def prune(
     removed: list[Item] = []
     young: list[Item] = []
     refused: list[tuple[Item, str]] = []
-    # Scans last: which blobs are left is known then.
-    for item in sorted(everything, key=lambda item: (item.kind == "scan", item.used_s, item.kind, item.id)):
+    for item in sorted(everything, key=lambda item: (item.used_s, item.kind, item.id)):
         if item.id in needs.keys or item.id in needs.files:
-            continue
-        if item.kind == "scan" and users[f"sha256:{item.id}"]:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
             young += [item] if item.kind in ("layer", "blob", "file") else []

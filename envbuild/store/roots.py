@@ -75,7 +75,7 @@ class StoredRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Layer key, and hex digest of a locked file → labels of what needs it, sorted."""
+    """Layer key or image digest, and hex digest of a locked file → labels of what needs it, sorted."""
 
     keys: dict[str, tuple[str, ...]]
     files: dict[str, tuple[str, ...]]
@@ -153,7 +153,7 @@ def needs_of(roots: Iterable[StoredRoot]) -> Needs:
     for stored in roots:
         if stored.state == "gone":
             continue
-        for key in stored.root.keys:
+        for key in filter(None, (*stored.root.keys, stored.root.digest)):
             keys.setdefault(key, set()).add(stored.root.label)
         for file in stored.root.files:
             files.setdefault(file, set()).add(stored.root.label)

@@ -10,7 +10,7 @@ A store belongs to one user. Layout below its directory, all of it relocatable:
     resolve/                    what apt and uv keep between runs
     roots/                      images and locks, and what each needs (see `envbuild.store.roots`)
     logs/, plans/, verdicts/    what people and later runs look at
-    scans/                      what the preflight read of layers and images
+    scans/                      scans of images for the preflight
     stage/                      work in progress, one private directory each
 
 Everything is made under a private name in `stage/`, synced, and renamed into place. A reader sees a finished

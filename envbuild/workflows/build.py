@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.story import manifest_of
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
-from envbuild.preflight.examine import Preflight
-from envbuild.preflight.run import Looked, keep_composed, look, preflight_layers
+from envbuild.preflight.report import PreflightReport, run_preflight
+from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.store.roots import add_root
 from envbuild.store.store import Store
 from envbuild.system.files import is_directory
@@ -46,7 +45,7 @@ class Built:
     """Number of layers."""
     unchanged: bool
     """Whether the file was already this image."""
-    preflight: Preflight
+    preflight: PreflightReport
     """What the image would load; the file is written whatever it shows."""
 
 
@@ -86,7 +85,7 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
     if not request.rebuild and _is_up_to_date(path, plan):
         scan = _scan(path, settings)
         if scan is not None:
-            preflight = _report_check(path, settings, scan.preflight)
+            preflight = _preflight(path, settings, scan)
             # A store that can only be read is pruned by its owner.
             with contextlib.suppress(MachineError):
                 add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
@@ -100,13 +99,14 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
             _build(locked, plan, missing, request, settings)
         store.freshen(layer.key for layer in plan.layers)
         check_conflicts(plan, store, settings.emit)
-        manifest, preflight = _compose(path, locked, plan, settings)
+        manifest = _compose(path, locked, plan, settings)
+        preflight = _preflight(path, settings)
         store.write(plan_name(locked.asked.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     return _built(path, manifest, preflight)
 
 
-def _built(path: Path, manifest: Manifest, preflight: Preflight, *, unchanged: bool = False) -> Built:
+def _built(path: Path, manifest: Manifest, preflight: PreflightReport, *, unchanged: bool = False) -> Built:
     return Built(
         path=path,
         digest=manifest.digest,
@@ -160,13 +160,13 @@ def _missing_of_image(plan: BuildPlan, request: BuildRequest, store: Store) -> l
     return [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
 
 
-def _scan(path: Path, settings: Settings) -> Looked | None:
+def _scan(path: Path, settings: Settings) -> ImageScan | None:
     """Scan an image; None if it is not as it was written.
 
     Its bytes are compared once; as long as the file stays the same, not again.
     """
     try:
-        scan = look(path, settings.store)
+        scan = scan_image(path, settings.store)
     except (CheckError, RequestError):
         return None
     return None if scan.changed else scan
@@ -182,35 +182,25 @@ def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
         return False
 
 
-def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> tuple[Manifest, Preflight]:
-    """Write an image; meanwhile see from its layers what it would load."""
+def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> Manifest:
     store = settings.store
     records = [require_layer(layer, store) for layer in plan.image_layers]
-    layers = finished_layers(records, plan, store)
-    manifest = manifest_of(locked.asked, locked.lock)
-
-    def from_layers() -> Preflight:
-        return preflight_layers(manifest, locked.lock, layers, store)
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        checking = pool.submit(_report_check, path, settings, from_layers)
-        total = sum(record.size_bytes for record in records)
-        with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
-            composed = compose(
-                path,
-                layers,
-                manifest=manifest,
-                lock=locked.lock,
-                plan=plan.to_json(),
-                advanced=composing.advance,
-            )
-        keep_composed(composed, store)
-        return composed, checking.result()
+    total = sum(record.size_bytes for record in records)
+    with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
+        return compose(
+            path,
+            finished_layers(records, plan, store),
+            manifest=manifest_of(locked.asked, locked.lock),
+            lock=locked.lock,
+            plan=plan.to_json(),
+            advanced=composing.advance,
+        )
 
 
-def _report_check(path: Path, settings: Settings, preflight: Callable[[], Preflight]) -> Preflight:
+def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) -> PreflightReport:
     with task(settings.emit, "check", f"what {path.name} would load") as running:
-        report = preflight()
+        # An image that was just written is known to be unchanged.
+        report = run_preflight(scan or scan_image(path, settings.store, changed=()))
         running.failed = not report.passed
     return report
 

@@ -60,7 +60,7 @@ class StoreUsage:
     needed_bytes: int
     shared_bytes: int
     free_bytes: int
-    """Of layers with their scans, blobs and files, each blob once: needed, needed by several, and needed by
+    """Of layers, blobs, files and scans of images, each blob once: needed, needed by several, and needed by
     nothing, unfinished downloads included.
     """
 
@@ -116,9 +116,8 @@ def usage(settings: Settings) -> StoreUsage:
             sizes[name] = item.size_bytes
             users.setdefault(name, set()).update(listing.needed_by(item))
         elif item.kind in ("scan", "leftover"):
-            # After layers and blobs: a scan goes with its blob.
             sizes[str(item.path)] = item.size_bytes
-            users[str(item.path)] = users.get(f"sha256:{item.id}", set()) if item.kind == "scan" else set()
+            users[str(item.path)] = set(listing.needed_by(item))
     labels = sorted({label for needing in users.values() for label in needing})
     rows = tuple(
         RootUsage(

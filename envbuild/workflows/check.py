@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import Finding, counts
 from envbuild.launch.slurm import pmi_findings
 from envbuild.preflight import gpu
-from envbuild.preflight.examine import Preflight
-from envbuild.preflight.fit import findings_of
-from envbuild.preflight.run import Looked, look
+from envbuild.preflight.report import PreflightReport, findings_of, run_preflight
+from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Verdict
@@ -37,7 +35,7 @@ class CheckedImage:
     """A checked image."""
 
     manifest: Manifest
-    preflight: Preflight
+    preflight: PreflightReport
     """Of its files."""
     verdicts: tuple[Verdict, ...]
     """Of the rules on it, and on its site if one is known."""
@@ -48,7 +46,7 @@ class CheckedImage:
     runtime: tuple[Finding, ...] = ()
     """Effects of another runtime, if one was named."""
     changed: tuple[Finding, ...] = ()
-    """Whether it is, byte by byte, the image that was built."""
+    """The parts that are not as they were built."""
     scheduler: tuple[Finding, ...] = ()
     """What the scheduler offers its MPI, if that was asked."""
 
@@ -58,7 +56,7 @@ class CheckedImage:
         return all(finding.status != "FAIL" for finding in self.findings())
 
     def findings(self, *, all_unknown: bool = False) -> list[Finding]:
-        """Return the lines of a report; see `envbuild.preflight.fit.findings_of`."""
+        """Return the lines of a report; see `envbuild.preflight.report.findings_of`."""
         fit = findings_of(self.verdicts, all_unknown=all_unknown)
         own = (*self.changed, *self.preflight.findings())
         return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]
@@ -70,18 +68,18 @@ class CheckedImage:
         ``distributions``, ``excused``, ``problems`` (fields of `Problem`), ``findings``
         (as in a test's report), ``verdicts``.
         """
-        manifest, found = self.manifest, self.preflight
+        manifest, preflight = self.manifest, self.preflight
         findings = self.findings(all_unknown=True)
         return {
             "schema": SCHEMA,
             "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
             "passed": self.passed,
             "counts": counts(findings),
-            "objects": found.objects,
-            "processes": found.processes,
-            "distributions": found.distributions,
-            "excused": list(found.excused),
-            "problems": [asdict(problem) for problem in found.problems],
+            "objects": preflight.objects,
+            "processes": preflight.processes,
+            "distributions": preflight.distributions,
+            "excused": list(preflight.excused),
+            "problems": [asdict(problem) for problem in preflight.problems],
             "findings": [asdict(finding) for finding in findings],
             "verdicts": [verdict.to_data() for verdict in self.verdicts],
         }
@@ -117,26 +115,26 @@ def check_image(
     started = time.monotonic()
     site = _site(settings, from_host)
     with task(settings.emit, "check", f"what {image.name} would load") as running:
-        looked = look(image, settings.store)
-        manifest = looked.manifest
+        scan = scan_image(image, settings.store)
+        manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
         if from_host and site:
-            found, host_libs, facts = plan_on_host(looked, site, from_host)
+            preflight, host_libs, facts = plan_on_host(scan, site, from_host)
             raise_all(host_libs.errors)
         else:
-            found = looked.preflight()
-            facts = stack_facts(looked.facts(found), site)
+            preflight = run_preflight(scan)
+            facts = stack_facts(preflight.facts, site)
         verdicts = judge(facts)
         gpus = site.gpus.architectures if site and site.gpus else ()
         if host_libs and all(verdict.outcome != "incompatible" for verdict in verdicts):
-            found = looked.preflight(injected=host_libs.by_name)
+            preflight = run_preflight(scan, host_libs=host_libs.by_name)
         checked = CheckedImage(
             manifest=manifest,
-            preflight=found,
+            preflight=preflight,
             verdicts=verdicts,
-            gpu_code=tuple(gpu.findings(found.gpu_code, gpus)),
-            changed=tuple(_changed(looked)),
-            runtime=tuple(_lint(image, manifest, found)) if lint_shifter else (),
+            gpu_code=tuple(gpu.findings(preflight.gpu_code, gpus)),
+            changed=(judge_bytes(scan.changed),) if scan.changed else (),
+            runtime=tuple(_lint(image, manifest, preflight)) if lint_shifter else (),
             scheduler=tuple(pmi_findings(manifest, host_libs.mpi if host_libs else None)) if srun else (),
             seconds=time.monotonic() - started,
         )
@@ -144,7 +142,7 @@ def check_image(
     return checked
 
 
-def _lint(image: Path, manifest: Manifest, preflight: Preflight) -> list[Finding]:
+def _lint(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[Finding]:
     return shifter.lint(
         manifest,
         image_entries(image),
@@ -158,8 +156,3 @@ def _site(settings: Settings, from_host: HostLibraries) -> Site | None:
         return site_of_host(settings, from_host)
     loaded = read_site(settings.site) if settings.site else None
     return None if loaded is None else loaded.value
-
-
-def _changed(looked: Looked) -> Iterator[Finding]:
-    if looked.changed:
-        yield judge_bytes(looked.changed)

@@ -17,8 +17,8 @@ from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
 from envbuild.launch.start import Container
-from envbuild.preflight.examine import Preflight
-from envbuild.preflight.run import Looked, look
+from envbuild.preflight.report import PreflightReport, run_preflight, simulate
+from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
@@ -61,7 +61,7 @@ def host_libraries_for(container: Container, settings: Settings, wanted: HostLib
         raise RequestError(
             f"`{container.label}` has no MPI that the host's could replace", hint="leave --mpi host out"
         )
-    scan = look(container.image, settings.store)
+    scan = scan_image(container.image, settings.store)
     preflight, plan, facts = plan_on_host(scan, site, wanted)
     # The start of ranks is judged with their launcher.
     about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))
@@ -76,7 +76,7 @@ def host_libraries_for(container: Container, settings: Settings, wanted: HostLib
                     f"{problem.rule}: {problem.file} needs {problem.need} and gets {problem.winner}",
                     hint=problem.hint,
                 )
-                for problem in scan.preflight(injected=plan.by_name).problems
+                for problem in run_preflight(scan, host_libs=plan.by_name).problems
                 if problem.rule in _MPI_PROBLEMS and (problem.rule, problem.file, problem.need) not in before
             ]
         )
@@ -84,14 +84,15 @@ def host_libraries_for(container: Container, settings: Settings, wanted: HostLib
 
 
 def plan_on_host(
-    scan: Looked, site: Site, wanted: HostLibraries
-) -> tuple[Preflight, HostLibraryPlan, dict[str, Fact]]:
+    scan: ImageScan, site: Site, wanted: HostLibraries
+) -> tuple[PreflightReport, HostLibraryPlan, dict[str, Fact]]:
     """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
-    preflight = scan.preflight()
-    image = image_libraries(scan.manifest, preflight.facts, scan.simulation().libraries())
+    preflight = run_preflight(scan)
+    image = image_libraries(scan.manifest, preflight.facts, simulate(scan).libraries())
     plan = plan_host_libraries(site, image, mpi=wanted.mpi, fabric=wanted.fabric)
-    facts = scan.facts(preflight)
-    facts = stack_facts(facts, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=plan.facts)
+    facts = stack_facts(
+        preflight.facts, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=plan.facts
+    )
     return preflight, plan, facts
 
 

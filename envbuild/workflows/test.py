@@ -30,8 +30,8 @@ from envbuild.launch.start import (
     own_launcher,
     run_image_job,
 )
-from envbuild.preflight.fit import findings_of
-from envbuild.preflight.run import look
+from envbuild.preflight.report import findings_of, run_preflight
+from envbuild.preflight.scan import scan_image
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
@@ -201,13 +201,12 @@ def _check_files(container: Container, settings: Settings, *, limit_s: float) ->
     total = container.image.stat().st_size
     with task(settings.emit, "test:static", "what the image holds", total_bytes=total) as running:
         changed = verify_image(container.image, advanced=running.advance)
-        looked = look(container.image, settings.store, changed=changed)
-        preflight = looked.preflight()
-        findings = [judge_bytes(looked.changed), *preflight.findings()]
+        preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
+        findings = [judge_bytes(changed), *preflight.findings()]
         site = read_site(settings.site) if settings.site else None
         if site is not None:
             # The rules that forbid the image, on its own libraries, at the site that was named.
-            verdicts = judge(stack_facts(looked.facts(preflight), site.value))
+            verdicts = judge(stack_facts(preflight.facts, site.value))
             findings += [one for one in findings_of(verdicts) if one.status == "FAIL"]
         if foreign := judge_architecture(container.manifest):
             findings.append(foreign)

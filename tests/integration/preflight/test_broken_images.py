@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.image.model import Variable
-from envbuild.preflight.examine import Preflight
 from envbuild.preflight.problems import Problem
-from envbuild.preflight.run import look
+from envbuild.preflight.report import PreflightReport, simulate
+from envbuild.preflight.scan import scan_image
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
 from tests.support.fatbins import cubins, with_sections
@@ -627,7 +627,7 @@ def problems(case: Case, tmp_path: Path) -> tuple[Problem, ...]:
     return examined(case, tmp_path).problems
 
 
-def examined(case: Case, tmp_path: Path) -> Preflight:
+def examined(case: Case, tmp_path: Path) -> PreflightReport:
     image = small_image(
         tmp_path,
         BASE,
@@ -642,7 +642,7 @@ def examined(case: Case, tmp_path: Path) -> Preflight:
         (tmp_path / "host").mkdir(exist_ok=True)
         lent[name] = tmp_path / "host" / name
         lent[name].write_bytes(elf.bytes())
-    return preflight(image, Store(tmp_path / "store"), injected=lent)[1]
+    return preflight(image, Store(tmp_path / "store"), host_libs=lent)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -676,5 +676,5 @@ def test_what_the_cache_does_not_know_serves_no_library_of_a_host(
         "/etc/ld.so.cache": ld_so_cache(*cache),
         "/usr/local/lib/libnew.so.1": lib("libnew.so.1"),
     }
-    scan = look(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
-    assert scan.simulation().libraries().keys() & {"libnew.so.1"} == offered
+    scan = scan_image(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
+    assert simulate(scan).libraries().keys() & {"libnew.so.1"} == offered

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuild.image.sif import file_system, image_entries
-from envbuild.preflight.run import Looked, look
-from envbuild.preflight.scan import scan_layer
+from envbuild.preflight.report import run_preflight
+from envbuild.preflight.scan import FileSystemScan, ImageScan, scan_file_system, scan_image
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs
@@ -117,12 +118,12 @@ GOOD = {
 
 
 @pytest.fixture(scope="module")
-def looked(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Looked:
-    return look(image, Store(tmp_path_factory.mktemp("store")))
+def scan(image: Path, tmp_path_factory: pytest.TempPathFactory) -> ImageScan:
+    return scan_image(image, Store(tmp_path_factory.mktemp("store")))
 
 
-def told(looked: Looked, change: Change, directory: Path) -> list[tuple[str, str]]:
-    """Return rule and line of each problem, with a file system of the change on top of the image's own."""
+def told(scan: ImageScan, change: Change, directory: Path) -> list[tuple[str, str]]:
+    """Return rule and line of each problem of the changed image."""
     tree = directory / "tree"
     for name, content in change.items():
         path = tree / name.lstrip("/")
@@ -131,23 +132,39 @@ def told(looked: Looked, change: Change, directory: Path) -> list[tuple[str, str
             path.write_bytes(content)
             path.chmod(0o755)
     blob = directory / "top.sqfs"
-    gone = [name for name, content in change.items() if content is None]
-    squashfs.make(tree, blob, whiteouts=gone)
+    squashfs.make(tree, blob)
     with blob.open("rb") as file:
-        top = scan_layer(Squashfs(file, 0, os.fstat(file.fileno()).st_size))
-    found = replace(looked, scans=(*looked.scans, top)).preflight().problems
-    return [(one.rule, f"need {one.need}; {one.file} gets {one.winner}") for one in found]
+        top = scan_file_system(Squashfs(file, 0, os.fstat(file.fileno()).st_size))
+    problems = run_preflight(replace(scan, files=with_change(scan.files, change, top))).problems
+    return [
+        (problem.rule, f"need {problem.need}; {problem.file} gets {problem.winner}") for problem in problems
+    ]
+
+
+def with_change(whole: FileSystemScan, change: Change, top: FileSystemScan) -> FileSystemScan:
+    """Return a scan of an image whose changed files are those of another scan."""
+    lists = {
+        name: sorted((set(getattr(whole, name)) - change.keys()) | set(getattr(top, name)))
+        for name in ("directories", "files")
+    }
+    tables = {
+        name: {path: value for path, value in getattr(whole, name).items() if path not in change}
+        | getattr(top, name)
+        for name in ("links", "objects", "texts", "unreadable", "distributions")
+    }
+    fields: dict[str, Any] = {**lists, **tables}
+    return FileSystemScan(**fields)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_told_by_its_rule(name: str, looked: Looked, tmp_path: Path) -> None:
+def test_what_is_broken_is_told_by_its_rule(name: str, scan: ImageScan, tmp_path: Path) -> None:
     case = BROKEN[name]
-    found = told(looked, case.change(Files(looked.image)), tmp_path)
+    found = told(scan, case.change(Files(scan.image)), tmp_path)
     assert {rule for rule, _ in found} == case.tells.keys()
     for rule, line in found:
         assert all(word in line for word in case.tells[rule].split("|")), line
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_look_alike_is_not_told(name: str, looked: Looked, tmp_path: Path) -> None:
-    assert told(looked, GOOD[name].change(Files(looked.image)), tmp_path) == []
+def test_a_look_alike_is_not_told(name: str, scan: ImageScan, tmp_path: Path) -> None:
+    assert told(scan, GOOD[name].change(Files(scan.image)), tmp_path) == []

@@ -11,8 +11,8 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.image.sif import LOCK, read_data, read_sif
-from envbuild.preflight.examine import Preflight
-from envbuild.preflight.run import look
+from envbuild.preflight.report import PreflightReport, run_preflight, simulate
+from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import Value
 from envbuild.store.store import Store
 from tests.support.elves import Elf
@@ -49,7 +49,7 @@ def checked(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
-def mpi_facts(found: Preflight) -> tuple[Value, ...]:
+def mpi_facts(found: PreflightReport) -> tuple[Value, ...]:
     return tuple(found.facts[f"mpi.{name}"].value for name in ("abis", "needed_abis", "needed_sonames"))
 
 
@@ -58,9 +58,9 @@ def lines(text: str, status: str) -> list[str]:
 
 
 def test_the_files_tell_facts(tmp_path: Path) -> None:
-    scan = look(image(tmp_path), Store(tmp_path / "store"))
-    found = scan.preflight()
-    assert {path: fact.value for path, fact in found.facts.items()} == {
+    scan = scan_image(image(tmp_path), Store(tmp_path / "store"))
+    found = run_preflight(scan)
+    assert {path: fact.value for path, fact in found.facts.items() if fact.source == "image"} == {
         "mpi.abis": ("mpich",),
         "mpi.needed_abis": ("mpich",),
         "mpi.needed_sonames": ("libmpi.so.12",),
@@ -69,7 +69,7 @@ def test_the_files_tell_facts(tmp_path: Path) -> None:
         "libstdcxx.image": "3.4.29",
     }
     versions = ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")
-    assert scan.simulation().libraries()["libc.so.6"] == versions
+    assert simulate(scan).libraries()["libc.so.6"] == versions
 
 
 def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
         "/opt/env/soft.so": replace(ask, runpath="$ORIGIN/../mpi/lib"),
         "/opt/env/elsewhere.so": replace(ask, rpath="/usr/lib/none"),
     }
-    scan = look(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
-    found = scan.preflight()
+    scan = scan_image(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
+    found = run_preflight(scan)
     assert mpi_facts(found) == (("mpich", "standard"), ("mpich",), ("libmpi.so.12",))
     assert found.facts["mpi.rpath_files"].value == ("/opt/env/hard.so",)
-    assert scan.simulation().libraries()["libextra.so.1"] == ("EXTRA_1.0", "EXTRA_1.1")
+    assert simulate(scan).libraries()["libextra.so.1"] == ("EXTRA_1.0", "EXTRA_1.1")
 
 
 def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
@@ -104,18 +104,18 @@ def test_an_mpi_s_own_tools_ask_nothing_of_a_host(tmp_path: Path) -> None:
         "/opt/mpi/bin/mpichversion": USER,
         "/opt/env/MPI.so": Elf(needed=("libmpi_abi.so.1",), undefined=("MPI_Init",)),
     }
-    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
+    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
     assert mpi_facts(found)[1:] == (("standard",), ("libmpi_abi.so.1",))
     # A program that has the Fortran bindings alone needs the MPI behind them.
     layer = {**layer, "/opt/solve": Elf(needed=("libmpifort.so.12",), interpreter="/lib/ld.so")}
-    found = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))[1]
+    found = preflight(small_image(tmp_path, BASE, layer, name="fortran.sif"), Store(tmp_path / "store"))
     assert mpi_facts(found)[1] == ("mpich", "standard")
 
 
 def test_one_name_and_another_abi_is_told_by_symbols(tmp_path: Path) -> None:
     own = Elf(soname="libmpi.so.12", defined=OPENMPI)
     layer: Layer = {"/opt/mpi/lib/libmpi.so.12": own, "/opt/solve": USER}
-    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))[1]
+    found = preflight(small_image(tmp_path, BASE, layer), Store(tmp_path / "store"))
     assert mpi_facts(found)[:2] == (("openmpi-12",), ("openmpi-12",))
 
 
@@ -135,12 +135,12 @@ def test_the_libraries_of_accelerators_are_facts(tmp_path: Path) -> None:
         ),
     }
     store = Store(tmp_path / "store")
-    facts = preflight(small_image(tmp_path, BASE, layer), store)[1].facts
+    facts = preflight(small_image(tmp_path, BASE, layer), store).facts
     known = {path: facts[path].value for path in ("cudnn.loaded", "rocm.toolkit", "mpi.gtl")}
     assert known == {"cudnn.loaded": "9.20.0.48", "rocm.toolkit": "6", "mpi.gtl": True}
     # A program that loads the older one of the system.
     layer = {**layer, "/opt/other": Elf(needed=("libcudnn.so.9",), interpreter="/lib/ld.so")}
-    facts = preflight(small_image(tmp_path, BASE, layer, name="more.sif"), store)[1].facts
+    facts = preflight(small_image(tmp_path, BASE, layer, name="more.sif"), store).facts
     assert facts["cudnn.loaded"].value == "9.1.0"
 
 
@@ -273,7 +273,7 @@ def test_a_lock_that_no_longer_can_be_read_is_damage_of_the_image(
     flipped(path, path.read_bytes().index(lock) + lock.index(b"glibc"))
     assert checked(path, "--store", tmp_path / "store") == 4
     said = capsys.readouterr().err
-    assert "the lock of `small.sif` is not the one that it was built with, and cannot be read: " in said
+    assert "`small.sif` was changed or damaged (the lock), and cannot be read: " in said
     assert "remove it" not in said
 
 

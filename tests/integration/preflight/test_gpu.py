@@ -14,7 +14,8 @@ from envbuild.elf.gpu import GpuCode
 from envbuild.lock.model import PythonPin
 from envbuild.preflight import gpu
 from envbuild.preflight.components import components
-from envbuild.preflight.run import look
+from envbuild.preflight.report import run_preflight
+from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_site import stack_facts
 from envbuild.store.store import Store
@@ -78,17 +79,17 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Told:
 
 
 def test_what_a_framework_was_compiled_for_is_read_from_its_files(tmp_path: Path) -> None:
-    looked = look(image(tmp_path), Store(tmp_path / "store"))
-    found = looked.preflight()
+    scan = scan_image(image(tmp_path), Store(tmp_path / "store"))
+    found = run_preflight(scan)
     assert found.gpu_code[CUDA] == GpuCode(6, {"sm_100": 6, "sm_75": 6, "sm_80": 6, "sm_89": 1, "sm_90": 6})
     # What a single source file is for besides is no GPU that the framework serves.
     code = Fact(("sm_75", "sm_80", "sm_90", "sm_100"), f"image:{CUDA}")
-    facts = stack_facts(looked.facts(found))
+    facts = stack_facts(found.facts)
     assert found.facts["frameworks.pytorch.architectures"] == code
     assert facts["frameworks.pytorch.architectures"] == code
     assert facts["frameworks.pytorch.published"].source == "table:code-of-framework"
     # What the store keeps of it is the same.
-    assert look(looked.image, Store(tmp_path / "store")).preflight() == found
+    assert preflight(scan.image, Store(tmp_path / "store")) == found
 
 
 def test_a_gpu_that_everything_serves(tmp_path: Path, told: Told) -> None:
@@ -145,10 +146,10 @@ def test_an_extension_of_nobody_is_judged_by_itself(
 
 def test_a_form_that_is_not_known_leaves_the_published_list(tmp_path: Path, told: Told) -> None:
     path = image(tmp_path, {**LAYER, LINALG: library(b"\x01another form of theirs")})
-    found = preflight(path, Store(tmp_path / "store"))[1]
+    found = preflight(path, Store(tmp_path / "store"))
     assert found.passed, "the loader takes the file"
     assert found.gpu_code[LINALG] == GpuCode(0, {})
-    assert not any(path.startswith("frameworks.") for path in found.facts)
+    assert "frameworks.pytorch.architectures" not in found.facts
     code, findings = told(path, "sm_86")
     assert code == 0
     assert findings["GPU.arch-in-build/pytorch"][0]["status"] == "PASS"

@@ -9,8 +9,8 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.launch import slurm
-from envbuild.preflight.examine import Preflight
 from envbuild.preflight.problems import EXPECTED, Problem
+from envbuild.preflight.report import PreflightReport
 from envbuild.store.store import Store
 from envbuild.workflows import build
 from envbuild.workflows.build import Built
@@ -78,7 +78,7 @@ def test_two_copies_are_told_once_however_many_programs_load_them(tmp_path: Path
         for number in range(30)
     }
     image = small_image(tmp_path, BASE, {**libraries, **programs})
-    found = preflight(image, Store(tmp_path / "store"))[1]
+    found = preflight(image, Store(tmp_path / "store"))
     assert [problem.rule for problem in found.problems] == ["loader.copies"]
 
 
@@ -86,7 +86,7 @@ def test_many_problems_of_one_rule_are_counted() -> None:
     problems = tuple(
         Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
     )
-    found = Preflight(problems=problems, excused=(), objects=50, processes=50)
+    found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
     told = [finding for finding in found.findings() if finding.status == "FAIL"]
     assert len(told) == 21
     assert told[-1].observed == "30 more of this rule"
@@ -98,7 +98,7 @@ def test_a_build_whose_preflight_fails_ends_with_4(
     problem = Problem("loader.libraries", "/opt/tool", "libx.so", "nothing", "why")
 
     def built(passed: bool) -> Built:
-        found = Preflight(problems=() if passed else (problem,), excused=(), objects=1, processes=1)
+        found = PreflightReport(problems=() if passed else (problem,), excused=(), objects=1, processes=1)
         return Built(
             path=tmp_path / "a.sif",
             digest="sha256:" + "0" * 64,

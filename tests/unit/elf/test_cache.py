@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.elf.cache import cached_names
+from envbuild.elf.loader import cached_names
 from tests.support.elves import ld_so_cache
 
 SAMPLE = ld_so_cache("libc.so.6", "libz.so.1")

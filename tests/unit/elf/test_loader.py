@@ -69,7 +69,7 @@ def test_rpath_comes_before_the_environment_and_runpath_behind(
         (("/env",), ("/runpath/libx.so", "DT_RUNPATH")),
         (("/env", "/runpath"), ("/cache/libx.so", "cache")),
         (("/env", "/runpath", "/cache"), ("/usr/lib/libx.so", "default")),
-        (("/env", "/runpath", "/cache", "/usr/lib"), ("/own/libx.so", "preset")),
+        (("/env", "/runpath", "/cache", "/usr/lib"), ("/own/libx.so", "preloaded")),
     ],
 )
 def test_what_comes_behind_the_environment(gone: tuple[str, ...], winner: tuple[str, str]) -> None:
@@ -81,7 +81,7 @@ def test_what_comes_behind_the_environment(gone: tuple[str, ...], winner: tuple[
         }
     )
     search = Search(
-        library_path=("/env",), cache=("/cache",), default=DEFAULT, preset={"libx.so": "/own/libx.so"}
+        library_path=("/env",), cache=("/cache",), default=DEFAULT, preloaded={"libx.so": "/own/libx.so"}
     )
     assert loaded(closure("/bin/app", tree, search))[1] == winner
 
@@ -223,14 +223,6 @@ def test_a_name_with_a_slash_is_a_path() -> None:
 def test_an_object_may_refuse_the_loaders_own_directories() -> None:
     tree = Files({"/app": Elf(needed=("liba.so",), flags_1=0x800), "/lib/liba.so": lib("liba.so")})
     assert closure("/app", tree, Search(default=DEFAULT)).missing
-
-
-def test_preloaded_libraries_come_first() -> None:
-    tree = Files(
-        {"/app": Elf(needed=("liba.so",)), "/e/liba.so": lib("liba.so"), "/e/libp.so": lib("libp.so")}
-    )
-    found = closure("/app", tree, Search(library_path=("/e",)), preload=["libp.so"])
-    assert [path for path, _ in loaded(found)] == ["/app", "/e/libp.so", "/e/liba.so"]
 
 
 def test_what_is_opened_is_looked_for_as_its_opener_would_and_is_never_missing() -> None:

@@ -100,14 +100,13 @@ def test_the_longest_unused_go_first_until_enough_is_gone(store: Store) -> None:
     assert run(store, keep_bytes=250).removed == ()
 
 
-def test_scans_of_blobs_that_are_gone_go(store: Store) -> None:
-    free, needed = layer(store, "a"), layer(store, "b")
-    for record in (free, needed):
-        name = f"scans/7-x/{record.blob[7:9]}/{record.blob[7:]}.json"
+def test_scans_of_images_that_are_gone_go(store: Store) -> None:
+    for digit in "12":
+        name = f"scans/7-x/{digit * 2}/{digit * 64}.json"
         store.write(name, "{}")
         aged(store.path / name, 1)
-    run(store, keys=(needed.key,))
-    assert [path.stem for path in (store.path / "scans").rglob("*.json")] == [needed.blob[7:]]
+    run(store, keys=(f"sha256:{'1' * 64}",))
+    assert [path.stem for path in (store.path / "scans").rglob("*.json")] == ["1" * 64]
 
 
 def test_logs_stay_for_a_week(store: Store) -> None:

@@ -119,7 +119,7 @@ def test_what_prune_says_and_what_it_gives_back_agree(
         assert code == 0
         assert [line.split()[0] for line in out.splitlines()[:3]] == ["layer"] * 3
         assert out.splitlines()[3:] == [
-            "2 scans of layers  0.3 MB",
+            "2 scans of images  0.3 MB",
             "1 unfinished download  0.5 MB",
             f"is gone: image {image}",
         ]

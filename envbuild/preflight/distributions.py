@@ -1,4 +1,4 @@
-"""Python's distributions as an image holds them: their names, versions and requirements. Pure.
+"""Read the metadata of installed Python distributions: names, versions and requirements. Pure.
 
 Source: the core metadata (PEP 566), the database of installed distributions (PEP 376), and
 setuptools' ``egg-info``, all as `importlib.metadata` reads them.
@@ -14,32 +14,27 @@ from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Any
 
-# Files that tell of a distribution; Debian has `egg-info` as a file, too.
-TELLS = re.compile(r".+\.(dist-info/METADATA|egg-info/(PKG-INFO|requires\.txt)|egg-info)")
+# Files with the metadata of a distribution; Debian has `egg-info` as a file, too.
+METADATA = re.compile(r".+\.(dist-info/METADATA|egg-info/(PKG-INFO|requires\.txt)|egg-info)")
 _KEYS = ("Name", "Version", "Requires-Python")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """A distribution."""
+class Distribution:
+    """An installed distribution."""
 
     name: str
     version: str
-    """As its metadata has them; the version may be none of PEP 440."""
+    """As its metadata has them; the version may not follow PEP 440."""
     requires: tuple[str, ...] = ()
-    """PEP 508 requirements as written; what is none is left to who reads them."""
+    """Its requirements as written; they may not follow PEP 508."""
     python: str = ""
     """Versions of Python that it is for, as written; empty for any."""
 
-    @property
-    def shown(self) -> str:
-        """Name and version, for people."""
-        return f"{self.name} {self.version}"
 
-
-class _Distribution(metadata.Distribution):
-    """A distribution of which some files are known: name within its directory → text."""
+class _Metadata(metadata.Distribution):
+    """Metadata of a distribution: file name → text."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
@@ -52,41 +47,41 @@ class _Distribution(metadata.Distribution):
         return PurePosixPath(path)
 
 
-def worth_keeping(path: str, text: str) -> str:
-    """Return what of a file tells of a distribution: a description may be long, and hold anything."""
+def metadata_header(path: str, text: str) -> str:
+    """Return the part of a metadata file worth keeping: the description after the header may be long."""
     if path.endswith("/requires.txt"):
         return text
     return re.split(r"\r?\n\r?\n", text, maxsplit=1)[0] + "\n"
 
 
-def read_installed(texts: Mapping[str, str]) -> dict[str, Installed]:
-    """Return the distributions that some files tell of.
+def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
+    """Return the distributions that some metadata files describe.
 
     Parameters
     ----------
     texts : mapping of str to str
-        Path that matches `TELLS` → what of it is worth keeping.
+        Path that matches `METADATA` → its header.
 
     Returns
     -------
-    dict of str to Installed
-        Path of the file that names it → the distribution; without a name and a version it is none.
+    dict of str to Distribution
+        Path of the file with its name → the distribution, if its name and version are valid.
     """
-    found = {}
+    distributions = {}
     for path, text in texts.items():
         directory, _, file = path.rpartition("/")
         if file == "requires.txt":
             continue
         # An `egg-info` that is a file holds what a directory has in PKG-INFO.
-        known = {file if file in ("METADATA", "PKG-INFO") else "": text}
+        files = {file if file in ("METADATA", "PKG-INFO") else "": text}
         if file == "PKG-INFO" and f"{directory}/requires.txt" in texts:
-            known["requires.txt"] = texts[f"{directory}/requires.txt"]
-        one = _Distribution(known)
-        header = one.metadata
-        # Asking for what is not there is deprecated.
+            files["requires.txt"] = texts[f"{directory}/requires.txt"]
+        described = _Metadata(files)
+        header = described.metadata
+        # Asking for an absent key is deprecated.
         name, version, python = (header[key] if key in header else "" for key in _KEYS)  # noqa: SIM401
         if not _NAME.fullmatch(name) or not version or not version.isprintable():
             continue
-        requires = tuple(line for line in one.requires or () if line.isprintable())
-        found[path] = Installed(name, version, requires, python if python.isprintable() else "")
-    return found
+        requires = tuple(line for line in described.requires or () if line.isprintable())
+        distributions[path] = Distribution(name, version, requires, python if python.isprintable() else "")
+    return distributions

@@ -1,0 +1,229 @@
+"""Judge an image's Python packages: unmet requirements, extension modules for another Python. Pure.
+
+Source: PEP 508 (requirements), PEP 3149 (tags of extension modules), PEP 384 (``abi3``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envbuild.lock.model import marker_environment
+from envbuild.preflight.distributions import Distribution
+from envbuild.preflight.problems import Problem
+from envbuild.preflight.scan import FileSystemScan
+
+# Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
+_PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")
+_VENV = "/opt/env/pyvenv.cfg"
+_PLACE = re.compile(r"(.*)/[^/]+\.(dist-info/METADATA|egg-info(/PKG-INFO)?)")
+_SEES_DEBIAN = re.compile(r"^\s*include-system-site-packages\s*=\s*true\s*$", re.MULTILINE | re.IGNORECASE)
+
+# The patch release of an image's Python is unknown; bounds between these two hold.
+_PATCH_RELEASES = (0, 99)
+_TAGGED = re.compile(r".+?\.(?:[^/]+\.)?(cpython-[0-9]+[a-z]*|pypy[0-9]+|abi3)(?:-[^/.]+)*\.so")
+_MISSING = "add it to `packages.python` of the spec, or to the recipe that lists what it needs"
+_OTHER = "two distributions want other versions of it: choose versions of them that agree, and lock again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonPackages:
+    """The judgement of an image's Python packages."""
+
+    distributions: int = 0
+    """Those that were judged: the image's own (count)."""
+    problems: tuple[Problem, ...] = ()
+    """Unmet requirements and unusable extension modules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Package:
+    """A distribution that Python finds."""
+
+    metadata_path: str
+    directory: str
+    """The directory of packages that holds it."""
+    distribution: Distribution
+    requires: tuple[Requirement, ...]
+
+
+def judge_python(
+    scan: FileSystemScan, *, python: str, architecture: str, requests: Sequence[str] = ()
+) -> PythonPackages:
+    """Judge the distributions and extension modules in an image's environment.
+
+    Debian's packages count if the image's Python sees them. Their own requirements, with other names and
+    bounds, are dpkg's to judge.
+
+    Parameters
+    ----------
+    python, architecture : str
+        Version of the image's Python (``3.11``); processor, in Debian's words.
+    requests : sequence of str
+        Requirements that the image was made for: their extras count.
+    """
+    own = [f"{prefix}/lib/python{python}/site-packages" for prefix in _PREFIXES]
+    packages = _packages(scan, _search_path(scan, python, own))
+    environment = marker_environment(python, architecture)
+    extras = _requested_extras(requests, packages, environment)
+    judged = {name: package for name, package in packages.items() if package.directory in own}
+    problems = {
+        problem
+        for name, package in judged.items()
+        for problem in _unmet(package, packages, extras.get(name, set()), environment)
+    }
+    problems |= {
+        Problem(
+            rule="python.requires",
+            file=_shown_path(package),
+            need=f"Python {package.distribution.python}",
+            winner=f"Python {python}",
+            hint="choose a version of it for this Python, or a base image with another one",
+        )
+        for package in judged.values()
+        if not _runs_on(python, package.distribution.python)
+    }
+    problems |= set(_foreign_extensions(scan.objects, own, python))
+    return PythonPackages(distributions=len(judged), problems=tuple(sorted(problems)))
+
+
+def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[str]:
+    """Return the directories that the image's Python looks in, in its order."""
+    library = f"/usr/lib/python{python}"
+    debian = [f"/usr/local/lib/python{python}/dist-packages", f"{library}/dist-packages"]
+    if python.startswith("2."):
+        # There is no virtual environment: Debian's directories come first, and lead to ours.
+        return [library, *debian, *own]
+    sees = _SEES_DEBIAN.search(scan.texts.get(_VENV, ""))
+    seen = [debian[0], "/usr/lib/python3/dist-packages", debian[1]] if sees else []
+    return [library, own[0], *seen, *own[1:]]
+
+
+def _packages(scan: FileSystemScan, search_path: Sequence[str]) -> dict[str, _Package]:
+    """Return name → the distribution that Python finds first under it."""
+    ranks = {directory: rank for rank, directory in enumerate(search_path)}
+    installed = []
+    for path, distribution in scan.distributions.items():
+        place = _PLACE.fullmatch(path)
+        if place and place[1] in ranks:
+            installed.append((ranks[place[1]], path, distribution))
+    packages: dict[str, _Package] = {}
+    for rank, path, distribution in sorted(installed, key=lambda row: row[:2]):
+        requires = tuple(filter(None, map(_requirement, distribution.requires)))
+        package = _Package(
+            metadata_path=path, directory=search_path[rank], distribution=distribution, requires=requires
+        )
+        packages.setdefault(canonicalize_name(distribution.name), package)
+    return packages
+
+
+def _requirement(text: str) -> Requirement | None:
+    """Return a requirement; None if today's grammar does not allow it, so that it cannot be judged."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return None
+
+
+def _requested_extras(
+    requests: Sequence[str], packages: Mapping[str, _Package], environment: Mapping[str, str]
+) -> dict[str, set[str]]:
+    """Return name → its requested extras, by the requests and by the distributions that they lead to."""
+    every = [("", requirement) for requirement in filter(None, map(_requirement, requests))]
+    every += [(name, requirement) for name, package in packages.items() for requirement in package.requires]
+    with_extras = [(by, requirement) for by, requirement in every if requirement.extras]
+    extras: dict[str, set[str]] = {}
+    while True:
+        before = sum(map(len, extras.values()))
+        for by, requirement in with_extras:
+            if _applies(requirement, extras.get(by, set()), environment):
+                requested = extras.setdefault(canonicalize_name(requirement.name), set())
+                requested.update(canonicalize_name(extra) for extra in requirement.extras)
+        if sum(map(len, extras.values())) == before:
+            return extras
+
+
+def _unmet(
+    package: _Package, packages: Mapping[str, _Package], extras: set[str], environment: Mapping[str, str]
+) -> Iterator[Problem]:
+    for requirement in package.requires:
+        installed = packages.get(canonicalize_name(requirement.name))
+        # Most are met, and need no marker.
+        if installed is not None and _meets(installed.distribution.version, requirement):
+            continue
+        if not _applies(requirement, extras, environment):
+            continue
+        winner = "nothing"
+        if installed is not None:
+            distribution = installed.distribution
+            winner = f"{distribution.name} {distribution.version} ({installed.directory})"
+        yield Problem(
+            rule="python.requires",
+            file=_shown_path(package),
+            need=f"{requirement.name}{requirement.specifier}",
+            winner=winner,
+            hint=_OTHER if installed else _MISSING,
+        )
+
+
+def _shown_path(package: _Package) -> str:
+    return re.sub(r"/(METADATA|PKG-INFO)$", "", package.metadata_path)
+
+
+def _runs_on(python: str, specifiers: str) -> bool:
+    """Whether a distribution is for some patch release of a Python (``3.11``)."""
+    try:
+        admitted = SpecifierSet(specifiers)
+    except InvalidSpecifier:
+        return True
+    return any(admitted.contains(f"{python}.{patch}") for patch in _PATCH_RELEASES)
+
+
+def _meets(version: str, requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return True  # a version of Debian's, say: it is there, and no bound can be compared with it
+
+
+def _applies(requirement: Requirement, extras: set[str], environment: Mapping[str, str]) -> bool:
+    marker = requirement.marker
+    if marker is None:
+        return True
+    try:
+        return any(marker.evaluate({**environment, "extra": extra}) for extra in ("", *sorted(extras)))
+    except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion, InvalidSpecifier):
+        return False
+
+
+def _foreign_extensions(paths: Collection[str], directories: Sequence[str], python: str) -> Iterator[Problem]:
+    """Yield a problem for each extension module of which no variant is for the image's Python."""
+    cpython = f"cpython-{python.replace('.', '')}"
+    # Until 3.7 a letter named the allocator.
+    own_tags = {"", cpython, f"{cpython}m"} | ({"abi3"} if python.startswith("3.") else set())
+    # A module may have variants, for several Pythons and for several MPIs.
+    modules: dict[str, dict[str, str]] = {}
+    for path in paths:
+        if path.startswith(tuple(f"{directory}/" for directory in directories)):
+            directory, _, name = path.rpartition("/")
+            tagged = _TAGGED.fullmatch(name)
+            modules.setdefault(f"{directory}/{name.partition('.')[0]}", {})[path] = (
+                tagged[1] if tagged else ""
+            )
+    for variants in modules.values():
+        if all(tag not in own_tags for tag in variants.values()):
+            path, tag = min(variants.items())
+            yield Problem(
+                rule="python.abi",
+                file=path,
+                need=tag,
+                winner=f"Python {python}",
+                hint="it cannot be imported: take a wheel for this Python, or have it built from its source",
+            )

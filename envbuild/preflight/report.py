@@ -1,0 +1,328 @@
+"""Run the preflight of a scanned image: problems of its processes, and facts for the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envbuild.elf.gpu import GpuCode
+from envbuild.elf.loader import Closure, name_of
+from envbuild.elf.mpi import mpi_abi
+from envbuild.errors import RequestError
+from envbuild.image.environment import apply
+from envbuild.image.startup import EMPTY_DIRECTORIES
+from envbuild.jobs.report import Finding
+from envbuild.preflight.gpu import framework_facts
+from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
+from envbuild.preflight.processes import Simulation
+from envbuild.preflight.python_packages import judge_python
+from envbuild.preflight.scan import ImageScan, ScannedFile, scan_host_file
+from envbuild.rules.facts import Fact, Value, facts_from, newest
+from envbuild.rules.from_lock import facts_of_image
+from envbuild.rules.judge import Verdict
+from envbuild.rules.tables import version_of
+
+_HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
+_HINT_HOST = "a library of the host needs it: add it to `libraries` in the site file"
+_HINT_CACHE = (
+    "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
+)
+# Libraries that an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
+# for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
+_HOST_LIBRARIES = re.compile(
+    r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
+    r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
+    r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
+    r"|mpi|mpi_abi|oshmem|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
+)
+# A driver's libraries are never in an image, even if a program needs them.
+_DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
+# Findings of one rule that are shown: others have the same cause.
+_SHOWN = 20
+# Names by which programs find an MPI's C library.
+_MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
+_STATUS = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightReport:
+    """The result for an image."""
+
+    problems: tuple[Problem, ...]
+    """Sorted; empty for a good image."""
+    excused: tuple[str, ...]
+    """Missing libraries that are no problem: a driver's, a host's for plug-ins, and those that the recipes
+    allow to be missing."""
+    objects: int
+    """ELF files (count)."""
+    processes: int
+    """Programs and modules that were simulated (count)."""
+    distributions: int = 0
+    """Python distributions whose requirements were judged (count)."""
+    gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
+    """Path → GPU code in the file."""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Facts of the image for the rules: of its files, its lock and its environment."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the image is good."""
+        return not self.problems
+
+    def findings(self) -> list[Finding]:
+        """Return a line of a report for each problem, and for each rule without any."""
+        findings = []
+        for rule, expected in EXPECTED.items():
+            problems = [problem for problem in self.problems if problem.rule == rule]
+            findings += [
+                Finding("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
+                for problem in problems[:_SHOWN]
+            ]
+            if len(problems) > _SHOWN:
+                more = f"{len(problems) - _SHOWN} more of this rule"
+                findings.append(Finding("FAIL", rule, expected, more, "`--json` has all of them"))
+            if not problems:
+                findings.append(Finding("PASS", rule, expected, self._observed(rule)))
+        return findings
+
+    def _observed(self, rule: str) -> str:
+        if rule == "loader.libraries" and self.excused:
+            return f"all; left to the host or lacking as the recipes say: {', '.join(self.excused)}"
+        if rule.startswith("python."):
+            return f"{self.distributions} distributions"
+        return f"{self.objects} ELF files" if rule == "loader.objects" else f"{self.processes} processes"
+
+
+def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = None) -> PreflightReport:
+    """Examine every process of an image.
+
+    Parameters
+    ----------
+    host_libs : mapping of str to Path, optional
+        Soname → library of the host, in a directory that the loader searches first.
+
+    Raises
+    ------
+    RequestError
+        A library of the host cannot be read.
+    """
+    manifest = scan.manifest
+    simulation = simulate(scan, host_libs)
+    processes = list(simulation.processes())
+    missing: dict[str, set[str]] = {}
+    for library in (library for process in processes for library in process.missing):
+        path = simulation.tree.real(library.path) or library.path
+        missing.setdefault(path, set()).add(library.name)
+    missing_problems, excused = _judge_missing(missing, simulation, frozenset(manifest.lacks))
+    python = judge_python(
+        scan.files,
+        python=manifest.python,
+        architecture=manifest.architecture,
+        requests=scan.lock.requests,
+    )
+    problems = {problem for process in processes for problem in judge(process, simulation)}
+    problems |= {*missing_problems, *python.problems}
+    problems |= {
+        Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
+        for path, reason in scan.files.unreadable.items()
+    }
+    code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
+    facts = {**_facts(simulation, processes), **framework_facts(code)}
+    return PreflightReport(
+        problems=tuple(_once(sorted(problems))),
+        excused=tuple(sorted(excused)),
+        objects=len(simulation.objects),
+        processes=len(processes),
+        distributions=python.distributions,
+        gpu_code=code,
+        facts=facts_of_image(scan.lock, facts, apply(manifest.environment, {})),
+    )
+
+
+def simulate(scan: ImageScan, host_libs: Mapping[str, Path] | None = None) -> Simulation:
+    """Return the processes of an image. Parameters and errors: as `run_preflight`."""
+    variables = apply(scan.manifest.environment, {})
+    return Simulation(
+        scan.files,
+        machine=scan.manifest.architecture,
+        library_path=[*variables.get("LD_LIBRARY_PATH", "").split(":"), *EMPTY_DIRECTORIES],
+        host_libs=_scan_host_libs(host_libs or {}),
+    )
+
+
+def _scan_host_libs(paths: Mapping[str, Path]) -> dict[str, ScannedFile]:
+    """Scan libraries of the host; one file under two names stays one."""
+    by_file: dict[Path, ScannedFile | None] = {}
+    libraries = {}
+    for name, path in sorted(paths.items()):
+        try:
+            file = path.resolve(strict=True)
+            if file not in by_file:
+                by_file[file] = scan_host_file(file)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise RequestError(
+                f"the host's library `{path}` cannot be read: {reason}",
+                hint="`mpi.libraries` or `fabric.libraries` of the site file names it",
+            ) from error
+        scanned = by_file[file]
+        if scanned is None:
+            raise RequestError(
+                f"the host's library `{path}` is no library",
+                hint="`mpi.libraries` or `fabric.libraries` of the site file names a shared library itself",
+            )
+        libraries[name] = scanned
+    return libraries
+
+
+def _facts(simulation: Simulation, processes: Sequence[Closure]) -> dict[str, Fact]:
+    """Return the facts of an image's files on MPI, cuDNN, ROCm and the C++ library."""
+    offered = (simulation.find(name) for name in _MPI_NAMES)
+    offered_abis = {mpi_abi(lib.elf.soname, lib.symbols.defined) for lib in offered if lib is not None}
+    needed = {pair for process in processes for pair in _needed_mpis(process, simulation)}
+    rpath = {path for process in processes for path in rpath_files(process, simulation)}
+    files = simulation.objects.values()
+    cxx = simulation.find("libstdc++.so.6")
+    values: dict[str, Value | None] = {
+        "mpi.abis": tuple(sorted(filter(None, offered_abis))) or None,
+        "mpi.needed_abis": tuple(sorted({abi for _, abi in needed})) or None,
+        "mpi.needed_sonames": tuple(sorted({name for name, _ in needed})) or None,
+        "mpi.rpath_files": tuple(sorted(rpath)),
+        "mpi.gtl": any(name.startswith("libmpi_gtl_") for file in files for name in file.elf.needed),
+        "cudnn.loaded": _oldest_cudnn(simulation, processes),
+        "rocm.toolkit": _rocm_major(simulation),
+        "libstdcxx.image": newest(cxx.elf.versions_defined, "GLIBCXX") if cxx else None,
+    }
+    return facts_from(values, "image")
+
+
+def _needed_mpis(process: Closure, simulation: Simulation) -> Iterator[tuple[str, str]]:
+    """Yield name and ABI of each MPI library that a process needs and gets."""
+    family = simulation.table.families["mpi"]
+    program = process.objects[0]
+    # An MPI's own tools are of no use on another one.
+    if family.owns(program.path, *program.names):
+        return
+    for dependent in process.objects:
+        for name, winner in dependent.needs.items():
+            # A part of an MPI may ask for another part of it.
+            if not family.is_library(name) or family.is_library(*dependent.names):
+                continue
+            abi = mpi_abi(winner.elf.soname or name, simulation.scanned(winner).symbols.defined)
+            # An extension for an absent MPI needs nothing that a host could give.
+            if abi is not None:
+                yield name, abi
+
+
+def _oldest_cudnn(simulation: Simulation, processes: Sequence[Closure]) -> str | None:
+    """Return the oldest cuDNN that a process loads; None if the version of one is unknown."""
+    family = simulation.table.families["cudnn"]
+    paths = {
+        simulation.path_of(loaded)
+        for process in processes
+        for loaded in process.objects
+        # The loader did not choose a library that nothing loads, which is examined as a process.
+        if loaded.parent is not None and family.is_library(*loaded.names, loaded.elf.soname)
+    }
+    texts = [_cudnn_version(path, simulation) for path in sorted(paths)]
+    versions = [(version, text) for text in texts if text and (version := version_of(text)) is not None]
+    return min(versions)[1] if versions and len(versions) == len(texts) else None
+
+
+def _cudnn_version(path: str, simulation: Simulation) -> str | None:
+    """Return a libcudnn's version: its file name's, or that of the distribution that it belongs to."""
+    in_name = re.search(r"\.so\.([0-9]+\.[0-9]+\.[0-9.]+)$", path)
+    if in_name:
+        return in_name[1]
+    directory = re.match(r"(.*/(?:site|dist)-packages)/nvidia/", path)
+    for metadata, distribution in simulation.tree.scan.distributions.items():
+        if directory and metadata.startswith(f"{directory[1]}/nvidia_cudnn"):
+            return distribution.version
+    return None
+
+
+def _rocm_major(simulation: Simulation) -> str | None:
+    """Return the major of the image's ROCm; None without any, or with several."""
+    sonames = {file.elf.soname for file in simulation.objects.values()}
+    majors = {match[1] for name in sonames if (match := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))}
+    return majors.pop() if len(majors) == 1 else None
+
+
+def _judge_missing(
+    missing: Mapping[str, set[str]], simulation: Simulation, allowed: frozenset[str]
+) -> tuple[list[Problem], set[str]]:
+    """Return the problems of missing libraries (path → names), and the names that are no problem."""
+    excused: set[str] = set()
+    left: dict[str, set[str]] = {}
+    for path, names in missing.items():
+        fine = {name for name in names if name in allowed or _DRIVER_LIBRARIES.match(name)}
+        excused |= fine
+        if names - fine:
+            left[path] = names - fine
+    for path in _plugins(left, simulation):
+        excused |= left.pop(path)
+    problems = [_missing(path, name, simulation) for path, names in left.items() for name in names]
+    return problems, excused
+
+
+def _missing(path: str, name: str, simulation: Simulation) -> Problem:
+    uncached = simulation.uncached(name)
+    hint = _HINT_HOST if simulation.is_host_file(path) else _HINT_IMAGE
+    winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
+    return Problem("loader.libraries", path, name, winner, _HINT_CACHE if uncached else hint)
+
+
+def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str]:
+    """Return plug-ins whose missing libraries all belong to a host and which no other file needs.
+
+    A host's own library is no plug-in: no other layer can bring the libraries that it lacks.
+    """
+    names: dict[str, set[str]] = {}
+    for path, libraries in missing.items():
+        elf = simulation.tree.lookup(path)
+        is_plugin = elf is not None and not elf.interpreter and not simulation.is_host_file(path)
+        if elf and is_plugin and all(map(_HOST_LIBRARIES.match, libraries)):
+            names[path] = {name_of(path, elf), path.rpartition("/")[2]}
+    while True:
+        needed = {
+            name for path, file in simulation.objects.items() if path not in names for name in file.elf.needed
+        }
+        kept = {path: own for path, own in names.items() if not own & needed}
+        if kept == names:
+            return set(names)
+        names = kept
+
+
+def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield each problem once: many programs may load the same two copies."""
+    seen: set[tuple[str, str, str, str]] = set()
+    for problem in problems:
+        file = "" if problem.rule in ("loader.copies", "loader.cudnn") else problem.file
+        key = (problem.rule, file, problem.need, problem.winner)
+        if key not in seen:
+            seen.add(key)
+            yield problem
+
+
+def findings_of(verdicts: Sequence[Verdict], *, all_unknown: bool = False) -> Iterator[Finding]:
+    """Yield a line of a report for each verdict of a rule: unknown is SKIP, which is no pass.
+
+    Parameters
+    ----------
+    all_unknown : bool
+        Whether to include everything unknown; else only the warnings.
+    """
+    for verdict in verdicts:
+        if verdict.outcome == "unknown" and not (verdict.warn or all_unknown):
+            continue
+        observed = verdict.reason
+        if verdict.outcome == "compatible":
+            observed = ", ".join(f"{path}={fact}" for path, fact in verdict.facts.items())
+        elif verdict.missing:
+            observed = f"unknown: {', '.join(verdict.missing)}"
+        facts = verdict.fact_lines if verdict.outcome == "incompatible" else ()
+        hint = "; ".join(text for text in (verdict.hint, *facts) if text)
+        name = f"{verdict.rule}/{verdict.subject}" if verdict.subject else verdict.rule
+        yield Finding(_STATUS[verdict.outcome], name, verdict.title, observed, hint)
