@@ -99,7 +99,7 @@ class ManyErrors(EnvbuildError):
         return self.errors
 
 
-def of_system(error: OSError) -> EnvbuildError:
+def from_os_error(error: OSError) -> EnvbuildError:
     """Return the error for a file operation that failed: which file, and why."""
     if error.filename is None:
         hint = "free some space where the store, the outputs and temporary files lie"
@@ -119,7 +119,7 @@ def raise_all(errors: Sequence[EnvbuildError]) -> None:
     raise ManyErrors(errors)
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """Return a count with its noun: ``1 file``, ``2 files``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 

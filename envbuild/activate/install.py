@@ -43,7 +43,7 @@ _STRONGER_DEFAULTS = ("default", ".modulerc", ".modulerc.lua")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstallResult:
     """The result of an installation."""
 
     layout: Layout
@@ -61,7 +61,7 @@ class Installed:
 
 def install(
     installation: Installation, *, default: bool = False, copied: Callable[[int], None] = lambda _: None
-) -> Installed:
+) -> InstallResult:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
     A second time it changes nothing; another image of the same name and version takes the place.
@@ -98,7 +98,7 @@ def install(
             changed = True
         if default:
             changed |= write_default(layout)
-    return Installed(
+    return InstallResult(
         layout=layout,
         commands=installation.commands,
         changed=changed,

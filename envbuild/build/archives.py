@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from envbuild.build.unpack import Hostile, Limits, Writer
+from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer
 from envbuild.squashfs.reader import Squashfs
 
 _CHUNK_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
 
-def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_layer: bool) -> None:
+def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *, is_layer: bool) -> None:
     """Write what a tar archive holds.
 
     Parameters
@@ -54,7 +54,9 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_
             for chunk in _unpacked(packed):
                 size += len(chunk)
                 if size > limits.size_bytes:
-                    raise Hostile(f"it is larger than {limits.size_bytes >> 20} MiB when it is unpacked")
+                    raise UnsafeArchiveError(
+                        f"it is larger than {limits.size_bytes >> 20} MiB when it is unpacked"
+                    )
                 target.write(chunk)
         with plain.open("rb") as stream:
             bounded = _Bounded(stream)
@@ -64,15 +66,15 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: Limits, *, is_
             stream.seek(end)
             # tarfile takes a header that it cannot read for the end.
             if stream.read(_BLOCK) != bytes(_BLOCK):
-                raise Hostile("it is damaged, or ends too early")
+                raise UnsafeArchiveError("it is damaged, or ends too early")
     except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
-        raise Hostile(f"it is damaged, or no tar archive: {error}") from None
+        raise UnsafeArchiveError(f"it is damaged, or no tar archive: {error}") from None
     except (ValueError, OverflowError, RecursionError) as error:
-        raise Hostile(f"its headers are damaged: {type(error).__name__}") from None
+        raise UnsafeArchiveError(f"its headers are damaged: {type(error).__name__}") from None
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise Hostile("its headers are damaged: they lead out of it") from None
+        raise UnsafeArchiveError("its headers are damaged: they lead out of it") from None
     finally:
         plain.unlink(missing_ok=True)
 
@@ -84,7 +86,7 @@ def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, i
         tar.pax_headers = {}
         name = member.name
         if member.size < 0:
-            raise Hostile(f"`{name}` has a negative size")
+            raise UnsafeArchiveError(f"`{name}` has a negative size")
         if is_layer and writer.whiteout(name):
             continue
         if member.isdir():
@@ -120,11 +122,11 @@ class _Bounded(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise Hostile(f"a header of it claims {size} bytes")
+            raise UnsafeArchiveError(f"a header of it claims {size} bytes")
         if self._left_bytes is not None:
             self._left_bytes -= size
             if self._left_bytes < 0:
-                raise Hostile(f"the headers of a member have more than {_MAX_HEADERS_BYTES} bytes")
+                raise UnsafeArchiveError(f"the headers of a member have more than {_MAX_HEADERS_BYTES} bytes")
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -161,7 +163,7 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
         # What gzip and bz2 say of damage; a disk's own errors have a number.
         if error.errno is not None:
             raise
-        raise Hostile(f"it is damaged: {error}") from None
+        raise UnsafeArchiveError(f"it is damaged: {error}") from None
 
 
 def _xz(stream: BinaryIO) -> Iterator[bytes]:
@@ -185,7 +187,7 @@ def _xz(stream: BinaryIO) -> Iterator[bytes]:
             rest = more.lstrip(b"\0")
 
 
-def unpack_squashfs(image: Path, writer: Writer, limits: Limits) -> None:
+def unpack_squashfs(image: Path, writer: Writer, limits: RootLimits) -> None:
     """Write the content of a squashfs.
 
     Raises
@@ -198,7 +200,7 @@ def unpack_squashfs(image: Path, writer: Writer, limits: Limits) -> None:
         with image.open("rb") as file:
             squashfs = Squashfs(file, 0, image.stat().st_size)
             if squashfs.superblock.inodes > limits.entries:
-                raise Hostile(f"it holds {squashfs.superblock.inodes} entries")
+                raise UnsafeArchiveError(f"it holds {squashfs.superblock.inodes} entries")
             for entry in squashfs.walk():
                 name = entry.path.removeprefix("/")
                 if entry.place in names:
@@ -215,4 +217,4 @@ def unpack_squashfs(image: Path, writer: Writer, limits: Limits) -> None:
                 if entry.kind in ("file", "link"):
                     names.setdefault(entry.place, name)
     except ValueError as error:
-        raise Hostile(f"it is damaged, or no squashfs that can be read: {error}") from None
+        raise UnsafeArchiveError(f"it is damaged, or no squashfs that can be read: {error}") from None

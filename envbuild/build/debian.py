@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from envbuild.build import settled
+from envbuild.build import stable_bytecode
 from envbuild.build.keystore import KEYSTORE, make_certificates_timeless
 from envbuild.build.sandbox import step_failed
-from envbuild.build.workdir import passable_directory
+from envbuild.build.workdir import traversable_directory
 from envbuild.errors import BuildError, MachineError
 from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
@@ -87,7 +87,7 @@ _DIRECTORIES = (
     "var/tmp",
 )
 
-TOUCHED = (
+MANAGED_PATHS = (
     *_DIRECTORIES,
     *_EMPTIED_DIRECTORIES,
     *_REMOVED_SUFFIXES,
@@ -152,7 +152,7 @@ def make_root(
     BuildError
         A package is none, or the root cannot be unpacked.
     """
-    with passable_directory() as work:
+    with traversable_directory() as work:
         repository = work / "repository"
         repository.mkdir(mode=0o755)
         repository.chmod(0o755)
@@ -168,7 +168,7 @@ def make_root(
             is_older = not any(name.startswith("usr-is-merged=") for name in names)
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
         if is_older:
-            hooks.append(settled.hook(work))
+            hooks.append(stable_bytecode.hook(work))
         # The mode is unshare for root too: the same way, the same bytes.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
@@ -191,7 +191,7 @@ def make_root(
             *("--no-same-owner", "--exclude=./dev/*", "--numeric-owner"),
         ]
         _run(argv, env=host.environment(), cwd=work, log=log, what="the root could not be unpacked")
-    settle(tree, texts)
+    normalize_root(tree, texts)
 
 
 def _namespace() -> list[str]:
@@ -227,10 +227,10 @@ def _unpack_hook(base: Path, work: Path) -> str:
     return f"--setup-hook=unsquashfs {options} {shlex.quote(str(copied))}"
 
 
-def settle(tree: Path, texts: Mapping[str, str]) -> None:
+def normalize_root(tree: Path, texts: Mapping[str, str]) -> None:
     """Take away what came from the host, the moment or the tools, and add what an image needs.
 
-    The directories of `TOUCHED` are no links.
+    The directories of `MANAGED_PATHS` are no links.
     """
     _clean(tree)
     _add_texts(tree, texts)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envbuild.errors import BuildError
-from envbuild.plan.model import TextEntry
+from envbuild.plan.model import InlineFile
 
 
-def write_files(entries: Sequence[TextEntry], links: Mapping[str, str], root: Path) -> None:
+def write_files(entries: Sequence[InlineFile], links: Mapping[str, str], root: Path) -> None:
     """Write files and symbolic links into an empty root.
 
     Parameters

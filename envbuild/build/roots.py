@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envbuild.build import debian
 from envbuild.build.archives import unpack_squashfs, unpack_tar
-from envbuild.build.unpack import Hostile, Limits, Writer, refused
+from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer, refused
 from envbuild.errors import BuildError
 from envbuild.system.removal import remove
 
@@ -35,7 +35,7 @@ def make_imported_root(
     python: str,
     texts: Mapping[str, str],
     tree: Path,
-    limits: Limits | None = None,
+    limits: RootLimits | None = None,
 ) -> None:
     """Unpack a finished root.
 
@@ -57,7 +57,7 @@ def make_imported_root(
     BuildError
         An archive is damaged or hostile, or the root cannot be a base.
     """
-    bounds = limits or Limits()
+    bounds = limits or RootLimits()
     tree.mkdir(mode=0o755)
     try:
         _unpack(archives, kind, tree, bounds)
@@ -67,7 +67,7 @@ def make_imported_root(
         raise
 
 
-def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: Limits) -> None:
+def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: RootLimits) -> None:
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix=".unpack-") as name:
         writer = Writer(tree, bounds)
         try:
@@ -78,7 +78,7 @@ def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: Limits) -> 
                         unpack_squashfs(archive, writer, bounds)
                     else:
                         unpack_tar(archive, writer, Path(name), bounds, is_layer=kind == "oci")
-                except Hostile as error:
+                except UnsafeArchiveError as error:
                     raise refused(archive.name, error) from None
         finally:
             writer.close()
@@ -91,12 +91,12 @@ def _make_fit(tree: Path, python: str, texts: Mapping[str, str]) -> None:
     for text in texts:
         remove(tree / text.strip("/"))
     _check_python(tree, python)
-    debian.settle(tree, texts)
+    debian.normalize_root(tree, texts)
 
 
 def _check_directories(tree: Path, texts: Mapping[str, str]) -> None:
     """Refuse a root in which what we write or empty is a link: we would follow it out of the root."""
-    ours = {*debian.TOUCHED, *(os.path.dirname(path).strip("/") for path in texts)}  # noqa: PTH120
+    ours = {*debian.MANAGED_PATHS, *(os.path.dirname(path).strip("/") for path in texts)}  # noqa: PTH120
     for path in sorted(ours):
         place = tree
         for part in path.split("/") if path else ():

@@ -12,7 +12,7 @@ from envbuild.build import debian, roots, source
 from envbuild.build.files import write_files
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_modules, unpack_wheel
-from envbuild.errors import BuildError, EnvbuildError, counted
+from envbuild.errors import BuildError, EnvbuildError, pluralize
 from envbuild.events import Emit, LayerReused, Task, Warned, task
 from envbuild.plan.model import (
     ENV_PREFIX,
@@ -334,6 +334,6 @@ def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
     if conflicts:
         shown = "\n".join(conflicts[:10])
         raise BuildError(
-            f"layers conflict in {counted(len(conflicts), 'file')}\n{shown}",
+            f"layers conflict in {pluralize(len(conflicts), 'file')}\n{shown}",
             hint="each path has one owner: drop one of the two from the spec",
         )

@@ -36,12 +36,12 @@ _RUNTIMES_OWN = frozenset(
 )
 
 
-class Hostile(Exception):
+class UnsafeArchiveError(Exception):
     """What no honest archive holds; the message says what, and where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RootLimits:
     """How much a root may hold."""
 
     size_bytes: int = 32 << 30
@@ -63,7 +63,7 @@ class Writer:
         Of all layers together.
     """
 
-    def __init__(self, tree: Path, limits: Limits) -> None:
+    def __init__(self, tree: Path, limits: RootLimits) -> None:
         self._root = os.open(tree, _DIRECTORY)
         self._limits = limits
         self._size_bytes = 0
@@ -101,7 +101,7 @@ class Writer:
         path = self._claim(name)
         self._size_bytes += size_bytes
         if size_bytes < 0 or self._size_bytes > self._limits.size_bytes:
-            raise Hostile(f"`{name}`: more than {self._limits.size_bytes >> 20} MiB in all")
+            raise UnsafeArchiveError(f"`{name}`: more than {self._limits.size_bytes >> 20} MiB in all")
         with (
             self._place(path, name) as (parent, last),
             os.fdopen(os.open(last, _NEW_FILE, 0o600, dir_fd=parent), "wb") as target,
@@ -111,7 +111,7 @@ class Writer:
                 target.write(chunk)
                 left -= len(chunk)
             if left:
-                raise Hostile(f"`{name}` ends too early")
+                raise UnsafeArchiveError(f"`{name}` ends too early")
             os.fchmod(target.fileno(), mode & 0o777)
 
     def symlink(self, name: str, target: str) -> None:
@@ -121,12 +121,12 @@ class Writer:
     def _link(self, path: str, name: str, target: str) -> None:
         _check_text(target, name)
         if not target or len(target.encode()) > _MAX_LINKTEXT:
-            raise Hostile(f"the link `{name}` has no target that can be")
+            raise UnsafeArchiveError(f"the link `{name}` has no target that can be")
         depth = 0 if target.startswith("/") else path.count("/")
         for part in target.split("/"):
             depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
             if depth < 0:
-                raise Hostile(f"the link `{name}` leads out of the root: `{target}`")
+                raise UnsafeArchiveError(f"the link `{name}` leads out of the root: `{target}`")
         with self._place(path, name) as (parent, last):
             os.symlink(target, last, dir_fd=parent)
 
@@ -135,9 +135,9 @@ class Writer:
         path, other = self._claim(name), self._clean(target)
         with self._parent(other, make=False) as (there, source):
             if not other or _kind(there, source) not in (stat.S_IFREG, stat.S_IFLNK):
-                raise Hostile(f"`{name}` is a second name of `{target}`, which is no file here")
+                raise UnsafeArchiveError(f"`{name}` is a second name of `{target}`, which is no file here")
             if path == other or other.startswith(f"{path}/"):
-                raise Hostile(f"`{name}` is a second name of itself, or of what is below it")
+                raise UnsafeArchiveError(f"`{name}` is a second name of itself, or of what is below it")
             if _kind(there, source) == stat.S_IFLNK:
                 # Where it leads depends on where it is.
                 self._link(path, name, os.readlink(source, dir_fd=there))
@@ -146,12 +146,14 @@ class Writer:
                 try:
                     os.link(source, last, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
                 except OSError as error:
-                    raise Hostile(f"`{name}` cannot be a name of `{target}`: {error.strerror}") from None
+                    raise UnsafeArchiveError(
+                        f"`{name}` cannot be a name of `{target}`: {error.strerror}"
+                    ) from None
 
     def special(self, name: str) -> None:
         """Leave out a device that each runtime mounts itself; refuse any other device, pipe or socket."""
         if self._claim(name) not in _RUNTIMES_OWN:
-            raise Hostile(f"`{name}` is a device, pipe or socket")
+            raise UnsafeArchiveError(f"`{name}` is a device, pipe or socket")
 
     def whiteout(self, name: str) -> bool:
         """Take away what a layer below has; return whether the name says so (``.wh.NAME``)."""
@@ -165,7 +167,7 @@ class Writer:
             return True
         hidden = last.removeprefix(_WHITEOUT)
         if hidden in ("", ".", ".."):
-            raise Hostile(f"`{name}` hides nothing that can be")
+            raise UnsafeArchiveError(f"`{name}` hides nothing that can be")
         target = self._clean(f"{before}/{hidden}" if before else hidden)
         if target not in self._touched:
             with self._parent(target, make=False) as (descriptor, last_part):
@@ -194,9 +196,9 @@ class Writer:
         path = self._clean(name)
         self._count += 1
         if self._count > self._limits.entries:
-            raise Hostile(f"`{name}`: more than {self._limits.entries} entries")
+            raise UnsafeArchiveError(f"`{name}`: more than {self._limits.entries} entries")
         if path in self._entries:
-            raise Hostile(f"`{name}` is there twice")
+            raise UnsafeArchiveError(f"`{name}` is there twice")
         self._entries.add(path)
         while path not in self._touched:
             self._touched.add(path)
@@ -206,22 +208,22 @@ class Writer:
     def _clean(self, name: str) -> str:
         _check_text(name, name)
         if name.startswith("/"):
-            raise Hostile(f"`{name}` is an absolute path")
+            raise UnsafeArchiveError(f"`{name}` is an absolute path")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise Hostile(f"`{name}` leads upwards")
+            raise UnsafeArchiveError(f"`{name}` leads upwards")
         if len(parts) > self._limits.depth or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
-            raise Hostile(f"`{name[:80]}…` is too long or too deep")
+            raise UnsafeArchiveError(f"`{name[:80]}…` is too long or too deep")
         return "/".join(parts)
 
     @contextmanager
     def _place(self, path: str, name: str) -> Iterator[tuple[int, str]]:
         """Yield where something new comes to be; what a layer below has there is gone."""
         if not path:
-            raise Hostile(f"`{name}` takes the place of the root")
+            raise UnsafeArchiveError(f"`{name}` takes the place of the root")
         with self._parent(path) as (parent, last):
             if path in self._modes and any(one.startswith(f"{path}/") for one in self._entries):
-                raise Hostile(f"`{name}` takes the place of a directory of its own layer")
+                raise UnsafeArchiveError(f"`{name}` takes the place of a directory of its own layer")
             if self._remove(parent, last):
                 self._forget(path)
             yield parent, last
@@ -244,7 +246,9 @@ class Writer:
                 try:
                     deeper = os.open(part, _DIRECTORY, dir_fd=descriptor)
                 except OSError:
-                    raise Hostile(f"`{path}` leads through a link or what is no directory") from None
+                    raise UnsafeArchiveError(
+                        f"`{path}` leads through a link or what is no directory"
+                    ) from None
                 os.close(descriptor)
                 descriptor = deeper
             yield descriptor
@@ -265,9 +269,9 @@ def _check_text(text: str, name: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Hostile(f"{name!r} holds what is not UTF-8") from None
+        raise UnsafeArchiveError(f"{name!r} holds what is not UTF-8") from None
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
-        raise Hostile(f"{name!r} holds a control character")
+        raise UnsafeArchiveError(f"{name!r} holds a control character")
 
 
 def _kind(parent: int, name: str) -> int | None:

@@ -19,7 +19,7 @@ from envbuild.system.removal import remove
 
 
 @contextlib.contextmanager
-def passable_directory() -> Iterator[Path]:
+def traversable_directory() -> Iterator[Path]:
     """Yield a directory with an unguessable name that others may pass, not list.
 
     It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can pass, in which they cannot

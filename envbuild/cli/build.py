@@ -10,7 +10,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import counted
+from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
     from envbuild.workflows.build import Built
@@ -56,10 +56,10 @@ def command(
     if json:
         print_json(_data(built))
     state = "is up to date" if built.unchanged else "built"
-    size = f"{built.size_bytes / 1e6:.0f} MB, {counted(built.layers, 'layer')}"
+    size = f"{built.size_bytes / 1e6:.0f} MB, {pluralize(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
     if built.preflight.passed:
-        print_message(f"next: envbuild test {workflows.arguments.typed(built.path)}")
+        print_message(f"next: envbuild test {workflows.arguments.shell_path(built.path)}")
         return
     for finding in built.preflight.findings():
         if finding.status == "FAIL":

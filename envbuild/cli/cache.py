@@ -12,11 +12,11 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import counted
+from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
+    from envbuild.store.gc_roots import StoredRoot
     from envbuild.store.prune import Pruned
-    from envbuild.store.roots import StoredRoot
     from envbuild.store.verify import Damage
     from envbuild.workflows.cache import StoreListing, StoreReport, StoreUsage
 
@@ -190,7 +190,9 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
     labels = report.needed_by(damage)
     specs = sorted({report.specs[label] for label in labels if label in report.specs})
     build = (
-        f"`envbuild build {workflows.arguments.typed(specs[0])}`" if specs else "the next build that needs it"
+        f"`envbuild build {workflows.arguments.shell_path(specs[0])}`"
+        if specs
+        else "the next build that needs it"
     )
     again = f"{build} {'fetches' if damage.what == 'file' else 'makes'} it again"
     return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
@@ -235,7 +237,7 @@ def prune(
             " --older-than 0s removes them, too"
         )
     verb = "would free" if dry_run else "freed"
-    images = f", {counted(len(gone), 'image')} forgotten" if gone else ""
+    images = f", {pluralize(len(gone), 'image')} forgotten" if gone else ""
     print_message(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
 
 

@@ -10,7 +10,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message, print_messages
 from envbuild.cli.progress import session
-from envbuild.errors import counted
+from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
     from envbuild.workflows.check import CheckedImage
@@ -52,7 +52,7 @@ def _summary(checked: CheckedImage) -> str:
     problems += sum(verdict.outcome == "incompatible" for verdict in checked.verdicts)
     problems += sum(finding.status == "FAIL" for finding in judged)
     unknown = sum(verdict.outcome == "unknown" for verdict in checked.verdicts)
-    outcome = "passed" if checked.passed else f"failed: {counted(problems, 'problem')}"
+    outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
     lacking = f"; {unknown} rules lack facts to tell (--json names them)" if unknown else ""
     digest = manifest.digest.removeprefix("sha256:")[:12]
     return (

@@ -11,7 +11,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 
 if TYPE_CHECKING:
-    from envbuild.workflows.doctor import Diagnosis, Finding
+    from envbuild.workflows.doctor import Diagnosis, Diagnostic
 
 
 def command(
@@ -67,7 +67,7 @@ def _text(verb: str | None, diagnosis: Diagnosis) -> str:
     return "\n".join([*map(_finding_text, diagnosis.findings), summary])
 
 
-def _finding_text(finding: Finding) -> str:
+def _finding_text(finding: Diagnostic) -> str:
     who = "" if finding.who == "you" else f" ({finding.who})"
     return (
         f"{finding.weight.upper():<8}{finding.id}: {finding.problem}\n"

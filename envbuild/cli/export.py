@@ -23,7 +23,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Write an image in another form: for Charliecloud and enroot, for Shifter, or for registries."""
-    place = Path(output) if form == "shifter" else workflows.arguments.file_named(output)
+    place = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
     with session(json=json) as settings:
         written = workflows.export.export_image(image, form, place, settings.emit)
     if json:

@@ -28,5 +28,5 @@ def command(
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
     print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    words = workflows.arguments.typed(spec), workflows.arguments.typed(to)
+    words = workflows.arguments.shell_path(spec), workflows.arguments.shell_path(to)
     print_message(f"next: envbuild build {words[0]} --offline --from {words[1]}")

@@ -32,7 +32,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
-    place = None if output is None else workflows.arguments.file_named(output)
+    place = None if output is None else workflows.arguments.output_path(output)
     imported = workflows.import_def.import_definition(source, recipes or (), output=place)
     for line in format_notes(imported):
         print_message(line)
@@ -41,7 +41,7 @@ def command(
     elif output is None:
         print_data(imported.text)
     if output is not None:
-        print_message(f"next: envbuild lock {workflows.arguments.typed(output)}")
+        print_message(f"next: envbuild lock {workflows.arguments.shell_path(output)}")
 
 
 def format_notes(imported: Imported) -> list[str]:

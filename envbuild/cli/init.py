@@ -108,7 +108,7 @@ def command(
     text = choices.spec_text(draft, path, schema=schema)
     for written in workflows.init.write_spec(path, text, schema=schema):
         print_message(f"{written}: written")
-    print_message(f"next: envbuild build {workflows.arguments.typed(path)}")
+    print_message(f"next: envbuild build {workflows.arguments.shell_path(path)}")
 
 
 def _ask_all(draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:

@@ -45,6 +45,6 @@ def command(
             image, words, ranks=ranks, from_host=options.host_libraries(mpi, fabric), settings=settings
         )
     if dry_run:
-        print_json(line) if json else print_data(" ".join(map(workflows.arguments.quoted, line)))
+        print_json(line) if json else print_data(" ".join(map(workflows.arguments.shell_quote, line)))
     else:
         workflows.launch.launch(line)

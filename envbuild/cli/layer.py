@@ -47,7 +47,7 @@ def export(
     if json:
         print_json({"directory": moved.directory, "layers": moved.layers})
     print_message(f"{to}: {len(moved.layers)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    directory = workflows.arguments.typed(to)
+    directory = workflows.arguments.shell_path(to)
     print_message(f"next: carry {directory}, the spec and its lock; there, `envbuild layer import DIR`")
 
 

@@ -40,7 +40,7 @@ from envbuild.cli import (
     test,
 )
 from envbuild.cli.output import escape, prepare_streams
-from envbuild.errors import EnvbuildError, MachineError, RequestError, of_system, render
+from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, render
 
 app = typer.Typer(
     name="envbuild",
@@ -159,7 +159,7 @@ def _run(words: Sequence[str]) -> int:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
         if isinstance(error, BrokenPipeError) or (error.filename is None and not full):
             raise
-        return _report(of_system(error))
+        return _report(from_os_error(error))
     except Exception as error:
         if error.__class__.__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             return _report_usage(error)

@@ -14,7 +14,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.workflows.module import Installed, ListedModule
+    from envbuild.workflows.module import InstallResult, ListedModule
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -64,8 +64,8 @@ def install(
     layout = installed.layout
     print_message(f"{layout.modulefile}: installed")
     use, load = (
-        workflows.arguments.typed(layout.root / "modulefiles"),
-        workflows.arguments.quoted(layout.label),
+        workflows.arguments.shell_path(layout.root / "modulefiles"),
+        workflows.arguments.shell_quote(layout.label),
     )
     print_message(f"next: module use {use} && module load {load}")
 
@@ -117,7 +117,7 @@ def uninstall(
             print_message(f"{result.module.partition('/')[0]}: the default is now {result.default}")
 
 
-def _install_data(installed: Installed) -> dict[str, Any]:
+def _install_data(installed: InstallResult) -> dict[str, Any]:
     layout = installed.layout
     return {
         "module": layout.label,

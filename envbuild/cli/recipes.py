@@ -12,7 +12,7 @@ from envbuild import workflows
 from envbuild.cli import completion, options
 from envbuild.cli.output import print_data, print_json, print_messages
 from envbuild.cli.progress import session
-from envbuild.errors import counted, raise_all
+from envbuild.errors import pluralize, raise_all
 
 if TYPE_CHECKING:
     from envbuild.spec.load import Loaded
@@ -197,7 +197,7 @@ def check(
 def format_checked(checked: CheckedRecipe) -> str:
     """Return a summary, and a line for each control."""
     recipe = checked.recipe
-    kept = f"{counted(len(recipe.verify), 'job')}, {counted(checked.controls, 'control')}"
+    kept = f"{pluralize(len(recipe.verify), 'job')}, {pluralize(checked.controls, 'control')}"
     lines = [f"{recipe.name}: keeps the rules; {kept}"]
     for name, missed in checked.ran.items():
         lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
@@ -231,8 +231,12 @@ def new(
     written = workflows.recipe_new.new_recipe(
         name, version, directory, distribution=distribution, module=module
     )
-    typed = workflows.arguments.typed
-    spec, image, recipes = typed(written / "example.yaml"), typed(written / "example.sif"), typed(directory)
+    shell_path = workflows.arguments.shell_path
+    spec, image, recipes = (
+        shell_path(written / "example.yaml"),
+        shell_path(written / "example.sif"),
+        shell_path(directory),
+    )
     print_messages(
         f"""\
 written: {written}/recipe.yaml, verify/sums.py, controls.yaml, README.md, example.yaml

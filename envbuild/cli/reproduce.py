@@ -10,7 +10,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_messages
 from envbuild.cli.progress import session
-from envbuild.errors import counted
+from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
     from envbuild.workflows.reproduce import Reproduced
@@ -48,7 +48,7 @@ def format_reproduced(reproduced: Reproduced) -> str:
         lines.append(f"its own manifest names other bytes: {', '.join(reproduced.damaged)}")
     for layer in dict.fromkeys(difference.layer for difference in reproduced.differences):
         differences = [difference for difference in reproduced.differences if difference.layer == layer]
-        count = counted(len(differences), "difference")
+        count = pluralize(len(differences), "difference")
         lines.append(f"layer {layer}: {count}" if layer != "SIF" else f"SIF: {count}")
         for difference in differences[:_SHOWN]:
             detail = f" ({difference.detail})" if difference.detail else ""

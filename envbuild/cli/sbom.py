@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
     text = workflows.sbom.write_sbom(
-        image, None if output is None else workflows.arguments.file_named(output)
+        image, None if output is None else workflows.arguments.output_path(output)
     )
     if output is None:
         print_data(text)

@@ -14,7 +14,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
 if TYPE_CHECKING:
-    from envbuild.site.compare import Difference
+    from envbuild.site.compare import SiteDifference
 
 app = typer.Typer(
     help="Machines, described so that images fit them.", no_args_is_help=True, rich_markup_mode=None
@@ -67,7 +67,7 @@ def probe(
     """Draft a site file of what can be seen here."""
     with session():
         text = workflows.sites.probe_machine(
-            output=None if output is None else workflows.arguments.file_named(output), mpi=tuple(mpi or ())
+            output=None if output is None else workflows.arguments.output_path(output), mpi=tuple(mpi or ())
         )
     if output is None:
         print_data(text)
@@ -103,7 +103,7 @@ def check(
     raise typer.Exit(0 if checked.holds else 4)
 
 
-def format_difference(difference: Difference) -> str:
+def format_difference(difference: SiteDifference) -> str:
     """Return one line."""
     if difference.kind == "unseen":
         return f"unseen      {difference.key}: {difference.said}: {difference.found}"

@@ -46,7 +46,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
-    place = None if report is None else workflows.arguments.file_named(report)
+    place = None if report is None else workflows.arguments.output_path(report)
     timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         result = workflows.test.test_image(

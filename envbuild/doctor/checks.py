@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from envbuild.doctor.model import Finding
+from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
 from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.spec.site import Site
@@ -20,7 +20,7 @@ from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
 from envbuild.system.apptainer import configuration
 from envbuild.system.files import exists, is_directory
-from envbuild.system.network import Client, Limits, NetworkError
+from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
 from envbuild.system.survey import Survey
 
@@ -42,7 +42,7 @@ _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
 _ADMINISTRATOR = "an administrator"
 _IMPORT = "; or import layers that were built elsewhere, with `envbuild layer import`"
 _ADDRESSES = ("http://", "https://", "file:")
-_LIMITS = Limits(connect_s=5.0, read_s=10.0)
+_LIMITS = RequestLimits(connect_s=5.0, read_s=10.0)
 _UNSHARE_S = 20.0
 # Where Apptainer keeps its own tools, below its prefix.
 _APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
@@ -78,7 +78,7 @@ _VARIABLES = {
 _IMAGE_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH")
 
 
-def check_machine(survey: Survey, store: Store, named: Path | None = None) -> Iterator[Finding]:
+def check_machine(survey: Survey, store: Store, named: Path | None = None) -> Iterator[Diagnostic]:
     """Yield the problems of a machine, but for its package sources.
 
     Parameters
@@ -93,7 +93,7 @@ def check_machine(survey: Survey, store: Store, named: Path | None = None) -> It
     yield from check_store(store)
 
 
-def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterator[Finding]:
+def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterator[Diagnostic]:
     """Yield problems of the places that packages come from.
 
     Parameters
@@ -112,7 +112,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
     directories = [path.expanduser() for link in links if (path := network.local_path(link)) is not None]
     for path in directories:
         if not is_directory(path):
-            yield Finding(
+            yield Diagnostic(
                 "index.find-links",
                 "hampers",
                 _RESOLVE,
@@ -121,7 +121,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
                 "make it reachable, or take it out of the configuration (`pip config list` shows it)",
             )
     if sources.no_index and not any(map(is_directory, directories)):
-        yield Finding(
+        yield Diagnostic(
             "index.none",
             "blocks",
             _RESOLVE,
@@ -130,7 +130,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
             "`find-links` in pip's configuration, or `origins` in the site file",
         )
     if not machine.apt:
-        yield Finding(
+        yield Diagnostic(
             "index.no-debian",
             "hampers",
             _RESOLVE,
@@ -144,13 +144,13 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
         yield from _unreachable([*sources.indexes, *archives])
 
 
-def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Finding]:
+def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
     """Yield the errors of a site file; `named` if the command line or the environment named it."""
     why = "it describes the machine, and where packages come from"
     yield from _from_errors("site.configuration", (*_SITE, "check") if named else _SITE, error, why)
 
 
-def _unreachable(addresses: Sequence[str]) -> Iterator[Finding]:
+def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
     """Ask each address once; any answer, even a refusal, means that it is reached."""
     with Client(_LIMITS) as client:
         for address in dict.fromkeys(addresses):
@@ -163,7 +163,7 @@ def _unreachable(addresses: Sequence[str]) -> Iterator[Finding]:
                 except NetworkError as error:
                     reason = error.problem
             if reason:
-                yield Finding(
+                yield Diagnostic(
                     "index.unreachable",
                     "blocks",
                     _RESOLVE,
@@ -174,13 +174,13 @@ def _unreachable(addresses: Sequence[str]) -> Iterator[Finding]:
                 )
 
 
-def check_build(survey: Survey) -> Iterator[Finding]:
+def check_build(survey: Survey) -> Iterator[Diagnostic]:
     """Yield what prevents or hampers making layers."""
     for names, package, verbs, why in _PROGRAMS:
         yield from _check_program(survey, names, package, verbs, why)
     release = squashfs.release(survey.says(survey.program("mksquashfs"), "-version"))
     if squashfs.corrupts(release):
-        yield Finding(
+        yield Diagnostic(
             "program.mksquashfs-corrupts",
             "blocks",
             _BUILD,
@@ -197,7 +197,7 @@ def check_build(survey: Survey) -> Iterator[Finding]:
         user = host.user()
         count = min(_subordinate_ids(survey.text(f"/etc/{name}"), user) for name in ("subuid", "subgid"))
         if count < SUBORDINATE_IDS:
-            yield Finding(
+            yield Diagnostic(
                 "user-namespaces.subordinate-ids",
                 "blocks",
                 _BUILD,
@@ -208,7 +208,7 @@ def check_build(survey: Survey) -> Iterator[Finding]:
                 _ADMINISTRATOR,
             )
     if survey.architecture not in ("amd64", "arm64"):
-        yield Finding(
+        yield Diagnostic(
             "machine.architecture",
             "blocks",
             _LOCK,
@@ -221,19 +221,19 @@ def check_build(survey: Survey) -> Iterator[Finding]:
 
 def _check_program(
     survey: Survey, names: Sequence[str], package: str, verbs: tuple[str, ...], why: str
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     path = next(filter(None, map(survey.program, names)), None)
     if path is None:
         problem = f"`{names[0]}` is not on this machine"
         fix = f"install {package}{_setup(survey)}"
-        yield Finding(f"program.{names[0]}", "blocks", verbs, problem, why, fix, _root())
+        yield Diagnostic(f"program.{names[0]}", "blocks", verbs, problem, why, fix, _root())
     elif not survey.starts(path):
         # The first that PATH leads to is taken, as everywhere.
         fix = f"take it out of PATH, or replace it by a program for this machine; or install {package}"
-        yield Finding(f"program.{names[0]}", "blocks", verbs, f"`{path}` cannot be started", why, fix)
+        yield Diagnostic(f"program.{names[0]}", "blocks", verbs, f"`{path}` cannot be started", why, fix)
 
 
-def _check_uv() -> Iterator[Finding]:
+def _check_uv() -> Iterator[Diagnostic]:
     problem, force = "`uv` is not on this machine, and did not come with envbuild", ""
     with suppress(EnvbuildError):
         path = str(tools.locate("uv"))
@@ -241,7 +241,7 @@ def _check_uv() -> Iterator[Finding]:
             return
         problem, force = f"`{path}` cannot be started", " --force-reinstall"
     fix = f"`python3 -m pip install{force} uv` in envbuild's environment"
-    yield Finding("program.uv", "blocks", _LOCK, problem, "it resolves and installs Python packages", fix)
+    yield Diagnostic("program.uv", "blocks", _LOCK, problem, "it resolves and installs Python packages", fix)
 
 
 def _subordinate_ids(text: str, user: str) -> int:
@@ -251,18 +251,18 @@ def _subordinate_ids(text: str, user: str) -> int:
     return sum(int(row[2]) for row in rows if len(row) == 3 and row[0] in ids and row[2].isdigit())
 
 
-def _check_temporary(survey: Survey) -> Iterator[Finding]:
+def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
     variables = survey.variables
     named = variables.get("ENVBUILD_TMPDIR") or variables.get("TMPDIR")
     path = Path(named or "/var/tmp")  # noqa: S108  # where builds work
     elsewhere = "name a local directory with ENVBUILD_TMPDIR"
     if not _is_writable(path):
         problem = f"`{path}` cannot be written"
-        yield Finding("tmp.read-only", "blocks", _BUILD, problem, "builds work there", elsewhere)
+        yield Diagnostic("tmp.read-only", "blocks", _BUILD, problem, "builds work there", elsewhere)
         return
     place = _existing(path)
     if not host.is_root() and not _others_pass(place):
-        yield Finding(
+        yield Diagnostic(
             "tmp.not-passable",
             "hampers",
             _BUILD,
@@ -272,11 +272,13 @@ def _check_temporary(survey: Survey) -> Iterator[Finding]:
         )
     if os.statvfs(place).f_flag & os.ST_NOEXEC:
         problem = f"nothing can be started below `{path}` (noexec)"
-        yield Finding("tmp.no-exec", "blocks", _BUILD, problem, "packages' own scripts run there", elsewhere)
+        yield Diagnostic(
+            "tmp.no-exec", "blocks", _BUILD, problem, "packages' own scripts run there", elsewhere
+        )
     yield from _check_space("tmp.space", path, NEEDED_TEMPORARY_BYTES, elsewhere, _BUILD)
 
 
-def check_run(survey: Survey, named: Path | None) -> Iterator[Finding]:
+def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
     """Yield what prevents or hampers starting images; they are built in Apptainer as well."""
     setuid, prefix, verbs = False, None, (*_BUILD, *_RUN)
     try:
@@ -287,7 +289,7 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Finding]:
         is_old = isinstance(error, apptainer.OldApptainerError)
         given = named or survey.variables.get("ENVBUILD_APPTAINER")
         is_there = given or any(map(survey.program, ("apptainer", "singularity")))
-        yield Finding(
+        yield Diagnostic(
             f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",
             "blocks",
             verbs,
@@ -299,7 +301,7 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Finding]:
     if not host.is_root() and not _may_unshare(survey):
         starter = "; or install Apptainer with its set-user-id starter"
         still = "; images still start by Apptainer's set-user-id starter"
-        yield Finding(
+        yield Diagnostic(
             "user-namespaces.forbidden",
             "blocks",
             _BUILD if setuid else verbs,
@@ -315,19 +317,19 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Finding]:
     yield from _check_surroundings(survey)
 
 
-def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> Iterator[Finding]:
+def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> Iterator[Diagnostic]:
     why = "without its set-user-id starter, Apptainer mounts images through FUSE"
     if not os.access(survey.path("/dev/fuse"), os.R_OK | os.W_OK):
         fix = f"`modprobe fuse && chmod 0666 /dev/fuse`{_setup(survey)}"
         problem = "/dev/fuse cannot be used by this user"
-        yield Finding("fuse.device", "blocks", verbs, problem, why, fix, _ADMINISTRATOR)
+        yield Diagnostic("fuse.device", "blocks", verbs, problem, why, fix, _ADMINISTRATOR)
     names = ("squashfuse_ll", "squashfuse")
     directories = [f"{prefix}/{directory}" for directory in _APPTAINER_TOOLS if prefix is not None]
     paths = [*map(survey.program, names), *(f"{parent}/{name}" for parent in directories for name in names)]
     if not any(path and survey.is_program(path) and survey.starts(path) for path in paths):
         fix = f"install squashfuse{_setup(survey)}"
         problem = "there is no squashfuse, on PATH or beside Apptainer"
-        yield Finding("program.squashfuse", "blocks", verbs, problem, why, fix, _root())
+        yield Diagnostic("program.squashfuse", "blocks", verbs, problem, why, fix, _root())
 
 
 def _may_unshare(survey: Survey) -> bool:
@@ -338,10 +340,10 @@ def _may_unshare(survey: Survey) -> bool:
     return process.run(argv, env=host.environment(), timeout_s=_UNSHARE_S).ok
 
 
-def _check_surroundings(survey: Survey) -> Iterator[Finding]:
+def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
     variables = survey.variables
     if survey.module_system() is None:
-        yield Finding(
+        yield Diagnostic(
             "module-system.missing",
             "hampers",
             ("module",),
@@ -352,7 +354,7 @@ def _check_surroundings(survey: Survey) -> Iterator[Finding]:
         )
     in_cluster = "SLURM_JOB_ID" in variables or survey.exists("/etc/slurm/slurm.conf")
     if in_cluster and not survey.program("srun"):
-        yield Finding(
+        yield Diagnostic(
             "slurm.no-srun",
             "hampers",
             ("test", "launch"),
@@ -364,14 +366,16 @@ def _check_surroundings(survey: Survey) -> Iterator[Finding]:
         for name in (f"APPTAINERENV_{variable}", f"SINGULARITYENV_{variable}"):
             if variables.get(name):
                 why = f"it replaces an image's {variable}: its own MPI or Python is not found"
-                yield Finding(f"variable.{name}", "hampers", _RUN, f"{name} is set", why, f"`unset {name}`")
+                yield Diagnostic(
+                    f"variable.{name}", "hampers", _RUN, f"{name} is set", why, f"`unset {name}`"
+                )
     for name, why in _VARIABLES.items():
         if variables.get(name):
             fix, verbs = f"`unset {name}`, or `module purge`", (*_BUILD, *_RUN)
-            yield Finding(f"variable.{name}", "hampers", verbs, f"{name} is set", why, fix)
+            yield Diagnostic(f"variable.{name}", "hampers", verbs, f"{name} is set", why, fix)
 
 
-def check_store(store: Store) -> Iterator[Finding]:
+def check_store(store: Store) -> Iterator[Diagnostic]:
     """Yield what prevents or hampers using a store."""
     elsewhere = "name another with --store DIR or ENVBUILD_STORE"
     try:
@@ -381,7 +385,7 @@ def check_store(store: Store) -> Iterator[Finding]:
         yield from _from_errors("store.refused", (*_STORE, "cache"), error, why)
         return
     if not _is_writable(store.path):
-        yield Finding(
+        yield Diagnostic(
             "store.read-only",
             "blocks",
             _STORE,
@@ -393,7 +397,7 @@ def check_store(store: Store) -> Iterator[Finding]:
     fix = f"`envbuild cache prune`, or {elsewhere}"
     yield from _check_space("store.space", store.path, NEEDED_STORE_BYTES, fix, _STORE)
     if not _has_locks(_existing(store.path)):
-        yield Finding(
+        yield Diagnostic(
             "store.locks",
             "hampers",
             ("lock", "build", "cache"),
@@ -442,7 +446,7 @@ def _check_space(
     needed_bytes: int,
     fix: str,
     verbs: tuple[str, ...],
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     status = os.statvfs(_existing(path))
     free_bytes = status.f_bavail * status.f_frsize
     free = f"{free_bytes / 1e9:.1f} GB are free, of {needed_bytes / 1e9:.0f} GB"
@@ -453,7 +457,7 @@ def _check_space(
         free = f"{status.f_favail} files can still be made, of {NEEDED_INODES}"
     problem = f"in `{path}` {free} that an image with a framework takes"
     why = "a build that finds the disk full ends, and resumes once there is room"
-    yield Finding(id, "hampers", verbs, problem, why, fix)
+    yield Diagnostic(id, "hampers", verbs, problem, why, fix)
 
 
 def _from_errors(
@@ -461,11 +465,11 @@ def _from_errors(
     verbs: tuple[str, ...],
     error: EnvbuildError,
     why: str,
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Yield a blocking finding for each error that one stands for."""
     for single in error.each():
         problem = f"{single.problem} ({single.at})" if single.at else single.problem
-        yield Finding(id, "blocks", verbs, problem, why, single.hint)
+        yield Diagnostic(id, "blocks", verbs, problem, why, single.hint)
 
 
 def _root() -> str:

@@ -15,7 +15,7 @@ VERBS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnostic:
     """One problem of a machine."""
 
     id: str
@@ -34,6 +34,6 @@ class Finding:
     """The person who can do that: ``you`` or ``an administrator``."""
 
 
-def blocked(findings: Sequence[Finding]) -> set[str]:
+def blocked(findings: Sequence[Diagnostic]) -> set[str]:
     """Return the verbs that cannot work."""
     return {verb for finding in findings if finding.weight == "blocks" for verb in finding.verbs}

@@ -30,7 +30,7 @@ _ADDED = (Kind.SIGNATURE, Kind.CRYPTO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ImageDifference:
     """One thing in which two images differ."""
 
     inside: bool
@@ -54,7 +54,7 @@ class Comparison:
     """Whether the files are the same, byte by byte."""
     added: tuple[str, ...]
     """Kinds of the objects that were added to the first after its build: signatures."""
-    differences: tuple[Difference, ...]
+    differences: tuple[ImageDifference, ...]
     """Empty if the images are the same but for what was added."""
 
 
@@ -78,18 +78,18 @@ def compare_images(first: Path, second: Path) -> Comparison:
     return Comparison(identical=identical, added=added, differences=tuple(differences))
 
 
-def _objects(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[Difference]:
+def _objects(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[ImageDifference]:
     """Compare the objects of two SIFs by name, but not the content of their file systems."""
     ours = {_title(thing): thing for thing in left.objects if thing.kind not in _ADDED}
     theirs = {_title(thing): thing for thing in right.objects}
     for title in sorted(ours.keys() | theirs.keys()):
         if title not in theirs:
-            yield Difference(inside=False, path=title, kind="missing")
+            yield ImageDifference(inside=False, path=title, kind="missing")
         elif title not in ours:
-            yield Difference(inside=False, path=title, kind="extra")
+            yield ImageDifference(inside=False, path=title, kind="extra")
         elif ours[title].kind != Kind.PARTITION and not _is_same(one, two, ours[title], theirs[title]):
             detail = f"{ours[title].size}, {theirs[title].size} bytes"
-            yield Difference(inside=False, path=title, kind="content", detail=detail)
+            yield ImageDifference(inside=False, path=title, kind="content", detail=detail)
 
 
 def _title(thing: Descriptor) -> str:
@@ -104,12 +104,12 @@ def _is_same(one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor) 
 
 def _file_systems(
     one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
-) -> list[Difference]:
+) -> list[ImageDifference]:
     try:
         first = Squashfs(one, mine.offset, mine.size)
         second = Squashfs(two, other.offset, other.size)
         differences = [
-            Difference(inside=True, path=place, kind=kind, detail=detail)
+            ImageDifference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(first, second)
         ]
     except ValueError as error:
@@ -119,11 +119,11 @@ def _file_systems(
             hint=AGAIN,
         ) from error
     detail = "the same files, in another order or compressed otherwise"
-    return differences or [Difference(inside=True, path="/", kind="packing", detail=detail)]
+    return differences or [ImageDifference(inside=True, path="/", kind="packing", detail=detail)]
 
 
 def compare_file_systems(first: Squashfs, second: Squashfs) -> Iterator[tuple[str, str, str]]:
-    """Yield in what two file systems differ: path, kind and detail, as `Difference` has them.
+    """Yield in what two file systems differ: path, kind and detail, as `ImageDifference` has them.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _has_same_content(first: Squashfs, second: Squashfs, mine: Entry, other: Ent
     return True
 
 
-def _frame(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[Difference]:
+def _frame(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[ImageDifference]:
     """Compare the header, the descriptors, and what lies between and behind the objects.
 
     A signature sets times and counts in the header, uses further descriptors, and lies behind all else.
@@ -179,11 +179,11 @@ def _frame(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Itera
         used = DESCRIPTORS_OFFSET + len(right.objects) * DESCRIPTOR_BYTES
         heads = [head[:HEADER_FIXED_BYTES] + head[HEADER_BYTES:used] for head in heads]
     if heads[0] != heads[1]:
-        yield Difference(inside=False, path="header", kind="content")
+        yield ImageDifference(inside=False, path="header", kind="content")
     size = right.size_bytes - DATA_OFFSET
     digests = [digest_of(file.fileno(), DATA_OFFSET, size) for file in (one, two)]
     if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
-        yield Difference(inside=False, path="padding", kind="content")
+        yield ImageDifference(inside=False, path="padding", kind="content")
 
 
 def _reading(path: Path) -> BinaryIO:

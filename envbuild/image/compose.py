@@ -104,7 +104,7 @@ def _described(spliced: Splice, layers: Sequence[FinishedLayer]) -> FileSystem:
     )
 
 
-def bill_of_image(image: Path) -> bytes:
+def read_sbom(image: Path) -> bytes:
     """Return the bill of materials that an image carries.
 
     Raises

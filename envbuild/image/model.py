@@ -31,9 +31,9 @@ from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 MANIFEST_FORMAT: Final = 7
 
 # Where the image keeps its own story; owned by the metadata layer.
-STORY = "/.envbuild"
-JUDGE = f"{STORY}/judge.py"
-MANIFEST_PATH = f"{STORY}/manifest.json"
+METADATA_DIR = "/.envbuild"
+JUDGE = f"{METADATA_DIR}/judge.py"
+MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
 
 _Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _Length = Annotated[int, Field(ge=0)]
@@ -98,7 +98,7 @@ class ImageJob(VerifyJob):
 
 
 class Manifest(Model):
-    """The image's own story, as canonical JSON in the SIF and under `STORY`.
+    """The image's own story, as canonical JSON in the SIF and under `METADATA_DIR`.
 
     Attributes
     ----------

@@ -277,9 +277,9 @@ def _deb_needs(deb: InstalledDeb, offered: Mapping[str, str]) -> list[str]:
 
 def _direct(lock: Lock, rows: Mapping[str, _Row]) -> list[str]:
     """Return what an image is made of that nothing else in it asks for."""
-    asked = {name for pin in lock.python for name in pin.requires if name != pin.name}
+    resolved = {name for pin in lock.python for name in pin.requires if name != pin.name}
     direct = [f"base:{lock.base.name}", *(_recipe(recipe) for recipe in lock.recipes)]
-    direct += [_wheel(pin) for pin in lock.python if pin.layer == "python" and pin.name not in asked]
+    direct += [_wheel(pin) for pin in lock.python if pin.layer == "python" and pin.name not in resolved]
     direct += [_deb(pin) for pin in lock.system_debs]
     return [ref for ref in direct if ref in rows]
 

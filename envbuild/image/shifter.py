@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.model import Manifest, Variable
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.reader import Entry
 
 _SAMPLE_BYTES = 1024 * 1024
@@ -116,7 +116,7 @@ def lint(
     *,
     abis: Collection[str] = (),
     rpath_files: Sequence[str] = (),
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Judge what Shifter makes of an image: FAIL for a loss, SKIP for what people have to weigh.
 
     Parameters
@@ -183,8 +183,8 @@ def _judge_mpi(manifest: Manifest, abis: Collection[str], rpath_files: Sequence[
     return "PASS", expected, "MPICH's ABI: the site's libmpi.so.12 can replace it"
 
 
-def _finding(rule: str, status: str, expected: str, observed: str, hint: str) -> Finding:
-    return Finding(status, f"shifter.{rule}", expected, observed, "" if status == "PASS" else hint)
+def _finding(rule: str, status: str, expected: str, observed: str, hint: str) -> CheckResult:
+    return CheckResult(status, f"shifter.{rule}", expected, observed, "" if status == "PASS" else hint)
 
 
 def _shown(texts: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.model import FileSystem
 from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, read_manifest, read_sif, unreadable
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
 
@@ -169,7 +169,7 @@ def changed_around(path: Path) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def judge_bytes(changed: Sequence[str]) -> Finding:
+def judge_bytes(changed: Sequence[str]) -> CheckResult:
     """Judge whether the image is, byte by byte, the one that was built.
 
     Parameters
@@ -179,5 +179,5 @@ def judge_bytes(changed: Sequence[str]) -> Finding:
     """
     expected = "all parts as built"
     if changed:
-        return Finding("FAIL", DIGEST, expected, ", ".join(changed), AGAIN)
-    return Finding("PASS", DIGEST, expected, expected)
+        return CheckResult("FAIL", DIGEST, expected, ", ".join(changed), AGAIN)
+    return CheckResult("PASS", DIGEST, expected, expected)

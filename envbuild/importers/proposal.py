@@ -71,7 +71,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class ImportNote:
     """A piece of the file, and its place in the spec or the reason why it has none.
 
     `outcome` is ``skipped`` if an image of envbuild does not need the piece.
@@ -88,7 +88,7 @@ class Proposal:
     """The data of a spec, and notes in the order of the file."""
 
     spec: dict[str, Any]
-    notes: list[Note]
+    notes: list[ImportNote]
 
 
 def propose(
@@ -123,7 +123,7 @@ class _Importer:
         self.bases = bases
         # By their names and by the distributions that they bring.
         self.recipes = {name: recipe for recipe in reversed(recipes) for name in (recipe.name, *recipe.owns)}
-        self.notes: list[Note] = []
+        self.notes: list[ImportNote] = []
         self.line = 0
         self.variables: dict[str, str] = {}
         self.copied: dict[str, str] = {}  # path in the image → path beside the file
@@ -161,7 +161,7 @@ class _Importer:
         return Proposal(spec={key: value for key, value in spec.items() if value}, notes=self.notes)
 
     def note(self, outcome: Outcome, text: str, what: str) -> None:
-        self.notes.append(Note(line=self.line, outcome=outcome, text=shown(text), what=what))
+        self.notes.append(ImportNote(line=self.line, outcome=outcome, text=shown(text), what=what))
 
     def read(self, statement: Statement) -> None:
         self.line = statement.line

@@ -24,7 +24,7 @@ from typing import IO, Any
 from envbuild.jobs.imports import try_imports
 from envbuild.jobs.judge import Job, LaunchResult, judge_imports, judge_mapped, no_jobs
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
-from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult, run_job, skipped
 
 MANIFEST = "/.envbuild/manifest.json"
@@ -65,7 +65,7 @@ def _test(manifest: Mapping[str, Any], ranks: int, timeout_s: float | None) -> R
     default_s = timeout_s or manifest["timeout_s"]
     modules = manifest["imports"]
     imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
-    findings: list[Finding] = [judge_imports(modules, imports)]
+    findings: list[CheckResult] = [judge_imports(modules, imports)]
     results: dict[str, JobResult] = {}
     for job in map(Job.from_data, manifest["jobs"]):
         results[job.id] = _run(job, manifest["mpi_family"], ranks, timeout_s or job.timeout_s or default_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import NO_JOBS, Finding
+from envbuild.jobs.report import NO_JOBS, CheckResult
 
 IMPORTS = "image.imports"
 SEE_RANKS = "see the `ranks` check of this job"
@@ -84,7 +84,7 @@ class LaunchResult:
 
 def judge_job(
     job: Job, ranks: int, reports: Reports, ended: LaunchResult, single: Reports | None = None
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Judge one job from what its ranks reported.
 
     Parameters
@@ -109,7 +109,7 @@ def judge_job(
     return findings
 
 
-def judge_ranks(job_id: str, ranks: int, reports: Reports) -> Finding:
+def judge_ranks(job_id: str, ranks: int, reports: Reports) -> CheckResult:
     """Judge that ranks 0…N-1 reported once each, each with size N, from N processes, and nothing unsound."""
     seen = sorted(number_of(report, "rank") for report in reports.good)
     sizes = sorted({number_of(report, "size") for report in reports.good})
@@ -133,38 +133,40 @@ def judge_ranks(job_id: str, ranks: int, reports: Reports) -> Finding:
     sound = (
         seen == list(range(ranks)) and sizes == [ranks] and len(processes) == ranks and not reports.problems
     )
-    return Finding(
+    return CheckResult(
         "PASS" if sound else "FAIL", f"{job_id}/ranks", expected, observed, "" if sound else "; ".join(hints)
     )
 
 
-def skip_job(job: Job, ranks: int) -> Finding:
+def skip_job(job: Job, ranks: int) -> CheckResult:
     """Skip a job that nothing in the image can start."""
     hint = "the image holds no MPI, whose mpiexec would start the ranks: add `mpi: mpich` to the spec"
-    return Finding("SKIP", f"{job.id}/ranks", f"ranks={_some(range(ranks))}", "not started", hint)
+    return CheckResult("SKIP", f"{job.id}/ranks", f"ranks={_some(range(ranks))}", "not started", hint)
 
 
-def no_jobs() -> Finding:
+def no_jobs() -> CheckResult:
     """Skip an image without jobs: it proves nothing."""
     hint = "the image carries no jobs: name an `mpi` or a framework in the spec"
-    return Finding("SKIP", NO_JOBS, "at least one job", "none", hint)
+    return CheckResult("SKIP", NO_JOBS, "at least one job", "none", hint)
 
 
-def _judge_end(job: Job, ended: LaunchResult) -> Finding:
+def _judge_end(job: Job, ended: LaunchResult) -> CheckResult:
     observed = f"ended after {ended.limit_s:g} s" if ended.timed_out else f"exit code {ended.code}"
     good = ended.code == 0 and not ended.timed_out
     hint = "it hung: the output shows where each rank stood" if ended.timed_out else "the output says why"
-    return Finding("PASS" if good else "FAIL", f"{job.id}/end", "exit code 0", observed, "" if good else hint)
+    return CheckResult(
+        "PASS" if good else "FAIL", f"{job.id}/end", "exit code 0", observed, "" if good else hint
+    )
 
 
-def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> Finding:
+def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> CheckResult:
     check = f"{job.id}/{name}"
     # If no rank reported, the check of the ranks fails.
     hosts = len({report["host"] for report in reports.good}) or 1
     try:
         wanted = {rank: evaluate(expression, n=ranks, r=rank, h=hosts) for rank in range(ranks)}
     except ValueError as error:
-        return Finding("FAIL", check, expression, "", f"the recipe's expression is wrong: {error}")
+        return CheckResult("FAIL", check, expression, "", f"the recipe's expression is wrong: {error}")
     distinct = sorted(set(wanted.values()))
     expected = _some(distinct)
     wrong = []
@@ -174,48 +176,48 @@ def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: R
         if type(value) not in (int, float) or value != wanted.get(rank, wanted[0]):
             wrong.append(f"{_short(value)} on rank {rank}")
     if wrong:
-        return Finding("FAIL", check, expected, ", ".join(wrong[:4]), job.hint)
+        return CheckResult("FAIL", check, expected, ", ".join(wrong[:4]), job.hint)
     return _unless_incomplete(check, expected, expected, ranks, reports)
 
 
-def _judge_said(job: Job, name: str, ranks: int, reports: Reports) -> Finding:
+def _judge_said(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
     check = f"{job.id}/{name}"
     expected = f"every rank's log says {' or '.join(repr(text) for text in job.says[name])}"
     silent = sorted(set(range(ranks)) - reports.said.get(name, frozenset()))
     if silent:
-        return Finding("FAIL", check, expected, f"not that of rank {_some(silent)}", job.hint)
+        return CheckResult("FAIL", check, expected, f"not that of rank {_some(silent)}", job.hint)
     return _unless_incomplete(check, expected, "so it does", ranks, reports)
 
 
-def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> Finding:
+def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
     check, values = f"{job.id}/{name}", reports.values(name)
     expected = "the same on all ranks"
     try:
         texts = sorted({json.dumps(value, sort_keys=True, allow_nan=False) for value in values})
     except ValueError:
-        return Finding("FAIL", check, expected, "not a number", job.hint)
+        return CheckResult("FAIL", check, expected, "not a number", job.hint)
     if len(texts) > 1 or len(values) < len(reports.good):
         observed = (
             f"{len(texts)} different"
             if len(texts) > 1
             else f"{len(values)} of {len(reports.good)} reported it"
         )
-        return Finding("FAIL", check, expected, observed, job.hint)
+        return CheckResult("FAIL", check, expected, observed, job.hint)
     return _unless_incomplete(check, expected, expected, ranks, reports)
 
 
-def _judge_single(job: Job, name: str, ranks: int, reports: Reports, single: Reports) -> Finding:
+def _judge_single(job: Job, name: str, ranks: int, reports: Reports, single: Reports) -> CheckResult:
     check = f"{job.id}/{name}-as-one-rank"
     alone = judge_ranks(job.id, 1, single)
     if alone.status != "PASS":
         problem = "the run on one rank gave no sound report"
-        return Finding("FAIL", check, _at_most(job.tolerances()[check]), problem, alone.hint)
+        return CheckResult("FAIL", check, _at_most(job.tolerances()[check]), problem, alone.hint)
     reference = values_of(single.good[0]).get(name)
     differences = [relative_difference(values_of(report).get(name), reference) for report in reports.good]
     return _judge_differences(job, check, differences, ranks, reports)
 
 
-def _judge_reported(job: Job, name: str, other: str, ranks: int, reports: Reports) -> Finding:
+def _judge_reported(job: Job, name: str, other: str, ranks: int, reports: Reports) -> CheckResult:
     reported = [values_of(report) for report in reports.good]
     differences = [relative_difference(values.get(name), values.get(other)) for values in reported]
     return _judge_differences(job, f"{job.id}/{name}-as-{other}", differences, ranks, reports)
@@ -223,16 +225,16 @@ def _judge_reported(job: Job, name: str, other: str, ranks: int, reports: Report
 
 def _judge_differences(
     job: Job, check: str, differences: Sequence[float | None], ranks: int, reports: Reports
-) -> Finding:
+) -> CheckResult:
     """Judge the difference on each rank that reported; None where there were no comparable numbers."""
     tolerance = job.tolerances()[check]
     known = [difference for difference in differences if difference is not None]
     if len(known) < len(differences):
-        return Finding("FAIL", check, _at_most(tolerance), "no comparable numbers", job.hint)
+        return CheckResult("FAIL", check, _at_most(tolerance), "no comparable numbers", job.hint)
     worst = max(known, default=0.0)
     observed = f"difference={worst:.1e}"
     if worst > tolerance:
-        return Finding("FAIL", check, _at_most(tolerance), observed, job.hint)
+        return CheckResult("FAIL", check, _at_most(tolerance), observed, job.hint)
     return _unless_incomplete(check, _at_most(tolerance), observed, ranks, reports)
 
 
@@ -240,15 +242,15 @@ def _at_most(tolerance: float) -> str:
     return f"difference<={tolerance:g}"
 
 
-def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, reports: Reports) -> Finding:
+def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, reports: Reports) -> CheckResult:
     """Return a pass; but what holds on fewer than N ranks was not examined."""
     if len(reports.good) == ranks:
-        return Finding("PASS", check, expected, observed)
+        return CheckResult("PASS", check, expected, observed)
     observed = f"{len(reports.good)} of {ranks} ranks reported"
-    return Finding("SKIP", check, expected, observed, SEE_RANKS)
+    return CheckResult("SKIP", check, expected, observed, SEE_RANKS)
 
 
-def judge_mapped(reports: Iterable[Reports]) -> Finding:
+def judge_mapped(reports: Iterable[Reports]) -> CheckResult:
     """Judge that a process maps at most one libmpi, one libnccl and one libcudart."""
     check, expected = "ranks.copies", "one of each per process"
     worst: dict[str, list[str]] = {}
@@ -264,14 +266,16 @@ def judge_mapped(reports: Iterable[Reports]) -> Finding:
             if len(of_family) > max(1, len(worst.get(family, ()))):
                 worst[family] = of_family
     if count == 0:
-        return Finding("SKIP", check, expected, "no process reported", SEE_RANKS)
+        return CheckResult("SKIP", check, expected, "no process reported", SEE_RANKS)
     if worst:
         observed = "; ".join(", ".join(paths) for _, paths in sorted(worst.items()))
-        return Finding("FAIL", check, expected, observed, "two copies in one process: one hides the other")
-    return Finding("PASS", check, expected, _some(sorted(seen)) or "none mapped")
+        return CheckResult(
+            "FAIL", check, expected, observed, "two copies in one process: one hides the other"
+        )
+    return CheckResult("PASS", check, expected, _some(sorted(seen)) or "none mapped")
 
 
-def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> Finding:
+def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> CheckResult:
     """Judge that every module of an image imports.
 
     Parameters
@@ -282,8 +286,8 @@ def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> Find
     reasons = {name: results.get(name, "not tried") for name in modules}
     broken = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if broken:
-        return Finding("FAIL", IMPORTS, _some(modules), _some(broken), _some(broken))
-    return Finding("PASS", IMPORTS, _some(modules) or "none", "all import")
+        return CheckResult("FAIL", IMPORTS, _some(modules), _some(broken), _some(broken))
+    return CheckResult("PASS", IMPORTS, _some(modules) or "none", "all import")
 
 
 def relative_difference(value: object, reference: object) -> float | None:

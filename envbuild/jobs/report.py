@@ -13,7 +13,7 @@ NO_JOBS = "image.jobs"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of a report."""
 
     status: str
@@ -41,7 +41,7 @@ class Report:
     """Of the image; digest ``sha256:…``, empty inside the image, which cannot know it."""
     ranks: int
     """Requested processes (count)."""
-    findings: Sequence[Finding]
+    findings: Sequence[CheckResult]
     """In the order of judging."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Job id → last lines of its ranks, of jobs that did not pass."""
@@ -119,7 +119,7 @@ class Report:
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def counts(findings: Iterable[Finding]) -> dict[str, int]:
+def counts(findings: Iterable[CheckResult]) -> dict[str, int]:
     """Return the number of findings of each status, all four named."""
     statuses = [finding.status for finding in findings]
     return {status: statuses.count(status) for status in ("PASS", "FAIL", "SKIP", "STALE")}

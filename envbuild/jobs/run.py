@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envbuild.jobs.judge import Job, LaunchResult, judge_job, skip_job
 from envbuild.jobs.rank_reports import Reports, rank_outputs, ranks_that_said, read_reports
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 
 # (command line of one rank, ranks, private directory, variables, limit in seconds). It sets
 # ENVBUILD_RESULTS to the path under which the ranks see the directory.
@@ -23,7 +23,7 @@ Start = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchRes
 class JobResult:
     """The result of one job."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
     """Of the ranks first, then of the values."""
     reports: tuple[Reports, ...] = ()
     """Of each run: on all ranks, and on one if the job is compared with it."""
@@ -51,7 +51,7 @@ def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: flo
     try:
         command = job.command()
     except ValueError as error:
-        finding = Finding("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error))
+        finding = CheckResult("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error))
         return JobResult(findings=(finding,))
 
     def run(name: str, count: int) -> tuple[Reports, LaunchResult, str]:

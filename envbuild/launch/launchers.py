@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Fact, facts_from, pmi_facts, texts_of
 from envbuild.rules.judge import refusal
 from envbuild.rules.rulebook import judge
@@ -229,7 +229,7 @@ def _spoken(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return texts_of(facts, "pmi.spoken"), texts_of(facts, "pmi.optional")
 
 
-def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[Finding]:
+def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[CheckResult]:
     """Judge whether the scheduler offers a PMI that an MPI speaks.
 
     The wrong one gives as many jobs of one rank as there are ranks, often with exit code 0.
@@ -245,25 +245,25 @@ def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str
     """
     expected = "a PMI that the MPI speaks"
     if not family:
-        return [Finding("SKIP", OFFERED, expected, "the image holds no MPI")]
+        return [CheckResult("SKIP", OFFERED, expected, "the image holds no MPI")]
     known = [
         mpi_type
         for table in ("pmi-of-mpi", "optional-pmi-of-mpi")
         for mpi_type in look_up(table, family, version) or ()
     ]
     if not known:
-        return [Finding("SKIP", OFFERED, expected, f"the PMI of {family} {version} is not known")]
+        return [CheckResult("SKIP", OFFERED, expected, f"the PMI of {family} {version} is not known")]
     speaks, offers = " or ".join(known), f"srun offers {', '.join(offered) or 'nothing'}"
     common = [mpi_type for mpi_type in known if mpi_type in offered]
     if not common:
         hint = "ask the site for one of these types, or choose another MPI: every rank would be alone"
-        return [Finding("FAIL", OFFERED, speaks, offers, hint)]
-    finding = Finding("PASS", OFFERED, speaks, offers)
+        return [CheckResult("FAIL", OFFERED, speaks, offers, hint)]
+    finding = CheckResult("PASS", OFFERED, speaks, offers)
     if default in known:
-        return [finding, Finding("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
+        return [finding, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
     observed = f"the default of srun is {default}" if default else "the default of srun is not known"
     hint = f"`srun --mpi={common[0]}`, or SLURM_MPI_TYPE={common[0]}; `envbuild launch` writes it"
-    return [finding, Finding("SKIP", DEFAULT, speaks, observed, hint)]
+    return [finding, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
 
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:

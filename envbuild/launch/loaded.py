@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envbuild.jobs.judge import SEE_RANKS
 from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.system.files import sha256
 
@@ -15,7 +15,7 @@ HOST_MPI = "host.mpi"
 HOST_FABRIC = "host.fabric"
 
 
-def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
+def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> CheckResult:
     """Judge that every process that loaded an MPI loaded the host's file, from the private directory.
 
     The path says which file won, its sha256 that it is the host's, and the
@@ -36,14 +36,14 @@ def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Fi
             wrong.add(f"{path} is another file than {host_libs.files[Path(real_path).name]}")
         versions.add(version)
     if count == 0:
-        return Finding("FAIL", HOST_MPI, expected, "no process loaded an MPI", SEE_RANKS)
+        return CheckResult("FAIL", HOST_MPI, expected, "no process loaded an MPI", SEE_RANKS)
     if wrong:
         hint = "the image's own MPI was loaded first: an RPATH, or a variable that names it"
-        return Finding("FAIL", HOST_MPI, expected, ", ".join(sorted(wrong)[:4]), hint)
-    return Finding("PASS", HOST_MPI, expected, f"{', '.join(sorted(versions))} in {count} processes")
+        return CheckResult("FAIL", HOST_MPI, expected, ", ".join(sorted(wrong)[:4]), hint)
+    return CheckResult("PASS", HOST_MPI, expected, f"{', '.join(sorted(versions))} in {count} processes")
 
 
-def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> Finding:
+def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> CheckResult:
     """Judge that every process that loaded a library of the host's fabric loaded the host's file."""
     paths = {f"{HOST_LIB_DIR}/{name}" for name in host_libs.files}
     loaded = {
@@ -56,12 +56,12 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) ->
     expected = f"{', '.join(host_libs.files) or 'nothing'} from {HOST_LIB_DIR}"
     if wrong := sorted(loaded - paths):
         hint = "the image's own library was loaded first: an RPATH, or a variable that names it"
-        return Finding("FAIL", HOST_FABRIC, expected, ", ".join(wrong[:4]), hint)
+        return CheckResult("FAIL", HOST_FABRIC, expected, ", ".join(wrong[:4]), hint)
     if not loaded:
-        return Finding(
+        return CheckResult(
             "SKIP", HOST_FABRIC, expected, "no process loaded any", "no job of the image uses them"
         )
-    return Finding("PASS", HOST_FABRIC, expected, ", ".join(sorted(loaded)))
+    return CheckResult("PASS", HOST_FABRIC, expected, ", ".join(sorted(loaded)))
 
 
 def _real_path(path: str, host_libs: HostLibraryPlan) -> str:

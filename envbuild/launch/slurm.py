@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.image.model import Manifest
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.launch.launchers import LaunchContext, judge_pmi, running_mpi, visible_variables
 from envbuild.site.probe import mpi_types
 from envbuild.spec.site import Site, SiteMpi
@@ -111,7 +111,7 @@ def _offered() -> tuple[str, ...]:
     return offered
 
 
-def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[Finding]:
+def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
     """Ask srun, and judge its types for the MPI that ranks would run on.
 
     Parameters

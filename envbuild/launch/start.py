@@ -15,7 +15,7 @@ from envbuild.image.model import Manifest
 from envbuild.jobs import imports
 from envbuild.jobs.judge import IMPORTS, Job, LaunchResult, judge_imports
 from envbuild.jobs.rank_reports import cut_outputs
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.launchers import LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun
@@ -246,7 +246,7 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
             remove(path)
 
 
-def check_imports(container: Container, *, limit_s: float) -> Finding:
+def check_imports(container: Container, *, limit_s: float) -> CheckResult:
     """Import the image's Python modules in it.
 
     Parameters
@@ -283,14 +283,14 @@ def check_imports(container: Container, *, limit_s: float) -> Finding:
     return imports_failed(done.last_lines(3) or f"exit code {done.code}")
 
 
-def imports_failed(why: str) -> Finding:
+def imports_failed(why: str) -> CheckResult:
     """Fail the import check: nothing could be imported at all."""
-    return Finding("FAIL", IMPORTS, "results of the imports", "none", why)
+    return CheckResult("FAIL", IMPORTS, "results of the imports", "none", why)
 
 
-def judge_architecture(manifest: Manifest) -> Finding | None:
+def judge_architecture(manifest: Manifest) -> CheckResult | None:
     """Fail an image for another architecture, which cannot start here; None if it is this machine's."""
     if manifest.architecture == host.architecture():
         return None
     hint = "test it on a machine of its architecture, or build it for this one"
-    return Finding("FAIL", "image.architecture", host.architecture(), manifest.architecture, hint)
+    return CheckResult("FAIL", "image.architecture", host.architecture(), manifest.architecture, hint)

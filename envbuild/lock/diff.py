@@ -13,12 +13,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin, marker_environment
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import SPEC_KEYS
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Change:
     """One difference between a lock and a spec."""
 
     scope: str
@@ -29,18 +29,18 @@ class Difference:
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 
 
-def diff(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
     """Return how a lock no longer satisfies a spec; empty if it does."""
     return (
-        *_metadata(lock, asked),
-        *_recipes(lock, asked),
-        *_python(lock, asked),
-        *_system(lock, asked),
-        *_builds(lock, asked),
+        *_metadata(lock, resolved),
+        *_recipes(lock, resolved),
+        *_python(lock, resolved),
+        *_system(lock, resolved),
+        *_builds(lock, resolved),
     )
 
 
-def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, ...]:
+def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Change, ...]:
     """Return how the tools of a lock differ from those of this machine.
 
     Such a lock satisfies its spec: other tools make other bytes and so other
@@ -61,17 +61,17 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Difference, 
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
-        differences.append(Difference(scope="metadata", subject=name, sentence=sentence))
+        differences.append(Change(scope="metadata", subject=name, sentence=sentence))
     return tuple(differences)
 
 
-def python_environment(asked: Asked) -> dict[str, str]:
+def python_environment(resolved: ResolvedSpec) -> dict[str, str]:
     """Return the environment markers (PEP 508) of the base's Python on its platform."""
-    return marker_environment(asked.base.python.version, asked.architecture)
+    return marker_environment(resolved.base.python.version, resolved.architecture)
 
 
-def _metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
-    spec, base = asked.spec, asked.base
+def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+    spec, base = resolved.spec, resolved.base
     for key, was, now in (
         ("name", lock.name, spec.name),
         ("version", lock.version, spec.version),
@@ -79,22 +79,22 @@ def _metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
     ):
         if was != now:
             sentence = f"{key} is `{now}`, the lock has `{was}`"
-            yield Difference(scope="metadata", subject=key, sentence=sentence)
+            yield Change(scope="metadata", subject=key, sentence=sentence)
     if lock.base.name != base.name:
         sentence = f"base is {base.name}, the lock has {lock.base.name}"
-        yield Difference(scope="base", subject=base.name, sentence=sentence)
-    elif lock.base.architecture != asked.architecture:
-        sentence = f"the architecture is {asked.architecture}, the lock has {lock.base.architecture}"
-        yield Difference(scope="base", subject=asked.architecture, sentence=sentence)
-    elif lock.base.digest != asked.base_digest:
-        yield Difference(scope="base", subject=base.name, sentence=f"base image {base.name} changed")
+        yield Change(scope="base", subject=base.name, sentence=sentence)
+    elif lock.base.architecture != resolved.architecture:
+        sentence = f"the architecture is {resolved.architecture}, the lock has {lock.base.architecture}"
+        yield Change(scope="base", subject=resolved.architecture, sentence=sentence)
+    elif lock.base.digest != resolved.base_digest:
+        yield Change(scope="base", subject=base.name, sentence=f"base image {base.name} changed")
     else:
-        yield from _base_metadata(lock, asked)
+        yield from _base_metadata(lock, resolved)
 
 
-def _base_metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
+def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
     """Yield wrong facts about a base image whose digest is right."""
-    pin, base = lock.base, asked.base
+    pin, base = lock.base, resolved.base
     for key, what, was, now in (
         ("python", "Python", pin.python, base.python.version),
         ("abi", "the ABI tag", pin.abi, base.python.abi),
@@ -102,28 +102,28 @@ def _base_metadata(lock: Lock, asked: Asked) -> Iterable[Difference]:
     ):
         if was != now:
             sentence = f"base image {base.name} has {what} {now}, the lock says {was}"
-            yield Difference(scope="metadata", subject=key, sentence=sentence)
+            yield Change(scope="metadata", subject=key, sentence=sentence)
 
 
-def _recipes(lock: Lock, asked: Asked) -> Iterable[Difference]:
+def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
     locked = {pin.name: pin for pin in lock.recipes}
-    chosen = {entry.recipe.name: entry for entry in asked.recipes}
+    chosen = {entry.recipe.name: entry for entry in resolved.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
         where = SPEC_KEYS[chosen[name].recipe.kind]
-        yield Difference(scope="metadata", subject=name, sentence=f"{where} gained {name}")
+        yield Change(scope="metadata", subject=name, sentence=f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
         # Its dependencies may be orphaned now.
-        yield Difference(scope="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
+        yield Change(scope="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
-        sentence = _recipe_changed(locked[name], chosen[name], asked)
+        sentence = _recipe_changed(locked[name], chosen[name], resolved)
         if sentence:
-            yield Difference(scope="metadata", subject=name, sentence=sentence)
+            yield Change(scope="metadata", subject=name, sentence=sentence)
 
 
-def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str | None:
+def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec) -> str | None:
     where = SPEC_KEYS[pin.kind]
     if pin.version != chosen.version:
-        choices = (asked.spec.mpi, *asked.spec.frameworks, *asked.spec.fabric)
+        choices = (resolved.spec.mpi, *resolved.spec.frameworks, *resolved.spec.fabric)
         choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
         if choice is not None and not choice.admits(pin.version):
             return f"{where}: {pin.name} {pin.version} does not satisfy {choice.constraint}"
@@ -135,27 +135,27 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, asked: Asked) -> str |
     return None
 
 
-def _python(lock: Lock, asked: Asked) -> tuple[Difference, ...]:
+def _python(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
-    environment = python_environment(asked)
-    wanted = _by_name(asked.python_requests(), environment)
+    environment = python_environment(resolved)
+    wanted = _by_name(resolved.python_requests(), environment)
     before = _by_name(lock.requests, environment)
-    differences: list[Difference] = []
+    differences: list[Change] = []
     for name, requirements in sorted(wanted.items()):
-        differences += _unmet(name, requirements, pins.get(name), before.get(name, []), asked)
-    owners = {chosen.layer for chosen in asked.recipes}
+        differences += _unmet(name, requirements, pins.get(name), before.get(name, []), resolved)
+    owners = {chosen.layer for chosen in resolved.recipes}
     differences += _orphans(lock, set(wanted), set(before) - set(wanted), owners)
     needed = lock.needed_by(wanted)
     for pin in lock.python:
-        if pin.is_wheel == (pin.name in asked.built):
+        if pin.is_wheel == (pin.name in resolved.built):
             how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
             sentence = f"`{pin.name}` is locked as {how}"
-            differences.append(Difference(scope="python", subject=pin.name, sentence=sentence))
-        owner = asked.owner(pin.name)
+            differences.append(Change(scope="python", subject=pin.name, sentence=sentence))
+        owner = resolved.owner(pin.name)
         if pin.layer != owner and pin.name in needed:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
-            differences.append(Difference(scope="metadata", subject=pin.name, sentence=sentence))
+            differences.append(Change(scope="metadata", subject=pin.name, sentence=sentence))
     return tuple(differences)
 
 
@@ -174,69 +174,69 @@ def _unmet(
     requirements: Sequence[Requirement],
     pin: PythonPin | None,
     before: Sequence[Requirement],
-    asked: Asked,
-) -> Iterable[Difference]:
-    where = _asked_by(name, asked)
+    resolved: ResolvedSpec,
+) -> Iterable[Change]:
+    where = _asked_by(name, resolved)
     if pin is None:
-        yield Difference(scope="python", subject=name, sentence=f"{where} gained `{name}`")
+        yield Change(scope="python", subject=name, sentence=f"{where} gained `{name}`")
         return
     for requirement in requirements:
         if not requirement.specifier.contains(pin.version, prereleases=True):
             sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
-            yield Difference(scope="python", subject=name, sentence=sentence)
+            yield Change(scope="python", subject=name, sentence=sentence)
     extras = {extra for requirement in requirements for extra in requirement.extras}
     had = {extra for requirement in before for extra in requirement.extras}
     for verb, changed in (("gained", extras - had), ("lost", had - extras)):
         for extra in sorted(changed):
-            yield Difference(
+            yield Change(
                 scope="python", subject=name, sentence=f"{where}: `{name}` {verb} the extra `{extra}`"
             )
 
 
-def _asked_by(name: str, asked: Asked) -> str:
-    for text in asked.spec.packages.python:
+def _asked_by(name: str, resolved: ResolvedSpec) -> str:
+    for text in resolved.spec.packages.python:
         if canonicalize_name(Requirement(text).name) == name:
             return "packages.python"
-    for chosen in asked.recipes:
+    for chosen in resolved.recipes:
         if any(canonicalize_name(Requirement(text).name) == name for text in chosen.requirements()):
             return f"recipe {chosen.recipe.name}"
     return "packages.python"
 
 
-def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[Difference]:
+def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[Change]:
     """Yield pins that are no longer requested, without those that only they need."""
     kept = lock.needed_by(wanted)
     layers = {pin.name: pin.layer for pin in lock.python}
     lost = sorted(name for name in dropped if name in layers and name not in kept)
     for name in lost:
         if layers[name] in ("python", *owners):  # otherwise the recipe is lost, which is a difference already
-            yield Difference(scope="python", subject=name, sentence=f"packages.python lost `{name}`")
+            yield Change(scope="python", subject=name, sentence=f"packages.python lost `{name}`")
     explained = kept | lock.needed_by(lost)
     for pin in lock.python:
         if pin.name not in explained:
             sentence = f"`{pin.name}` is locked, and nothing asks for it"
-            yield Difference(scope="python", subject=pin.name, sentence=sentence)
+            yield Change(scope="python", subject=pin.name, sentence=sentence)
 
 
-def _system(lock: Lock, asked: Asked) -> Iterable[Difference]:
+def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
-    wanted = set(asked.system_requests())
+    wanted = set(resolved.system_requests())
     for name in sorted(wanted - pinned):
-        yield Difference(scope="system", subject=name, sentence=f"packages.system gained `{name}`")
+        yield Change(scope="system", subject=name, sentence=f"packages.system gained `{name}`")
     for name in sorted(set(lock.system_requests) - wanted):
-        yield Difference(scope="system", subject=name, sentence=f"packages.system lost `{name}`")
-    if asked.base.root is not None:
+        yield Change(scope="system", subject=name, sentence=f"packages.system lost `{name}`")
+    if resolved.base.root is not None:
         return
-    for name in sorted(set(asked.base.packages) - {pin.name for pin in lock.base_debs}):
-        sentence = f"base image {asked.base.name} needs `{name}`, which is not locked"
-        yield Difference(scope="base", subject=name, sentence=sentence)
+    for name in sorted(set(resolved.base.packages) - {pin.name for pin in lock.base_debs}):
+        sentence = f"base image {resolved.base.name} needs `{name}`, which is not locked"
+        yield Change(scope="base", subject=name, sentence=sentence)
 
 
-def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
+def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
-    environment = python_environment(asked)
-    for chosen in asked.built.values():
+    environment = python_environment(resolved)
+    for chosen in resolved.built.values():
         debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == chosen.layer}
         wheels = {pin.name for pin in lock.build_python if pin.layer == chosen.layer}
         lacking = [
@@ -245,9 +245,9 @@ def _builds(lock: Lock, asked: Asked) -> Iterable[Difference]:
         ]
         for name in lacking:
             sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
-            yield Difference(scope="build", subject=name, sentence=sentence)
-    layers = {chosen.layer for chosen in asked.built.values()}
+            yield Change(scope="build", subject=name, sentence=sentence)
+    layers = {chosen.layer for chosen in resolved.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         sentence = f"{layer} is no longer built, but the lock has its build tools"
-        yield Difference(scope="metadata", subject=layer, sentence=sentence)
+        yield Change(scope="metadata", subject=layer, sentence=sentence)

@@ -144,7 +144,7 @@ class WheelStep(Model):
     revision: int = 1
 
 
-class TextEntry(Model):
+class InlineFile(Model):
     """A file that we write."""
 
     path: ImagePath
@@ -187,7 +187,7 @@ class FilesStep(Model):
     """Write files and symbolic links, and nothing else."""
 
     kind: Literal["files"] = "files"
-    files: tuple[TextEntry, ...]
+    files: tuple[InlineFile, ...]
     tools: tuple[Tool, ...]
     links: dict[ImagePath, Text] = {}
     """Path → target."""

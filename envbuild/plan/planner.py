@@ -14,6 +14,7 @@ from envbuild.plan.model import (
     BuildPlan,
     Compression,
     FilesStep,
+    InlineFile,
     InputFile,
     Interpreter,
     Layer,
@@ -22,12 +23,11 @@ from envbuild.plan.model import (
     SourceStep,
     Step,
     SystemStep,
-    TextEntry,
     Tool,
     WheelStep,
     layer_key,
 )
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 
 _BY_NAME = attrgetter("name")
 
@@ -48,11 +48,11 @@ version = {version}
 
 
 def make_plan(
-    asked: Asked,
+    resolved: ResolvedSpec,
     lock: Lock,
     *,
     root_texts: Mapping[str, str],
-    metadata: Sequence[TextEntry],
+    metadata: Sequence[InlineFile],
     compression: Compression = "zstd",
 ) -> BuildPlan:
     """Plan the layers of an image.
@@ -66,14 +66,14 @@ def make_plan(
     compression : str
         What its file system is compressed by.
     """
-    base = _base(asked, lock, root_texts)
+    base = _base(resolved, lock, root_texts)
     below = [base]
     if lock.system_debs:
-        below.append(_debian_layer("system", asked, lock, root_texts, base, lock.system_debs))
-    wheels = [_wheel(pin, asked, lock) for pin in sorted(lock.python) if pin.is_wheel]
-    venv = _venv(asked, lock)
-    built = _source_layers(asked, lock, root_texts, base, venv)
-    above = [venv, *_written_layers(asked, lock, metadata)]
+        below.append(_debian_layer("system", resolved, lock, root_texts, base, lock.system_debs))
+    wheels = [_wheel(pin, resolved, lock) for pin in sorted(lock.python) if pin.is_wheel]
+    venv = _venv(resolved, lock)
+    built = _source_layers(resolved, lock, root_texts, base, venv)
+    above = [venv, *_written_layers(resolved, lock, metadata)]
     image = [*below, *wheels, *(layer for layer in built if isinstance(layer.step, SourceStep)), *above]
     layers = (*below, *wheels, venv, *built, *above[1:])
     return BuildPlan(
@@ -93,7 +93,7 @@ def _packed(layers: Sequence[Layer], compression: Compression) -> tuple[Layer, .
     return tuple(packed.values())
 
 
-def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
+def _base(resolved: ResolvedSpec, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
     if lock.base_root:
         root = RootStep(
             format=lock.base_root[0].kind,
@@ -104,7 +104,7 @@ def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
         )
         return _layer("base", root, ())
     step = BaseStep(
-        suite=asked.base.suite,
+        suite=resolved.base.suite,
         architecture=lock.base.architecture,
         debs=_debs(lock.base_debs),
         texts=dict(root_texts),
@@ -113,22 +113,22 @@ def _base(asked: Asked, lock: Lock, root_texts: Mapping[str, str]) -> Layer:
     return _layer("base", step, ())
 
 
-def _written_layers(asked: Asked, lock: Lock, metadata: Sequence[TextEntry]) -> list[Layer]:
+def _written_layers(resolved: ResolvedSpec, lock: Lock, metadata: Sequence[InlineFile]) -> list[Layer]:
     """Return the layers of links and files that come with recipes, the spec and the image itself."""
     layers = []
     squash = _tools(lock, "mksquashfs")
-    for chosen in asked.recipes:
+    for chosen in resolved.recipes:
         if chosen.recipe.links:
             links = FilesStep(files=(), links=dict(chosen.recipe.links), tools=squash)
             layers.append(_layer(f"links:{chosen.recipe.name}", links, ()))
-    if asked.spec.files:
+    if resolved.spec.files:
         entries = tuple(
-            TextEntry(
+            InlineFile(
                 path=entry.target,
-                content=base64.b64encode(asked.files[entry.source]).decode(),
+                content=base64.b64encode(resolved.files[entry.source]).decode(),
                 executable=entry.executable,
             )
-            for entry in sorted(asked.spec.files, key=lambda entry: entry.target)
+            for entry in sorted(resolved.spec.files, key=lambda entry: entry.target)
         )
         layers.append(_layer("files", FilesStep(files=entries, tools=squash), ()))
     story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
@@ -136,10 +136,10 @@ def _written_layers(asked: Asked, lock: Lock, metadata: Sequence[TextEntry]) -> 
     return layers
 
 
-def _wheel(pin: PythonPin, asked: Asked, lock: Lock) -> Layer:
+def _wheel(pin: PythonPin, resolved: ResolvedSpec, lock: Lock) -> Layer:
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
-        interpreter=_interpreter(asked, lock),
+        interpreter=_interpreter(resolved, lock),
         wheel=InputFile(name=pin.file, sha256=pin.sha256),
         tools=_tools(lock, "installer", "mksquashfs"),
     )
@@ -150,11 +150,11 @@ def _wheel_name(pin: PythonPin) -> str:
     return f"wheel:{pin.name}"
 
 
-def _venv(asked: Asked, lock: Lock) -> Layer:
+def _venv(resolved: ResolvedSpec, lock: Lock) -> Layer:
     """Return the layer that makes the Python layers an environment."""
-    version = asked.base.python.version
+    version = resolved.base.python.version
     squash = _tools(lock, "mksquashfs")
-    if asked.base.python.is_legacy:
+    if resolved.base.python.is_legacy:
         # Python 2.7 has no virtual environments: its system's own follows a .pth to our prefix.
         site = f"{ENV_PREFIX}/lib/python{version}/site-packages\n"
         start = _LEGACY_START.format(version=version)
@@ -166,7 +166,7 @@ def _venv(asked: Asked, lock: Lock) -> Layer:
         return _layer("venv", FilesStep(files=files, links=links, tools=squash), ())
     # The virtual environment that `python -m venv --without-pip` makes (PEP 405), less the scripts that
     # activate it: an image has its paths set.
-    sees_debian = any(chosen.recipe.debian_python for chosen in asked.recipes)
+    sees_debian = any(chosen.recipe.debian_python for chosen in resolved.recipes)
     configuration = _VENV.format(version=version, sees_debian=str(sees_debian).lower())
     links = {
         f"{ENV_PREFIX}/bin/python": "/usr/bin/python3",
@@ -178,16 +178,16 @@ def _venv(asked: Asked, lock: Lock) -> Layer:
     return _layer("venv", FilesStep(files=described, links=links, tools=squash), ())
 
 
-def _text(path: str, text: str, *, executable: bool = False) -> TextEntry:
-    return TextEntry(path=path, content=base64.b64encode(text.encode()).decode(), executable=executable)
+def _text(path: str, text: str, *, executable: bool = False) -> InlineFile:
+    return InlineFile(path=path, content=base64.b64encode(text.encode()).decode(), executable=executable)
 
 
 def _source_layers(
-    asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, venv: Layer
+    resolved: ResolvedSpec, lock: Lock, root_texts: Mapping[str, str], base: Layer, venv: Layer
 ) -> list[Layer]:
     """Return the layers that are built from source, each after its toolchain."""
     found: list[Layer] = []
-    for chosen in asked.recipes:
+    for chosen in resolved.recipes:
         source = chosen.recipe.source
         pin = next((pin for pin in lock.python if pin.layer == chosen.layer and not pin.is_wheel), None)
         if source is None:
@@ -198,18 +198,18 @@ def _source_layers(
         debs = [deb for deb in lock.build_debs if deb.layer == chosen.layer]
         if debs:
             name = f"toolchain:{chosen.recipe.name}"
-            found.append(_debian_layer(name, asked, lock, root_texts, base, debs))
+            found.append(_debian_layer(name, resolved, lock, root_texts, base, debs))
             inputs.append(found[-1])
         inputs.append(venv)
         owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in source.against}
         inputs += [
-            _wheel(other, asked, lock)
+            _wheel(other, resolved, lock)
             for other in sorted(lock.python)
             if other.layer in owners and other.is_wheel
         ]
         step = SourceStep(
             prefix=ENV_PREFIX,
-            interpreter=_interpreter(asked, lock),
+            interpreter=_interpreter(resolved, lock),
             archive=InputFile(name=pin.file, sha256=pin.sha256),
             build_wheels=_wheels(tool for tool in lock.build_python if tool.layer == chosen.layer),
             patches=tuple(
@@ -224,11 +224,16 @@ def _source_layers(
 
 
 def _debian_layer(
-    name: str, asked: Asked, lock: Lock, root_texts: Mapping[str, str], base: Layer, debs: Iterable[DebPin]
+    name: str,
+    resolved: ResolvedSpec,
+    lock: Lock,
+    root_texts: Mapping[str, str],
+    base: Layer,
+    debs: Iterable[DebPin],
 ) -> Layer:
     """Return a layer of Debian packages on the base."""
     step = SystemStep(
-        suite=asked.base.suite,
+        suite=resolved.base.suite,
         architecture=lock.base.architecture,
         debs=_debs(debs),
         texts=dict(root_texts),
@@ -237,11 +242,12 @@ def _debian_layer(
     return _layer(name, step, (base,))
 
 
-def _interpreter(asked: Asked, lock: Lock) -> Interpreter:
+def _interpreter(resolved: ResolvedSpec, lock: Lock) -> Interpreter:
     return Interpreter(
         abi=lock.base.abi,
         architecture=lock.base.architecture,
-        debs=_roots(lock) or _debs(pin for pin in lock.base_debs if pin.name in asked.base.python.packages),
+        debs=_roots(lock)
+        or _debs(pin for pin in lock.base_debs if pin.name in resolved.base.python.packages),
     )
 
 

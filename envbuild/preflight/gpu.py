@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from envbuild.elf.gpu import GpuCode, ordered
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight.components import components
 from envbuild.rules.facts import Fact, texts_of
 from envbuild.rules.tables import run_code
@@ -42,7 +42,7 @@ def framework_facts(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
     return facts
 
 
-def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[Finding]:
+def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[CheckResult]:
     """Yield a line of a report for each file that lacks code for one of the GPUs, or one line for all files.
 
     A vendor's own libraries keep code in other forms, and follow their toolkit. If the rest of a framework
@@ -71,7 +71,7 @@ def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[Findi
         rest = texts_of(facts, _fact(framework))
         partly = bool(rest) and all(_serves(gpu, rest) for gpu in lacking)
         architectures = ", ".join(file_code.architectures) or "none that is known"
-        yield Finding(
+        yield CheckResult(
             "SKIP" if partly else "FAIL",
             GPU_CODE,
             f"code for {', '.join(lacking)}",
@@ -79,7 +79,7 @@ def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[Findi
             f"the rest of {framework} serves it; what this file computes fails there" if partly else _HINT,
         )
     if judged and passed:
-        yield Finding("PASS", GPU_CODE, _EXPECTED, f"{', '.join(gpus)}: {len(judged)} files")
+        yield CheckResult("PASS", GPU_CODE, _EXPECTED, f"{', '.join(gpus)}: {len(judged)} files")
 
 
 def _fact(framework: str) -> str:

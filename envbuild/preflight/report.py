@@ -13,7 +13,7 @@ from envbuild.elf.mpi import mpi_abi
 from envbuild.errors import RequestError
 from envbuild.image.environment import apply
 from envbuild.image.startup import EMPTY_DIRECTORIES
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
 from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.preflight.processes import Simulation
@@ -21,7 +21,7 @@ from envbuild.preflight.python_packages import judge_python
 from envbuild.preflight.scan import ImageScan, ScannedFile, scan_host_file
 from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.from_lock import facts_of_image
-from envbuild.rules.judge import Verdict
+from envbuild.rules.judge import RuleResult
 from envbuild.rules.tables import version_of
 
 _HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
@@ -71,20 +71,20 @@ class PreflightReport:
         """Whether the image is good."""
         return not self.problems
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckResult]:
         """Return a line of a report for each problem, and for each rule without any."""
         findings = []
         for rule, expected in EXPECTED.items():
             problems = [problem for problem in self.problems if problem.rule == rule]
             findings += [
-                Finding("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
+                CheckResult("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
                 for problem in problems[:_SHOWN]
             ]
             if len(problems) > _SHOWN:
                 more = f"{len(problems) - _SHOWN} more of this rule"
-                findings.append(Finding("FAIL", rule, expected, more, "`--json` has all of them"))
+                findings.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
             if not problems:
-                findings.append(Finding("PASS", rule, expected, self._observed(rule)))
+                findings.append(CheckResult("PASS", rule, expected, self._observed(rule)))
         return findings
 
     def _observed(self, rule: str) -> str:
@@ -306,7 +306,7 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
             yield problem
 
 
-def findings_of(verdicts: Sequence[Verdict], *, all_unknown: bool = False) -> Iterator[Finding]:
+def findings_of(verdicts: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
     """Yield a line of a report for each verdict of a rule: unknown is SKIP, which is no pass.
 
     Parameters
@@ -325,4 +325,4 @@ def findings_of(verdicts: Sequence[Verdict], *, all_unknown: bool = False) -> It
         facts = verdict.fact_lines if verdict.outcome == "incompatible" else ()
         hint = "; ".join(text for text in (verdict.hint, *facts) if text)
         name = f"{verdict.rule}/{verdict.subject}" if verdict.subject else verdict.rule
-        yield Finding(_STATUS[verdict.outcome], name, verdict.title, observed, hint)
+        yield CheckResult(_STATUS[verdict.outcome], name, verdict.title, observed, hint)

@@ -22,7 +22,7 @@ from envbuild.lock.model import BuildDebPin, DebPin, Lock
 from envbuild.resolve import apttext
 from envbuild.resolve.context import ResolveContext, Upgrade, cannot_write
 from envbuild.resolve.origins import Archive, archives
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, locks, network, process
 from envbuild.system.redaction import redact
 
@@ -49,7 +49,9 @@ class Debs:
         return (*self.base, *self.system, *self.build)
 
 
-def resolve_debian(asked: Asked, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext) -> Debs:
+def resolve_debian(
+    resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
+) -> Debs:
     """Choose the packages of the base, and what the system layer and builds from source add to them.
 
     Parameters
@@ -65,27 +67,27 @@ def resolve_debian(asked: Asked, *, previous: Lock | None, upgrade: Upgrade, con
         An archive cannot be reached, or its signature is not trusted; or it is offline and there are no
         package lists.
     """
-    base_image = asked.base
+    base_image = resolved.base
     sources = {
-        origin: archives(origin, base_image.components, asked.site, context.machine)
+        origin: archives(origin, base_image.components, resolved.site, context.machine)
         for origin in base_image.origins
     }
-    kept = _kept(previous, asked, upgrade)
-    with _apt(asked, context) as apt:
+    kept = _kept(previous, resolved, upgrade)
+    with _apt(resolved, context) as apt:
         apt.update(sources)
         apt.prefer(kept)
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
                 f"the archives of {base_image.name} name no essential packages for {base_image.suite}",
-                at=Location(path=asked.path),
+                at=Location(path=resolved.path),
                 hint="see `suite` and `origins` of the base image, and the site file's archives for them",
             )
         apt.check_names(base_image.packages, base)
-        system = apt.add(asked.system_requests(), base)
+        system = apt.add(resolved.system_requests(), base)
         build = [
             BuildDebPin(**asdict(pin), layer=recipe.layer)
-            for recipe in asked.built.values()
+            for recipe in resolved.built.values()
             for pin in apt.add(recipe.toolchain(), base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
@@ -102,9 +104,9 @@ def _essential(suite: str) -> str:
     return f"?narrow(?or(?archive(^{name}$),?codename(^{name}$)),?essential)"
 
 
-def _kept(previous: Lock | None, asked: Asked, upgrade: Upgrade) -> dict[str, str]:
+def _kept(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
     """Return the versions to keep: name → version."""
-    if previous is None or previous.base.architecture != asked.architecture:
+    if previous is None or previous.base.architecture != resolved.architecture:
         return {}
     # Of a toolchain's pin and an image's, the image's wins.
     pins = (*previous.build_debs, *previous.base_debs, *previous.system_debs)
@@ -128,10 +130,10 @@ def proxies(addresses: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _apt(asked: Asked, context: ResolveContext) -> Iterator[_Apt]:
+def _apt(resolved: ResolvedSpec, context: ResolveContext) -> Iterator[_Apt]:
     """Yield an apt whose package lists are kept for the next run of the same base."""
-    base = asked.base
-    identity = f"{base.distribution} {base.suite} {asked.architecture} {base.origins}"
+    base = resolved.base
+    identity = f"{base.distribution} {base.suite} {resolved.architecture} {base.origins}"
     directory = context.cache_dir / "apt" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
         context.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,7 @@ def _apt(asked: Asked, context: ResolveContext) -> Iterator[_Apt]:
             locks.exclusive(directory / "envbuild.lock", lambda: context.emit(_WAITING)),
             tempfile.TemporaryDirectory(prefix=".run-", dir=directory) as run_dir,
         ):
-            yield _Apt(asked, context, directory, Path(run_dir))
+            yield _Apt(resolved, context, directory, Path(run_dir))
     except OSError as error:
         raise cannot_write(context.cache_dir, error) from error
 
@@ -151,8 +153,10 @@ def _apt(asked: Asked, context: ResolveContext) -> Iterator[_Apt]:
 class _Apt:
     """apt with its own state, lists and sources; the machine's proxies and settings stay in force."""
 
-    def __init__(self, asked: Asked, context: ResolveContext, directory: Path, run_dir: Path) -> None:
-        self._asked = asked
+    def __init__(
+        self, resolved: ResolvedSpec, context: ResolveContext, directory: Path, run_dir: Path
+    ) -> None:
+        self._asked = resolved
         self._run_dir = run_dir
         self._context = context
         self._archives: dict[str, Archive] = {}
@@ -165,7 +169,7 @@ class _Apt:
             "Dir::Etc::SourceList": run_dir / "private.sources",
             "Dir::Etc::Preferences": run_dir / "preferences",
         }
-        self._write("apt.conf", apttext.configuration(paths, asked.architecture))
+        self._write("apt.conf", apttext.configuration(paths, resolved.architecture))
         self.prefer({})
 
     def prefer(self, versions: dict[str, str]) -> None:
@@ -294,9 +298,9 @@ class _Apt:
         )
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
-        asked = self._asked
-        problem += asked.system_asker(name)
-        return RequestError(problem, at=asked.system_place(name), hint=hint or _SEARCH)
+        resolved = self._asked
+        problem += resolved.system_asker(name)
+        return RequestError(problem, at=resolved.system_place(name), hint=hint or _SEARCH)
 
     def _similar(self, name: str) -> str | None:
         """Suggest a name; only names of nearly that length are compared, there are many."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, counted, raise_all
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Task, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
 from envbuild.resolve.context import ResolveContext
@@ -24,7 +24,7 @@ from envbuild.resolve.python import resolver_of
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import network
 from envbuild.system.files import atomic_file, copy, copy_range
 from envbuild.system.process import thread_pool
@@ -35,10 +35,10 @@ _THREADS = 4
 
 def fetch(
     pins: Iterable[Pin],
-    asked: Asked,
+    resolved: ResolvedSpec,
     files: FileCache,
     context: ResolveContext,
-    limits: network.Limits | None = None,
+    limits: network.RequestLimits | None = None,
 ) -> None:
     """Make the files of all pins exist in the cache, each checked by length and SHA-256.
 
@@ -50,16 +50,16 @@ def fetch(
         An archive or index cannot be reached, or the cache cannot be written.
     """
     missing = _not_cached(pins, files, context.emit)
-    wheels = context.python_sources(asked.site).local_directories() if missing else ()
-    missing = [pin for pin in missing if not _take_local(pin, asked, wheels, files, context)]
+    wheels = context.python_sources(resolved.site).local_directories() if missing else ()
+    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, files, context)]
     if not missing:
         return
-    raise_all([*_lost_roots(missing, asked), *(_not_here(missing, asked) if context.offline else ())])
-    debian = _archive_addresses(missing, asked, context.machine)
+    raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
+    debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
-    addresses = debian | _python_addresses(resolver_of(asked, context), missing)
+    addresses = debian | _python_addresses(resolver_of(resolved, context), missing)
     with network.Client(limits, hosts) as client:
-        _download_all(missing, addresses, client, asked, files, context.emit)
+        _download_all(missing, addresses, client, resolved, files, context.emit)
 
 
 def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
@@ -119,7 +119,7 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
 
 
 def _take_local(
-    pin: Pin, asked: Asked, wheels: Sequence[Path], files: FileCache, context: ResolveContext
+    pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], files: FileCache, context: ResolveContext
 ) -> bool:
     """Copy a file from this machine into the cache; return whether it is here."""
     name = file_name(pin)
@@ -128,7 +128,7 @@ def _take_local(
     if isinstance(pin, PythonPin):
         places += [directory / name for directory in wheels]
     if isinstance(pin, RootPin):
-        places.append(root_place(asked, pin))
+        places.append(root_place(resolved, pin))
     for place in filter(os.path.isfile, places):
         try:
             # Read before the cache is touched, so that an error names the right one of the two.
@@ -142,37 +142,39 @@ def _take_local(
     return False
 
 
-def _not_here(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
+def _not_here(missing: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
     files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=file_name)
     if files:
         size = sum(pin.size_bytes for pin in files) / 1e6
         names = "".join(f"\n  {file_name(pin)}" for pin in files)
         yield RequestError(
-            f"offline: {counted(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{names}",
-            at=Location(path=asked.path),
+            f"offline: {pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{names}",
+            at=Location(path=resolved.path),
             hint="run `envbuild fetch SPEC --to DIR` on a machine with a network, then `--from DIR` here;"
             " or `layer export` there and `layer import` here",
         )
 
 
-def _lost_roots(missing: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
-    lost = [str(root_place(asked, pin)) for pin in missing if isinstance(pin, RootPin)]
+def _lost_roots(missing: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
+    lost = [str(root_place(resolved, pin)) for pin in missing if isinstance(pin, RootPin)]
     if lost:
         yield RequestError(
-            f"the root of the base image `{asked.base.name}` is not where its definition says, or was"
+            f"the root of the base image `{resolved.base.name}` is not where its definition says, or was"
             f" changed: {', '.join(lost)}",
-            at=Location(path=asked.base_path),
+            at=Location(path=resolved.base_path),
             hint="`--from DIR` takes what `envbuild fetch SPEC --to DIR` kept of it",
         )
 
 
-def _archive_addresses(missing: Sequence[Pin], asked: Asked, machine: Machine) -> dict[str, list[str]]:
+def _archive_addresses(
+    missing: Sequence[Pin], resolved: ResolvedSpec, machine: Machine
+) -> dict[str, list[str]]:
     """Return where each Debian package may be: SHA-256 → addresses in order."""
     pins = [pin for pin in missing if isinstance(pin, DebPin)]
     # An archive may be listed twice, with other keys.
     roots = {
         origin: dict.fromkeys(
-            archive.root for archive in archives(origin, asked.base.components, asked.site, machine)
+            archive.root for archive in archives(origin, resolved.base.components, resolved.site, machine)
         )
         for origin in sorted({pin.origin for pin in pins})
     }
@@ -199,30 +201,35 @@ def _download_all(
     pins: Sequence[Pin],
     addresses: Mapping[str, Sequence[str]],
     client: network.Client,
-    asked: Asked,
+    resolved: ResolvedSpec,
     files: FileCache,
     emit: Emit,
 ) -> None:
     """Download side by side; errors are collected, so that all are reported at once."""
     total = sum(pin.size_bytes for pin in pins)
-    title = f"fetch {counted(len(pins), 'file')}"
+    title = f"fetch {pluralize(len(pins), 'file')}"
     # The largest first: a big file begun last would leave the other threads idle.
     ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
     with task(emit, "fetch", title, total_bytes=total) as running:
 
         def download(pin: Pin) -> EnvbuildError | None:
-            return _download(pin, addresses[pin.sha256], client, running, asked, files)
+            return _download(pin, addresses[pin.sha256], client, running, resolved, files)
 
         with thread_pool(_THREADS) as pool:
             results = list(pool.map(download, ordered))
         failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
         gone = [pin for pin, error in failed if _is_gone(error)]
-        raise_all([*_gone(gone, asked), *(error for _, error in failed if not _is_gone(error))])
+        raise_all([*_gone(gone, resolved), *(error for _, error in failed if not _is_gone(error))])
         running.detail = f"{total / 1e6:.0f} MB"
 
 
 def _download(
-    pin: Pin, addresses: Iterable[str], client: network.Client, running: Task, asked: Asked, files: FileCache
+    pin: Pin,
+    addresses: Iterable[str],
+    client: network.Client,
+    running: Task,
+    resolved: ResolvedSpec,
+    files: FileCache,
 ) -> EnvbuildError | None:
     """Try each address of a file until one gives the locked bytes; return the last error otherwise."""
     error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
@@ -237,7 +244,7 @@ def _download(
         except WrongBytes as difference:
             error = RequestError(
                 f"{redact(address)} is not the locked file: {difference}",
-                at=Location(path=asked.path),
+                at=Location(path=resolved.path),
                 hint="it was not kept; a broken mirror or a proxy may have changed it",
             )
         except network.NetworkError as failure:
@@ -252,13 +259,13 @@ def _is_gone(error: EnvbuildError) -> bool:
     return isinstance(error, network.NetworkError) and error.gone
 
 
-def _gone(pins: Sequence[Pin], asked: Asked) -> Iterator[EnvbuildError]:
+def _gone(pins: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
     if pins:
         names = ", ".join(sorted(f"{pin.name} {pin.version}" for pin in pins))
         words = " ".join(sorted(pin.name for pin in pins))
-        again = f"`envbuild lock {shlex.quote(str(asked.path))} --upgrade {words}` takes newer versions;"
+        again = f"`envbuild lock {shlex.quote(str(resolved.path))} --upgrade {words}` takes newer versions;"
         yield RequestError(
             f"no origin has these locked files any more: {names}",
-            at=Location(path=asked.path),
+            at=Location(path=resolved.path),
             hint=f"{again} `--from DIR` takes the files from a directory that keeps them",
         )

@@ -13,64 +13,67 @@ from envbuild.lock.model import Lock, PythonPin
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
-from envbuild.rules.judge import Verdict
+from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import older_accelerators
 
 # Rules that a build for an older CUDA satisfies.
 _OLDER_BUILD_HELPS = ("CUDA.driver-floor", "GPU.dropped-by-cuda")
 
 
-def judge_lock(asked: Asked, lock: Lock) -> tuple[Verdict, ...]:
+def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
     """Return the verdicts on a lock and its site; those against it say where to change that."""
-    verdicts = judge(stack_of(asked, lock))
+    verdicts = judge(stack_of(resolved, lock))
     return tuple(
-        replace(verdict, at=_place(verdict, asked), hint=_hint(verdict, asked))
+        replace(verdict, at=_place(verdict, resolved), hint=_hint(verdict, resolved))
         if verdict.outcome == "incompatible"
         else verdict
         for verdict in verdicts
     )
 
 
-def stack_of(asked: Asked, lock: Lock) -> dict[str, Fact]:
+def stack_of(resolved: ResolvedSpec, lock: Lock) -> dict[str, Fact]:
     """Return the facts of a lock and its site; places in the spec and the site file are their sources."""
     image = facts_of_lock(lock)
-    for path, key in _decided_by_spec(asked):
-        at = nearest(asked.spec_places, key)
+    for path, key in _decided_by_spec(resolved):
+        at = nearest(resolved.spec_places, key)
         if at is not None and path in image:
             image[path] = Fact(image[path].value, str(at))
-    return stack_facts(image, asked.site, places=asked.site_places)
+    return stack_facts(image, resolved.site, places=resolved.site_places)
 
 
-def _decided_by_spec(asked: Asked) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | int, ...]]]:
     yield "asked.accelerator", ("accelerator",)
     yield "mpi.family", ("mpi",)
     yield "mpi.version", ("mpi",)
     yield "python.version", ("base",)
-    for index, choice in enumerate(asked.spec.frameworks):
+    for index, choice in enumerate(resolved.spec.frameworks):
         yield f"frameworks.{choice.name}.version", ("frameworks", index)
 
 
-def _place(verdict: Verdict, asked: Asked) -> Location:
+def _place(verdict: RuleResult, resolved: ResolvedSpec) -> Location:
     """Return where to change it: in the spec if that decides one of the facts, else in the site's file."""
-    for places in (asked.spec_places, asked.site_places):
+    for places in (resolved.spec_places, resolved.site_places):
         known = {str(at): at for at in places.values()}
         for fact in verdict.facts.values():
             if fact.source in known:
                 return known[fact.source]
-    return Location(path=asked.path)
+    return Location(path=resolved.path)
 
 
-def _hint(verdict: Verdict, asked: Asked) -> str:
+def _hint(verdict: RuleResult, resolved: ResolvedSpec) -> str:
     """Return a verdict's hint, with the older builds that the recipes of the spec have, if one helps."""
     if verdict.rule not in _OLDER_BUILD_HELPS:
         return verdict.hint
     older = older_accelerators(
-        {chosen.variant_name for chosen in asked.recipes},
+        {chosen.variant_name for chosen in resolved.recipes},
         [
-            (chosen.recipe, [choice for choice in asked.spec.frameworks if choice.name == chosen.recipe.name])
-            for chosen in asked.recipes
+            (
+                chosen.recipe,
+                [choice for choice in resolved.spec.frameworks if choice.name == chosen.recipe.name],
+            )
+            for chosen in resolved.recipes
         ],
     )
     if not older:
@@ -78,9 +81,9 @@ def _hint(verdict: Verdict, asked: Asked) -> str:
     return f"{verdict.hint}; all recipes here have: {', '.join(f'`accelerator: {way}`' for way in older)}"
 
 
-def hidden_packages(asked: Asked, lock: Lock) -> Iterator[RequestError]:
+def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError]:
     """Yield the Python distributions that would hide Debian's own, which a recipe was made for."""
-    seers = [chosen.recipe.name for chosen in asked.recipes if chosen.recipe.debian_python]
+    seers = [chosen.recipe.name for chosen in resolved.recipes if chosen.recipe.debian_python]
     theirs = {pin.name: pin.version for pin in lock.system_debs if seers}
     for pin in lock.python:
         package = f"python3-{pin.name}"
@@ -90,13 +93,15 @@ def hidden_packages(asked: Asked, lock: Lock) -> Iterator[RequestError]:
                 f"which {' and '.join(seers)} is made for"
             )
             hint = f"leave `{pin.name}` out of `packages.python`: Debian's is there to import"
-            yield RequestError(problem, at=_asking(asked, pin, lock), hint=hint)
+            yield RequestError(problem, at=_asking(resolved, pin, lock), hint=hint)
 
 
-def _asking(asked: Asked, pin: PythonPin, lock: Lock) -> Location:
+def _asking(resolved: ResolvedSpec, pin: PythonPin, lock: Lock) -> Location:
     """Return where the spec asks for a distribution, or for what needs it."""
-    for index, text in enumerate(asked.spec.packages.python):
+    for index, text in enumerate(resolved.spec.packages.python):
         wanted = [canonicalize_name(Requirement(text).name)]
         if pin.name in lock.needed_by(wanted):
-            return nearest(asked.spec_places, ("packages", "python", index)) or Location(path=asked.path)
-    return Location(path=asked.path)
+            return nearest(resolved.spec_places, ("packages", "python", index)) or Location(
+                path=resolved.path
+            )
+    return Location(path=resolved.path)

@@ -17,14 +17,14 @@ from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import first_problem
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 _OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
 
 
 def make_lock(
-    asked: Asked,
+    resolved: ResolvedSpec,
     *,
     previous: Lock | None,
     upgrade: Sequence[str] | None,
@@ -53,9 +53,9 @@ def make_lock(
     MachineError
         An archive or index cannot be reached.
     """
-    old = previous if previous is not None and previous.base.architecture == asked.architecture else None
-    upgradable = _upgradable(asked, old, upgrade)
-    parts = {difference.scope for difference in diff(old, asked)} if old is not None else set()
+    old = previous if previous is not None and previous.base.architecture == resolved.architecture else None
+    upgradable = _upgradable(resolved, old, upgrade)
+    parts = {difference.scope for difference in diff(old, resolved)} if old is not None else set()
     errors: list[EnvbuildError] = []
     debs = Debs()
     root: tuple[RootPin, ...] = ()
@@ -63,23 +63,23 @@ def make_lock(
     build_tools: tuple[PythonPin, ...] = ()
     # Neither depends on the other: what is wrong with both is told at once.
     with _collected(errors):
-        if asked.base.root is not None:
-            root = old.base_root if old is not None and "base" not in parts else root_pins(asked)
+        if resolved.base.root is not None:
+            root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
         else:
-            debs = _debian(asked, old, parts, upgradable, context)
+            debs = _debian(resolved, old, parts, upgradable, context)
     with _collected(errors):
-        wheels = _python(asked, old, parts, upgradable, context)
-        build_tools = _build_tools(asked, old, parts, wheels, upgradable, context)
+        wheels = _python(resolved, old, parts, upgradable, context)
+        build_tools = _build_tools(resolved, old, parts, wheels, upgradable, context)
     raise_all(errors)
     with _collected(errors):
         return Lock(
-            name=asked.spec.name,
-            version=asked.spec.version,
-            accelerator=str(asked.spec.accelerator),
-            base=_base_pin(asked),
-            recipes=tuple(_recipe_pin(chosen) for chosen in asked.recipes),
-            requests=asked.python_requests(),
-            system_requests=asked.system_requests(),
+            name=resolved.spec.name,
+            version=resolved.spec.version,
+            accelerator=str(resolved.spec.accelerator),
+            base=_base_pin(resolved),
+            recipes=tuple(_recipe_pin(chosen) for chosen in resolved.recipes),
+            requests=resolved.python_requests(),
+            system_requests=resolved.system_requests(),
             base_debs=debs.base,
             system_debs=debs.system,
             python=wheels,
@@ -91,12 +91,12 @@ def make_lock(
     raise errors[0]
 
 
-def _base_pin(asked: Asked) -> BasePin:
-    base = asked.base
+def _base_pin(resolved: ResolvedSpec) -> BasePin:
+    base = resolved.base
     return BasePin(
         name=base.name,
-        digest=asked.base_digest,
-        architecture=asked.architecture,
+        digest=resolved.base_digest,
+        architecture=resolved.architecture,
         python=base.python.version,
         abi=base.python.abi,
         glibc=base.glibc,
@@ -128,7 +128,7 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
 
 
 def _debian(
-    asked: Asked,
+    resolved: ResolvedSpec,
     old: Lock | None,
     parts: set[str],
     upgrade: Upgrade,
@@ -137,18 +137,18 @@ def _debian(
     if (
         old is not None
         and not parts & {"base", "system", "build"}
-        and _same_builds(asked, old)
+        and _same_builds(resolved, old)
         and not _touches(upgrade, _debs(old))
     ):
-        layers = {chosen.layer for chosen in asked.built.values()}
+        layers = {chosen.layer for chosen in resolved.built.values()}
         build = tuple(pin for pin in old.build_debs if pin.layer in layers)
         return Debs(base=old.base_debs, system=old.system_debs, build=build)
     with task(context.emit, "lock:debian", "resolve Debian packages"):
-        return resolve_debian(asked, previous=old, upgrade=upgrade, context=context)
+        return resolve_debian(resolved, previous=old, upgrade=upgrade, context=context)
 
 
 def _python(
-    asked: Asked,
+    resolved: ResolvedSpec,
     old: Lock | None,
     parts: set[str],
     upgrade: Upgrade,
@@ -157,43 +157,43 @@ def _python(
     if (
         old is not None
         and "python" not in parts
-        and same_python(asked, old)
+        and same_python(resolved, old)
         and not _touches(upgrade, old.python)
     ):
         # Who owns a distribution may have changed all the same.
-        return tuple(replace(pin, layer=asked.owner(pin.name)) for pin in old.python)
+        return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in old.python)
     with task(context.emit, "lock:python", "resolve Python packages"):
-        return resolve_python(asked, previous=old, upgrade=upgrade, context=context)
+        return resolve_python(resolved, previous=old, upgrade=upgrade, context=context)
 
 
 def _build_tools(
-    asked: Asked,
+    resolved: ResolvedSpec,
     old: Lock | None,
     parts: set[str],
     image: tuple[PythonPin, ...],
     upgrade: Upgrade,
     context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
-    if not asked.built:
+    if not resolved.built:
         return ()
     if (
         old is not None
         and "build" not in parts
-        and same_python(asked, old)
-        and _same_builds(asked, old)
-        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in asked.built.values())
+        and same_python(resolved, old)
+        and _same_builds(resolved, old)
+        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in resolved.built.values())
         and not _touches(upgrade, old.build_python)
     ):
-        layers = {chosen.layer for chosen in asked.built.values()}
+        layers = {chosen.layer for chosen in resolved.built.values()}
         return tuple(pin for pin in old.build_python if pin.layer in layers)
     with task(context.emit, "lock:build", "resolve what the builds from source import"):
-        return resolve_build_tools(asked, image, previous=old, upgrade=upgrade, context=context)
+        return resolve_build_tools(resolved, image, previous=old, upgrade=upgrade, context=context)
 
 
-def _same_builds(asked: Asked, old: Lock) -> bool:
+def _same_builds(resolved: ResolvedSpec, old: Lock) -> bool:
     """Whether all that is built from source was so when the lock was made, by the same recipes."""
     before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
-    now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in asked.built.values()}
+    now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in resolved.built.values()}
     return now <= before
 
 
@@ -205,7 +205,7 @@ def _touches(upgrade: Upgrade, pins: Sequence[DebPin | PythonPin]) -> bool:
     return any(upgrade.covers(pin.name) for pin in pins)
 
 
-def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
+def _upgradable(resolved: ResolvedSpec, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
     """Return the packages as the lock names them; refuse names that it does not have."""
     if not upgrade or old is None:
         return Upgrade() if upgrade is None else Upgrade(None)
@@ -215,7 +215,7 @@ def _upgradable(asked: Asked, old: Lock | None, upgrade: Sequence[str] | None) -
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
-            at=Location(path=asked.path),
+            at=Location(path=resolved.path),
             hint=did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
         )
         for name in names

@@ -14,14 +14,14 @@ from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import network
 
 _THREADS = 8
 
 
 def resolve_python(
-    asked: Asked, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
+    resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
 ) -> tuple[PythonPin, ...]:
     """Choose one file for every Python distribution of the image.
 
@@ -37,28 +37,32 @@ def resolve_python(
     MachineError
         An index cannot be reached.
     """
-    requests = asked.python_requests()
+    requests = resolved.python_requests()
     if not requests:
         return ()
     old = previous.python if previous is not None else ()
-    pins = _resolve(requests, resolver_of(asked, context), old=old, upgrade=upgrade)
-    _warn_of_accelerator(asked, pins, context.emit)
+    pins = _resolve(requests, resolver_of(resolved, context), old=old, upgrade=upgrade)
+    _warn_of_accelerator(resolved, pins, context.emit)
     return pins
 
 
-def same_python(asked: Asked, old: Lock) -> bool:
+def same_python(resolved: ResolvedSpec, old: Lock) -> bool:
     """Whether a lock was made for the Python and the C library of the base that is asked for. Pure."""
-    python = asked.base.python
-    return (old.base.python, old.base.abi, old.base.glibc) == (python.version, python.abi, asked.base.glibc)
+    python = resolved.base.python
+    return (old.base.python, old.base.abi, old.base.glibc) == (
+        python.version,
+        python.abi,
+        resolved.base.glibc,
+    )
 
 
-def resolver_of(asked: Asked, context: ResolveContext) -> Uv | Python27:
+def resolver_of(resolved: ResolvedSpec, context: ResolveContext) -> Uv | Python27:
     """Return the resolver for a base's Python."""
-    return Python27(asked, context) if asked.base.python.is_legacy else Uv(asked, context)
+    return Python27(resolved, context) if resolved.base.python.is_legacy else Uv(resolved, context)
 
 
 def resolve_build_tools(
-    asked: Asked,
+    resolved: ResolvedSpec,
     image: Sequence[PythonPin],
     *,
     previous: Lock | None,
@@ -79,8 +83,8 @@ def resolve_build_tools(
         As `resolve_python`.
     """
     pins: list[PythonPin] = []
-    uv = Uv(asked, context)
-    for chosen in asked.built.values():
+    uv = Uv(resolved, context)
+    for chosen in resolved.built.values():
         like_image = imported(chosen, image)
         requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
         old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
@@ -118,9 +122,9 @@ def _resolve(
     Versions of `like` are preferred, and those of `old` that may not be upgraded.
     """
     kept = [pin for pin in old if not upgrade.covers(pin.name)]
-    resolved = resolver.resolve(requests, keep={pin.name: pin.version for pin in (*kept, *like)})
-    candidates = resolver.locate({entry.name: entry.version for entry in resolved})
-    files = _choose(resolver.asked, resolved, candidates, {pin.name: pin for pin in kept})
+    resolution = resolver.resolve(requests, keep={pin.name: pin.version for pin in (*kept, *like)})
+    candidates = resolver.locate({entry.name: entry.version for entry in resolution})
+    files = _choose(resolver.resolved, resolution, candidates, {pin.name: pin for pin in kept})
     sizes = _sizes(files, old)
     return tuple(
         sorted(
@@ -131,35 +135,35 @@ def _resolve(
                 file=file.file,
                 size_bytes=size_bytes,
                 sha256=file.sha256,
-                layer=resolver.asked.owner(entry.name),
-                requires=tuple(sorted(other.name for other in resolved if entry.name in other.via)),
+                layer=resolver.resolved.owner(entry.name),
+                requires=tuple(sorted(other.name for other in resolution if entry.name in other.via)),
             )
-            for entry, file, size_bytes in zip(resolved, files, sizes, strict=True)
+            for entry, file, size_bytes in zip(resolution, files, sizes, strict=True)
         )
     )
 
 
 def _choose(
-    asked: Asked,
-    resolved: Sequence[Resolved],
+    resolved: ResolvedSpec,
+    resolution: Sequence[Resolved],
     candidates: Mapping[str, Sequence[Candidate]],
     kept: Mapping[str, PythonPin],
 ) -> list[Candidate]:
     """Return the file of each distribution: the locked one if it is still offered and fits, else the best."""
-    base = asked.base
-    accepted = wheels.tags(asked.architecture, base.glibc, base.python.abi)
+    base = resolved.base
+    accepted = wheels.tags(resolved.architecture, base.glibc, base.python.abi)
     files: list[Candidate] = []
     errors: list[EnvbuildError] = []
-    for entry in resolved:
+    for entry in resolution:
         fitting = [
             file
             for file in candidates.get(entry.name, ())
-            if file.is_wheel != (entry.name in asked.built)
+            if file.is_wheel != (entry.name in resolved.built)
             and wheels.same_version(file.version, entry.version)
         ]
         pin = kept.get(entry.name)
         locked = [file for file in fitting if pin is not None and file.is_same(pin)]
-        if entry.name in asked.built:
+        if entry.name in resolved.built:
             # Other archives of it (`.zip`) hold the same.
             best = next((file for file in (*locked, *fitting) if file.file.endswith(".tar.gz")), None)
             lack = "no source archive (.tar.gz)"
@@ -168,7 +172,7 @@ def _choose(
             lack = f"no wheel for {base.python.abi} with glibc {base.glibc}"
         if best is None:
             problem = f"{entry.name} {entry.version} has {lack}"
-            at = Location(path=asked.path)
+            at = Location(path=resolved.path)
             errors.append(RequestError(problem, at=at, hint="ask for another version of it"))
         else:
             files.append(best)
@@ -184,9 +188,9 @@ def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin]) -> list[int]:
         return list(pool.map(lambda file: sizes.get(file.sha256) or client.length(file.address), files))
 
 
-def _warn_of_accelerator(asked: Asked, pins: Sequence[PythonPin], emit: Emit) -> None:
+def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
     """Warn if an image without an accelerator gets the libraries of one: gigabytes that are not needed."""
-    if asked.spec.accelerator.name != "cpu":
+    if resolved.spec.accelerator.name != "cpu":
         return
     heavy = {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
     if heavy:

@@ -26,7 +26,7 @@ from envbuild.lock.diff import python_environment
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved, platforms
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
 
@@ -38,12 +38,12 @@ _HINT = "an index or a directory with wheels (find-links) must have it for this 
 class Python27:
     """pip for one image whose Python is 2.7; the indexes of named origins are not asked."""
 
-    asked: Asked
+    resolved: ResolvedSpec
     context: ResolveContext
     sources: PythonSources = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.asked.site)
+        self.sources = self.context.python_sources(self.resolved.site)
 
     def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
         """Return the distributions that the requirements name, each exactly; `keep` changes nothing.
@@ -54,7 +54,7 @@ class Python27:
             A requirement is not exact, or two contradict each other.
         """
         del keep
-        environment = python_environment(self.asked)
+        environment = python_environment(self.resolved)
         versions: dict[str, str] = {}
         errors: list[EnvbuildError] = []
         for text in requirements:
@@ -64,7 +64,7 @@ class Python27:
             name, version = canonicalize_name(wanted.name), _exact(wanted)
             if version is None or wanted.extras:
                 problem = f"`{text}` is not of the form `name==version`"
-                hint = f"nothing resolves for Python {self.asked.base.python.version}: name all, exactly"
+                hint = f"nothing resolves for Python {self.resolved.base.python.version}: name all, exactly"
                 errors.append(RequestError(problem, at=self._at, hint=hint))
             elif versions.setdefault(name, version) != version:
                 problem = f"`{name}` is to be {versions[name]} and {version}"
@@ -101,12 +101,12 @@ class Python27:
         return {}
 
     def _run(self, requirements: Sequence[str]) -> tuple[process.Finished, str]:
-        base = self.asked.base
+        base = self.resolved.base
         # `-vv`: otherwise pip does not mention indexes that it could not read.
         argv = [sys.executable, "-I", "-m", "pip", "install", "-vv", "--dry-run"]
         argv += ["--no-input", "--no-deps", "--no-cache-dir", "--ignore-installed", "--only-binary", ":all:"]
         argv += ["--python-version", base.python.version, "--implementation", "cp", "--abi", base.python.abi]
-        for platform in platforms(self.asked.architecture, base.glibc):
+        for platform in platforms(self.resolved.architecture, base.glibc):
             argv += ["--platform", platform]
         with tempfile.TemporaryDirectory() as name:
             report = Path(name, "report.json")
@@ -142,7 +142,7 @@ class Python27:
 
     @property
     def _at(self) -> Location:
-        return Location(path=self.asked.path)
+        return Location(path=self.resolved.path)
 
 
 def _exact(wanted: Requirement) -> str | None:

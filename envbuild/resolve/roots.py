@@ -15,7 +15,7 @@ from typing import Any
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.lock.model import RootPin
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system.files import IrregularError, is_directory, read_input, sha256
 
 _LIMIT_BYTES = 4 << 20
@@ -27,7 +27,7 @@ _LAYERS = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 
 
-def root_pins(asked: Asked) -> tuple[RootPin, ...]:
+def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
     """Return the files of a base's finished root, from bottom to top; none for a base of packages.
 
     Raises
@@ -35,15 +35,15 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     RequestError
         It is missing, is not the one that the definition names, or is for another architecture.
     """
-    root, place = asked.base.root, asked.root_place
+    root, place = resolved.base.root, resolved.root_place
     if root is None or place is None:
         return ()
-    at = Location(path=asked.base_path)
+    at = Location(path=resolved.base_path)
     if root.kind == "oci":
         if not is_directory(place):
             hint = "correct `place` under `root` of the base image: it names an OCI layout"
             raise RequestError(f"there is no directory `{place}`", at=at, hint=hint)
-        return tuple(_Layout(place, at, asked.architecture).layers(root.sha256))
+        return tuple(_Layout(place, at, resolved.architecture).layers(root.sha256))
     try:
         size_bytes, digest = place.stat().st_size, sha256(place)
     except (FileNotFoundError, IrregularError):
@@ -64,9 +64,9 @@ def root_pins(asked: Asked) -> tuple[RootPin, ...]:
     return (RootPin(kind=root.kind, file=place.name, size_bytes=size_bytes, sha256=digest),)
 
 
-def place_of(asked: Asked, pin: RootPin) -> Path:
+def place_of(resolved: ResolvedSpec, pin: RootPin) -> Path:
     """Return where the definition of a base says that a file of its root lies."""
-    place = asked.root_place
+    place = resolved.root_place
     if place is None:
         raise AssertionError("a base with pins of a root has one")
     return place / "blobs" / "sha256" / pin.sha256 if pin.kind == "oci" else place

@@ -17,7 +17,7 @@ from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
-from envbuild.spec.asked import Asked, ChosenRecipe
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
 
@@ -37,7 +37,7 @@ _ASK = "`envbuild doctor lock --online` asks the indexes"
 class Uv:
     """uv for one image: its Python, platform and sources."""
 
-    asked: Asked
+    resolved: ResolvedSpec
     context: ResolveContext
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
@@ -48,11 +48,11 @@ class Uv:
     """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
 
     def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.asked.site)
+        self.sources = self.context.python_sources(self.resolved.site)
         self._indexes = {} if self.sources.no_index else {**self.sources.named, "pypi": self.sources.indexes}
         self._origins = {
             name: chosen.variant.origins
-            for chosen in self.asked.recipes
+            for chosen in self.resolved.recipes
             if chosen.variant.origins and _own(chosen)
             for name in {*_own(chosen), *chosen.recipe.owns}
         }
@@ -128,9 +128,11 @@ class Uv:
 
     def _choose_torch_backend(self) -> str:
         """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
-        accepted = wheels.tags(self.asked.architecture, self.asked.base.glibc, self.asked.base.python.abi)
+        accepted = wheels.tags(
+            self.resolved.architecture, self.resolved.base.glibc, self.resolved.base.python.abi
+        )
         files = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
-        for chosen in self.asked.recipes:
+        for chosen in self.resolved.recipes:
             origin = next(iter(chosen.variant.origins), "")
             if not origin.startswith(_PYTORCH) or self.sources.no_index or self._indexes.get(origin):
                 continue
@@ -185,7 +187,7 @@ class Uv:
                 owners = self._owners()
                 text = uvtext.project(
                     requirements,
-                    python=self.asked.base.python.version,
+                    python=self.resolved.base.python.version,
                     sources=owners,
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
                 )
@@ -209,19 +211,19 @@ class Uv:
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Return the distributions that are built from source: name → version and requirements."""
-        built = self.asked.built.items()
+        built = self.resolved.built.items()
         return {name: (chosen.version, chosen.recipe.python) for name, chosen in built}
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
-        base = self.asked.base
+        base = self.resolved.base
         limit_bytes = _MEMORY_BYTES + _STACK_BYTES * host.cores()
         argv: list[str | Path] = ["prlimit", f"--data={limit_bytes}", "--"]
         argv += [tools.locate("uv"), "pip", "compile", "--no-header"]
         argv += ["--color", "never", "--no-progress", "--cache-dir", cache]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
-        argv += ["--python-platform", uvtext.platform(self.asked.architecture, base.glibc)]
+        argv += ["--python-platform", uvtext.platform(self.resolved.architecture, base.glibc)]
         argv += ["--only-binary", ":all:", *options]
-        for name in sorted(self.asked.built):
+        for name in sorted(self.resolved.built):
             argv += ["--no-binary", name]
         if self.sources.no_index:
             argv.append("--no-index")
@@ -292,13 +294,13 @@ class Uv:
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
 
     def _no_solution(self, stderr: str) -> RequestError:
-        base = self.asked.base
+        base = self.resolved.base
         reason = uvtext.reason(stderr)
         if names := ", ".join(f"`{name}`" for name in uvtext.without_wheels(stderr)):
-            platform = f"Python {base.python.version} with glibc {base.glibc} on {self.asked.architecture}"
+            platform = f"Python {base.python.version} with glibc {base.glibc} on {self.resolved.architecture}"
             return RequestError(
                 f"{names}: no wheel fits {platform}{self._recipes_asking(names, bounds=False)}",
-                at=self.asked.python_place(names),
+                at=self.resolved.python_place(names),
                 hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
             )
         hint = self._origin_hint(stderr)
@@ -307,11 +309,11 @@ class Uv:
             hint = f"only what is on this machine was asked; {hint}"
         problem = f"no set of Python packages meets what was asked: {reason}"
         asking = self._recipes_asking(reason, bounds=True)
-        return RequestError(problem + asking, at=self.asked.python_place(reason), hint=hint)
+        return RequestError(problem + asking, at=self.resolved.python_place(reason), hint=hint)
 
     def _recipes_asking(self, text: str, *, bounds: bool) -> str:
         """Return lines with the recipes that ask for what a text names; empty if the spec alone does."""
-        askers = self.asked.askers(text, bounds=bounds)
+        askers = self.resolved.askers(text, bounds=bounds)
         return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in askers)
 
     def _origin_hint(self, stderr: str) -> str:

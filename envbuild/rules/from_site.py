@@ -84,8 +84,8 @@ def _base_version(mpi: SiteMpi) -> str | None:
 
 
 def _gpu_support(mpi: SiteMpi) -> bool | None:
-    asked = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
-    return None if asked is None else asked not in ("", "0")
+    resolved = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
+    return None if resolved is None else resolved not in ("", "0")
 
 
 def _names(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RuleResult:
     """The result of one rule for a stack."""
 
     rule: str
@@ -180,7 +180,7 @@ class Verdict:
         }
 
 
-def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[Verdict, ...]:
+def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
     """Judge a stack by rules, in their order; a rule that does not concern it gives no verdict."""
     verdicts = (_judge(rule, facts, framework) for rule in rules for framework in _frameworks(rule, facts))
     return tuple(verdict for verdict in verdicts if verdict is not None)
@@ -191,7 +191,7 @@ def _frameworks(rule: Rule, facts: Facts) -> Sequence[str]:
     return sorted(texts_of(facts, "frameworks")) if rule.per_framework and "frameworks" in facts else ("",)
 
 
-def _judge(rule: Rule, facts: Facts, framework: str) -> Verdict | None:
+def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:
     why, stack = Stack(facts, framework), Stack(facts, framework)
     concerned, warn = False, False
     missing: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ def _judge(rule: Rule, facts: Facts, framework: str) -> Verdict | None:
         settle = f"these facts do not settle it: {', '.join(_fact_lines({**stack.used, **why.used}))}"
         reason = f"not known: `{unknown.missing}`" if missing else settle
         hint = rule.hint if warn else ""
-    return Verdict(
+    return RuleResult(
         rule=rule.id,
         title=rule.title,
         outcome=outcome,
@@ -232,13 +232,13 @@ def _fact_lines(facts: Facts) -> Iterator[str]:
         yield f"{path} = {fact}" + (f" ({fact.source})" if fact.source else "")
 
 
-def refusal(verdict: Verdict) -> RequestError:
+def refusal(verdict: RuleResult) -> RequestError:
     """Return a verdict as an error: the rule and the reason, the facts and the source of each."""
     problem = "\n".join((verdict.sentence, *(f"  {line}" for line in verdict.fact_lines)))
     return RequestError(problem, at=verdict.at, hint=verdict.hint)
 
 
-def refuse_or_warn(verdicts: Iterable[Verdict], emit: Emit) -> None:
+def refuse_or_warn(verdicts: Iterable[RuleResult], emit: Emit) -> None:
     """Refuse everything that is incompatible, all of it at once; emit the warnings.
 
     Raises

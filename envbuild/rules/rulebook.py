@@ -6,11 +6,11 @@ A new rule comes with a broken stack in `tests/unit/rules/cases`, and reads fact
 from __future__ import annotations
 
 from envbuild.rules.facts import Facts, shown, texts_of
-from envbuild.rules.judge import RULES, Rule, Stack, UnknownFact, Verdict, judge_rules, require
+from envbuild.rules.judge import RULES, Rule, RuleResult, Stack, UnknownFact, judge_rules, require
 from envbuild.rules.tables import at_least, in_range, run_code
 
 
-def judge(facts: Facts, about: tuple[str, ...] = ("",)) -> tuple[Verdict, ...]:
+def judge(facts: Facts, about: tuple[str, ...] = ("",)) -> tuple[RuleResult, ...]:
     """Judge a stack.
 
     Parameters
@@ -66,9 +66,9 @@ def _mpi(stack: Stack) -> str:
 )
 def gpu_vendor(stack: Stack) -> None:
     """The site's GPUs are of the vendor that the accelerator is for."""
-    asked, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
-    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[asked]
-    require(fits, f"the spec asks for {asked}, and the site's GPUs are: {vendor}")
+    resolved, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
+    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[resolved]
+    require(fits, f"the spec asks for {resolved}, and the site's GPUs are: {vendor}")
 
 
 @Rule(
@@ -85,8 +85,8 @@ def gpu_vendor(stack: Stack) -> None:
 )
 def gpu_spec_locks_gpu_build(stack: Stack) -> None:
     """A spec for GPUs gets builds for GPUs."""
-    built, asked = stack[stack.own("accelerator")], stack["asked.accelerator"]
-    require(built == asked, f"the spec asks for {asked}, and {_build(stack)} is a build for {built}")
+    built, resolved = stack[stack.own("accelerator")], stack["asked.accelerator"]
+    require(built == resolved, f"the spec asks for {resolved}, and {_build(stack)} is a build for {built}")
 
 
 @Rule(

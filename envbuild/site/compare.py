@@ -24,7 +24,7 @@ _GONE = "it is not there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SiteDifference:
     """A difference between a site file and the machine."""
 
     key: str
@@ -42,7 +42,7 @@ class Difference:
         return {"key": self.key, "kind": self.kind, "said": self.said, "found": self.found}
 
 
-def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
+def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     """Return the differences between a site file and the machine, in the order of the file's keys.
 
     Keys that the file leaves out are unknown, and not compared.
@@ -64,12 +64,12 @@ def compare(site: Site, machine: Survey) -> tuple[Difference, ...]:
     for key, value in said.items():
         paths = () if not _PATHS.fullmatch(key) else value if isinstance(value, tuple) else (value,)
         gone = (path for path in paths if not machine.exists(path))
-        differences += [Difference(key=key, kind="missing", said=path, found=_GONE) for path in gone]
+        differences += [SiteDifference(key=key, kind="missing", said=path, found=_GONE) for path in gone]
     order = {key: number for number, key in enumerate(Site.model_fields)}
     return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
 
-def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]) -> Iterator[Difference]:
+def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]) -> Iterator[SiteDifference]:
     for key, value in said.items():
         if not _VALUES.fullmatch(key):
             continue
@@ -78,7 +78,7 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
             # An MPI that is not here is missing, as its libraries show.
             if section != "mpi":
                 reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
-                yield Difference(key=key, kind="unseen", said=_text(value), found=reason)
+                yield SiteDifference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
         # A list of types that is not whole may name fewer.
         if key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types"):
@@ -86,12 +86,12 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
         else:
             is_same = set(value) == set(now) if isinstance(value, tuple) else value == now
         if not is_same:
-            yield Difference(key=key, kind="changed", said=_text(value), found=_text(now))
+            yield SiteDifference(key=key, kind="changed", said=_text(value), found=_text(now))
 
 
 def _libraries(
     section: str, described: SiteMpi | SiteFabric | None, tree: HostTree, machine: Survey
-) -> Iterator[Difference]:
+) -> Iterator[SiteDifference]:
     """Yield libraries that do not exist, or that need one which this machine lacks; each of those once."""
     key = f"{section}.libraries"
     reported: set[str] = set()
@@ -101,13 +101,13 @@ def _libraries(
         loads = tree.closure(path, described.search)
         if loads is None:
             gone = "no library" if machine.exists(path) else _GONE
-            yield Difference(key=key, kind="missing", said=path, found=gone)
+            yield SiteDifference(key=key, kind="missing", said=path, found=gone)
             continue
         for missing in loads.missing:
             need = f"{missing.path} needs {missing.name}, which nothing has"
             if need not in reported:
                 reported.add(need)
-                yield Difference(key=key, kind="incomplete", said=path, found=need)
+                yield SiteDifference(key=key, kind="incomplete", said=path, found=need)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  # a value of a site

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import MAX_ERRORS, Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
     Candidate,
@@ -81,7 +81,7 @@ class _Dependency:
     at: Location
 
 
-def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = ()) -> Asked:
+def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = ()) -> ResolvedSpec:
     """Check a spec against its recipes and base image, and choose versions.
 
     The version of a recipe is the first of its ``versions`` that the spec and all recipes that require it
@@ -114,14 +114,14 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     return _resolved(inputs, base, recipes)
 
 
-def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[ChosenRecipe]) -> Asked:
+def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[ChosenRecipe]) -> ResolvedSpec:
     spec, site = inputs.spec, inputs.site
-    return Asked(
+    return ResolvedSpec(
         spec=spec.value,
         path=spec.path,
         base=base.value,
         base_path=base.path,
-        passed_over=inputs.base_errors,
+        base_errors=inputs.base_errors,
         base_digest=sha256_of(canonical_json(base.value.model_dump(mode="json", by_alias=True))),
         recipes=tuple(recipes),
         site=site.value if site is not None else None,
@@ -297,13 +297,13 @@ class _Check:
             problem = f"no proven version of `{recipe.name}` meets `{reference.choice.constraint}`"
             yield RequestError(problem, at=reference.at, hint=hint)
         elif not matching_versions(versions, *choices):
-            asked = [f"the spec asks for `{reference.choice}`"] if reference.choice.constraint else []
-            asked += [
+            resolved = [f"the spec asks for `{reference.choice}`"] if reference.choice.constraint else []
+            resolved += [
                 f"`{dependency.by}` requires `{dependency.choice}`"
                 for dependency in self._dependencies
                 if dependency.choice.name == recipe.name and dependency.choice.constraint
             ]
-            problem = f"no proven version of `{recipe.name}` is right for all: {', '.join(asked)}"
+            problem = f"no proven version of `{recipe.name}` is right for all: {', '.join(resolved)}"
             yield RequestError(problem, at=reference.at, hint=hint)
 
 

@@ -41,7 +41,7 @@ _QUOTE_WHY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SchemaProblem:
     """One error of pydantic, and where it belongs."""
 
     error: ErrorDetails
@@ -60,7 +60,7 @@ class Problem:
     """Whether the key is wrong, not its value."""
 
 
-def locate_problems(errors: Sequence[ErrorDetails], document: Document, model: type) -> list[Problem]:
+def locate_problems(errors: Sequence[ErrorDetails], document: Document, model: type) -> list[SchemaProblem]:
     """Return pydantic's errors with their places, without those that follow from another error."""
     problems = [_locate(error, document, model) for error in errors]
     unknown: dict[Loc, list[str]] = {}
@@ -70,7 +70,7 @@ def locate_problems(errors: Sequence[ErrorDetails], document: Document, model: t
     return [problem for problem in problems if not _follows(problem, document, unknown)]
 
 
-def _follows(problem: Problem, document: Document, unknown: Mapping[Loc, list[str]]) -> bool:
+def _follows(problem: SchemaProblem, document: Document, unknown: Mapping[Loc, list[str]]) -> bool:
     """Return whether a problem follows from another error."""
     loc = problem.loc
     if any(loc[:depth] in document.rejected for depth in range(len(loc) + 1)):
@@ -81,7 +81,7 @@ def _follows(problem: Problem, document: Document, unknown: Mapping[Loc, list[st
     return problem.kind == "too_short" and bool(problem.error["input"])
 
 
-def misspelt_keys(problem: Problem) -> list[str]:
+def misspelt_keys(problem: SchemaProblem) -> list[str]:
     """Return the known keys that an unknown key may stand for."""
     return near(str(problem.loc[-1]), keys_of(problem.model)) if problem.kind == "extra_forbidden" else []
 
@@ -100,7 +100,7 @@ def one_line(description: str) -> str:
     return " ".join(description.split()).replace("``", "`")
 
 
-def _locate(error: ErrorDetails, document: Document, model: type) -> Problem:
+def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProblem:
     """Follow pydantic's steps through the model; some of them are in no file."""
     kind = _OF_DATACLASS.get(error["type"], error["type"])
     loc: Loc = ()
@@ -129,7 +129,7 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> Problem:
         at = document.at(*loc[:-1])
     else:
         at = document.at_key(*loc) if is_key or kind == "extra_forbidden" else document.at(*loc)
-    return Problem(
+    return SchemaProblem(
         error=error, kind=kind, loc=loc, at=at, model=owner, wanted=wanted, meaning=meaning, is_key=is_key
     )
 
@@ -148,7 +148,7 @@ def _is_model(wanted: Any) -> bool:  # noqa: ANN401  # an annotation
     return isinstance(wanted, type) and hasattr(wanted, "__pydantic_fields__")
 
 
-def explain(problem: Problem, document: Document) -> RequestError:
+def explain(problem: SchemaProblem, document: Document) -> RequestError:
     """Return a problem in plain words."""
     loc = problem.loc
     key = shorten(str(loc[-1])) if loc else ""
@@ -166,7 +166,7 @@ def explain(problem: Problem, document: Document) -> RequestError:
     return RequestError(f"`{name}`: {words}" if name else words, at=problem.at, hint=own_hint or hint)
 
 
-def _words(problem: Problem, written: str | None) -> tuple[str, str | None]:
+def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None]:
     """Return what is wrong with a value or key, and a hint if there is a better one than its meaning."""
     error, kind, value = problem.error, problem.kind, problem.error["input"]
     context = error.get("ctx", {})
@@ -197,7 +197,7 @@ def _entries(arguments: tuple[Any, ...]) -> str:
     return "text" if member is str else "mappings" if _is_model(member) else "entries"
 
 
-def _type_hint(problem: Problem, written: str | None) -> str | None:
+def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
     kind, value = problem.kind, problem.error["input"]
     if kind == "model_type" and _is_model(wanted := _members(problem.wanted)[0]):
         return "its keys: " + ", ".join(keys_of(wanted))

@@ -11,12 +11,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.spec.asked import ChosenRecipe
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_errors
+from envbuild.spec.resolved import ChosenRecipe
 
 Errors = Iterator[EnvbuildError]
 

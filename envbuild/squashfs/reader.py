@@ -130,7 +130,7 @@ class FileInode(Inode):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MetadataTable:
     """A table of metadata, decompressed."""
 
     data: bytearray
@@ -329,11 +329,11 @@ class Squashfs:
     # Tables
 
     @cached_property
-    def _inode_table(self) -> Table:
+    def _inode_table(self) -> MetadataTable:
         return self._table(self.superblock.inode_table, self.superblock.directory_table)
 
     @cached_property
-    def _directory_table(self) -> Table:
+    def _directory_table(self) -> MetadataTable:
         # It ends where the first block of a table with an index begins.
         ends = [self._first_block(self.superblock.id_table)]
         if self.superblock.fragments:
@@ -359,7 +359,7 @@ class Squashfs:
         return begin, end
 
     @cached_property
-    def _attribute_table(self) -> Table:
+    def _attribute_table(self) -> MetadataTable:
         return self._table(*self._attribute_bounds)
 
     def _first_block(self, index: int) -> int:
@@ -379,7 +379,7 @@ class Squashfs:
             raise ValueError("a table has another length than it claims")
         return data
 
-    def _table(self, begin: int, end: int) -> Table:
+    def _table(self, begin: int, end: int) -> MetadataTable:
         if not SUPERBLOCK_BYTES <= begin <= end <= self._size:
             raise ValueError("its tables overlap, or lie outside of the file system")
         data, blocks, offset = bytearray(), {}, begin
@@ -393,7 +393,7 @@ class Squashfs:
                 raise ValueError(f"a table holds more than {_MAX_TABLE_BYTES} bytes")
         if offset != end:
             raise ValueError("a block of metadata reaches into the next table")
-        return Table(data, blocks)
+        return MetadataTable(data, blocks)
 
     def _metadata_block(self, offset: int) -> tuple[bytes, int]:
         """Return the content of a block, and where the next one begins."""

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from envbuild.store.gc_roots import Needs
 from envbuild.store.inventory import Item, items, walk_files
-from envbuild.store.roots import Needs
 from envbuild.store.store import Store
 from envbuild.system.descriptors import named
 from envbuild.system.removal import remove

@@ -8,7 +8,7 @@ A store belongs to one user. Layout below its directory, all of it relocatable:
     layers/ab/<key hex>.json    key → blob, and what the layer holds; sealed by a digest of its text
     files/                      locked files (see `envbuild.resolve.files`)
     resolve/                    what apt and uv keep between runs
-    roots/                      images and locks, and what each needs (see `envbuild.store.roots`)
+    roots/                      images and locks, and what each needs (see `envbuild.store.gc_roots`)
     logs/, plans/, verdicts/    what people and later runs look at
     scans/                      scans of images for the preflight
     stage/                      work in progress, one private directory each

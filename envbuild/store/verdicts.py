@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.errors import RequestError
-from envbuild.jobs.report import Finding, Report, counts
+from envbuild.jobs.report import CheckResult, Report, counts
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TestVerdict:
     """The result of a test."""
 
     state: Outcome | Literal["stale"]
@@ -61,11 +61,11 @@ class Verdict:
         words += self.changed[:5]
         return "; ".join(words)
 
-    def finding(self) -> Finding:
+    def finding(self) -> CheckResult:
         """Return the verdict as a line of a report; a stale one is STALE, whatever its outcome."""
         status = {"passed": "PASS", "failed": "FAIL", "unproven": "SKIP", "stale": "STALE"}[self.state]
         hint = "" if self.state == "passed" else "run `envbuild test` on this host"
-        return Finding(status, "verdict", "passed on a host like this one", self.text, hint)
+        return CheckResult(status, "verdict", "passed on a host like this one", self.text, hint)
 
 
 def record(store: Store, report: Report) -> str:
@@ -93,7 +93,7 @@ def record(store: Store, report: Report) -> str:
     return name
 
 
-def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> Verdict | None:
+def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> TestVerdict | None:
     """Return the verdict that counts here; None where the image was never tested.
 
     The newest from a host like this one, else the newest of any other, as stale.
@@ -124,13 +124,13 @@ def sentence(store: Store, digest: str, *, here: HostFingerprint | None = None) 
     return f"{OUTCOMES[verdict.state]} ({verdict.text})"
 
 
-def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[Verdict]:
+def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestVerdict]:
     names = [name for name in files.list_directory(directory) if re.fullmatch(r"[0-9a-f]{64}\.json", name)]
     verdicts = [_read(directory / name, digest, here) for name in names]
     return [verdict for verdict in verdicts if verdict is not None]
 
 
-def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
+def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
     """Read a record; None for a damaged one, which proves nothing."""
     try:
         data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
@@ -148,7 +148,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> Verdict | None:
         return None
     own: Outcome = "passed" if passed else "failed" if failed else "unproven"
     same = data["fingerprint"] == here.digest
-    return Verdict(
+    return TestVerdict(
         state=own if same else "stale",
         outcome=own,
         ranks=ranks,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.store.gc_roots import read_root, root_files
 from envbuild.store.records import LayerRecord, read_record
-from envbuild.store.roots import read_root, root_files
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import sha256

@@ -53,7 +53,7 @@ class NetworkError(MachineError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """Limits of each request, and of the resumptions of each download."""
 
     attempts: int = 5
@@ -102,8 +102,8 @@ class Client:
         ``scheme://host`` → its proxy, besides those of the environment.
     """
 
-    def __init__(self, limits: Limits | None = None, proxies: Mapping[str, str] | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: RequestLimits | None = None, proxies: Mapping[str, str] | None = None) -> None:
+        self._limits = limits or RequestLimits()
         self._proxies = dict(proxies or {})
         self._session = _session(self._limits, self._proxies)
 
@@ -245,7 +245,7 @@ class _BrokenOffError(NetworkError):
     """A transfer ended before the file did."""
 
 
-def _session(limits: Limits, proxies: Mapping[str, str]) -> requests.Session:
+def _session(limits: RequestLimits, proxies: Mapping[str, str]) -> requests.Session:
     session = requests.Session()
     session.proxies.update(proxies)
     session.verify = trusted_certificates()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
@@ -277,15 +277,15 @@ def _content_length(response: requests.Response) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
-def _first_byte(response: requests.Response, asked: int) -> int:
+def _first_byte(response: requests.Response, resolved: int) -> int:
     """Return the offset in the file of an answer's first byte."""
     if response.status_code != 206:
         return 0  # the server sends all of it again
     match = re.fullmatch(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)", response.headers.get("Content-Range", ""))
-    if match is None or int(match[1]) != asked:
+    if match is None or int(match[1]) != resolved:
         problem = f"{redact(response.url)} answered with another part than the one asked for"
         raise NetworkError(problem, hint=_ADDRESS)
-    return asked
+    return resolved
 
 
 def _chunks(response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from envbuild.workflows.settings import default_root
 _START_BYTES = 4096
 
 
-def refuse_other_kinds(spec: Path) -> None:
+def check_is_spec(spec: Path) -> None:
     """Reject an image or a lock given as a spec, before it is parsed.
 
     Raises
@@ -35,7 +35,7 @@ def refuse_other_kinds(spec: Path) -> None:
         raise RequestError(f"`{spec}` is a lock, not a spec", hint=hint)
 
 
-def file_named(text: str) -> Path:
+def output_path(text: str) -> Path:
     """Return the path of an output file from a text.
 
     Raises
@@ -49,7 +49,9 @@ def file_named(text: str) -> Path:
     return Path(text)
 
 
-def refuse_in_store(path: Path, root: Path | None = None, *, hint: str = "name a place outside it") -> None:
+def check_outside_store(
+    path: Path, root: Path | None = None, *, hint: str = "name a place outside it"
+) -> None:
     """Refuse an output path inside the store, where it would stop `cache prune` or be removed by it.
 
     Parameters
@@ -70,13 +72,13 @@ def refuse_in_store(path: Path, root: Path | None = None, *, hint: str = "name a
         raise RequestError(f"`{path}` is inside the store", hint=hint)
 
 
-def typed(path: Path | str) -> str:
+def shell_path(path: Path | str) -> str:
     """Return a path as a word of a command line, which no program takes for an option."""
     text = os.fspath(path)
-    return quoted(f"./{text}" if text.startswith("-") else text)
+    return shell_quote(f"./{text}" if text.startswith("-") else text)
 
 
-def quoted(text: str) -> str:
+def shell_quote(text: str) -> str:
     r"""Return a word of a command line: quoted where that is needed.
 
     Unprintable characters stand in ``$'…'`` as bytes: a form of bash, zsh, ksh and POSIX 2024.

@@ -13,22 +13,22 @@ from envbuild.build.run import BuildContext, build_layers, check_conflicts, miss
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compose import check_target, compose
+from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PLAN, read_data, read_manifest
-from envbuild.image.story import manifest_of
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
-from envbuild.store.roots import add_root
+from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.system.files import is_directory
-from envbuild.workflows.arguments import file_named, refuse_in_store, refuse_other_kinds
-from envbuild.workflows.blame import blaming
+from envbuild.workflows.arguments import check_is_spec, check_outside_store, output_path
+from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_pins
-from envbuild.workflows.keeping import root_of_build
+from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked
-from envbuild.workflows.plan import design, finished_layers, plan_name
+from envbuild.workflows.plan import finished_layers, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -79,7 +79,7 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
     path = _check_request(request, settings)
     settings = with_upstreams(settings, request.upstreams)
     locked = _lock(request, settings)
-    plan = design(locked, compression=request.compression)
+    plan = plan_image(locked, compression=request.compression)
     store = settings.store
     check_tools(locked, _missing_of_image(plan, request, store), settings)
     if not request.rebuild and _is_up_to_date(path, plan):
@@ -101,7 +101,7 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
         check_conflicts(plan, store, settings.emit)
         manifest = _compose(path, locked, plan, settings)
         preflight = _preflight(path, settings)
-        store.write(plan_name(locked.asked.spec.name), plan.to_json())
+        store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     return _built(path, manifest, preflight)
 
@@ -120,15 +120,15 @@ def _built(path: Path, manifest: Manifest, preflight: PreflightReport, *, unchan
 def _check_request(request: BuildRequest, settings: Settings) -> Path:
     """Refuse what cannot be built, before any work is done; return the path of the image."""
     spec = request.spec
-    refuse_other_kinds(spec)
-    path = spec.parent / f"{spec.stem}.sif" if request.output is None else file_named(request.output)
+    check_is_spec(spec)
+    path = spec.parent / f"{spec.stem}.sif" if request.output is None else output_path(request.output)
     lock = lock_path(spec)
     check_target(path, keep=(spec, lock))
     if path.resolve() == lock.resolve():
         raise RequestError(
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )
-    refuse_in_store(path, settings.store.path)
+    check_outside_store(path, settings.store.path)
     for directory in request.sources:
         if not is_directory(directory):
             raise RequestError(
@@ -151,7 +151,7 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
         locked = lock_spec(request.spec, settings, offline=request.offline, sources=request.sources)
     for change in locked.changes:
         settings.emit(Note(text=f"lock: {change}"))
-    for remark in locked.asked.remarks():
+    for remark in locked.resolved.remarks():
         settings.emit(Warned(text=remark))
     return locked
 
@@ -190,7 +190,7 @@ def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) ->
         return compose(
             path,
             finished_layers(records, plan, store),
-            manifest=manifest_of(locked.asked, locked.lock),
+            manifest=manifest_of(locked.resolved, locked.lock),
             lock=locked.lock,
             plan=plan.to_json(),
             advanced=composing.advance,
@@ -212,7 +212,7 @@ def _build(
     needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
     cache = fetch_pins(
         (by_digest[sha256] for sha256 in sorted(needed)),
-        locked.asked,
+        locked.resolved,
         settings,
         sources=request.sources,
         offline=request.offline,
@@ -227,5 +227,5 @@ def _build(
             emit=settings.emit,
             rebuild=request.rebuild,
         )
-        with blaming("build", settings):
+        with explain_failure("build", settings):
             build_layers(plan, context, missing)

@@ -9,13 +9,13 @@ from pathlib import Path
 from envbuild.errors import MachineError, RequestError, did_you_mean
 from envbuild.events import Note, task
 from envbuild.lock.text import MAX_BYTES, load
+from envbuild.store.gc_roots import Needs, Root, StoredRoot, add_root, find_roots, needs_of, remove_roots
 from envbuild.store.inventory import Item, areas, items
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.roots import Needs, Root, StoredRoot, add_root, find_roots, needs_of, remove_roots
 from envbuild.store.store import GRACE_S
 from envbuild.store.verify import REPLACEABLE, Damage, Verified, remove_damaged, verify
 from envbuild.system.files import read_input
-from envbuild.workflows.keeping import identify, pinned_image, pinned_lock
+from envbuild.workflows.gc_roots import identify, pinned_image, pinned_lock
 from envbuild.workflows.settings import Settings
 
 # Without locks on the file system, builds of other processes show by what they used of late.

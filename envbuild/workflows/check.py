@@ -12,14 +12,14 @@ from envbuild.image import shifter
 from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries
 from envbuild.image.verify import judge_bytes
-from envbuild.jobs.report import Finding, counts
+from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.slurm import pmi_findings
 from envbuild.preflight import gpu
 from envbuild.preflight.report import PreflightReport, findings_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import Verdict
+from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
@@ -37,17 +37,17 @@ class CheckedImage:
     manifest: Manifest
     preflight: PreflightReport
     """Of its files."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RuleResult, ...]
     """Of the rules on it, and on its site if one is known."""
-    gpu_code: tuple[Finding, ...]
+    gpu_code: tuple[CheckResult, ...]
     """Whether the site's GPUs run the image's code, if the site names them."""
     seconds: float
     """Duration, wall clock."""
-    runtime: tuple[Finding, ...] = ()
+    runtime: tuple[CheckResult, ...] = ()
     """Effects of another runtime, if one was named."""
-    changed: tuple[Finding, ...] = ()
+    changed: tuple[CheckResult, ...] = ()
     """The parts that are not as they were built."""
-    scheduler: tuple[Finding, ...] = ()
+    scheduler: tuple[CheckResult, ...] = ()
     """What the scheduler offers its MPI, if that was asked."""
 
     @property
@@ -55,7 +55,7 @@ class CheckedImage:
         """Whether nothing is wrong; unknown is reported, and is no failure."""
         return all(finding.status != "FAIL" for finding in self.findings())
 
-    def findings(self, *, all_unknown: bool = False) -> list[Finding]:
+    def findings(self, *, all_unknown: bool = False) -> list[CheckResult]:
         """Return the lines of a report; see `envbuild.preflight.report.findings_of`."""
         fit = findings_of(self.verdicts, all_unknown=all_unknown)
         own = (*self.changed, *self.preflight.findings())
@@ -142,7 +142,7 @@ def check_image(
     return checked
 
 
-def _lint(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[Finding]:
+def _lint(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:
     return shifter.lint(
         manifest,
         image_entries(image),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
-from envbuild.doctor.model import VERBS, Finding, blocked
+from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.system.survey import Survey
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
+__all__ = ["Diagnosis", "Diagnostic", "diagnose"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Diagnosis:
 
     works: dict[str, bool]
     """Each verb that was asked for, all if none was named, and whether it can work."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnostic, ...]
     """Those that concern one of them, blocking ones first."""
 
 

@@ -22,7 +22,7 @@ from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
 from envbuild.system.leftovers import private_work
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.workflows.arguments import check_outside_store
 
 Format = Literal["squashfs", "shifter", "oci"]
 
@@ -61,7 +61,7 @@ def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:
     """
     manifest = read_manifest(image)
     _check_place(form, path, image)
-    refuse_in_store(path)
+    check_outside_store(path)
     if form == "shifter":
         _check_variables(manifest)
     size = image.stat().st_size

@@ -11,8 +11,8 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
-from envbuild.spec.asked import Asked
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
 
@@ -27,11 +27,11 @@ class Fetched:
 
 def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
     """Lock a spec if needed and keep every locked file in a directory."""
-    refuse_in_store(to, settings.store.path, hint="name another directory with --to DIR")
+    check_outside_store(to, settings.store.path, hint="name another directory with --to DIR")
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
     with settings.store.in_use():
-        cache = fetch_pins(pins, locked.asked, settings, sources=sources, offline=False)
+        cache = fetch_pins(pins, locked.resolved, settings, sources=sources, offline=False)
         export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
 
@@ -46,7 +46,7 @@ def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
 
 def fetch_pins(
     pins: Iterable[DebPin | PythonPin | RootPin],
-    asked: Asked,
+    resolved: ResolvedSpec,
     settings: Settings,
     *,
     sources: Sequence[Path],
@@ -62,5 +62,5 @@ def fetch_pins(
             offline=offline,
             directories=tuple(sources),
         )
-        fetch(pins, asked, cache, context)
+        fetch(pins, resolved, cache, context)
     return cache

@@ -15,7 +15,7 @@ from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
 from envbuild.spec.load import load_spec
 from envbuild.system.files import read_input, write_atomically
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import read_bases
 from envbuild.workflows.recipes import list_recipes
 
@@ -49,7 +49,7 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
     if output is not None:
         if output.exists() or output.is_symlink():
             raise RequestError(f"`{output}` exists already", hint="name another file with -o SPEC.yaml")
-        refuse_in_store(output)
+        check_outside_store(output)
     try:
         content = read_input(source, limit_bytes=MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import variant_for
 from envbuild.spec.yamlfile import scalar_is_text
 from envbuild.system.files import exists, is_directory, write_new
-from envbuild.workflows.arguments import refuse_in_store, typed
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
 
@@ -125,7 +125,7 @@ class Choices:
         draft = self.completed(draft)
         text = "\n".join(f"{key}: {value}" for key, value in _values(draft).items())
         try:
-            asked = read_asked(path, recipes=self.directories, content=text.encode())
+            resolved = read_spec(path, recipes=self.directories, content=text.encode())
         except EnvbuildError as error:
             # There is no such file yet, and no line of it to show.
             for single in error.each():
@@ -133,7 +133,7 @@ class Choices:
                     single.at = None
             raise
         others = [name for name in self.accelerators(draft) if name != draft.accelerator]
-        return _render(draft, asked, path, schema=schema, accelerators=others)
+        return _render(draft, resolved, path, schema=schema, accelerators=others)
 
 
 def spec_path(given: Path) -> Path:
@@ -163,7 +163,7 @@ def write_spec(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
     RequestError
         One of them exists, or cannot be written.
     """
-    refuse_in_store(path)
+    check_outside_store(path)
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
         raise RequestError(f"`{beside}` is there already", hint="leave out `--schema`, or move it away")
@@ -211,21 +211,23 @@ def _list(values: Sequence[str]) -> str:
     return f"[{', '.join(map(_scalar, values))}]" if values else ""
 
 
-def _render(draft: SpecDraft, asked: Asked, path: Path, *, schema: bool, accelerators: Sequence[str]) -> str:
+def _render(
+    draft: SpecDraft, resolved: ResolvedSpec, path: Path, *, schema: bool, accelerators: Sequence[str]
+) -> str:
     above = {
-        "mpi": _recipe_lines([asked.mpi] if asked.mpi else []),
-        "frameworks": _recipe_lines(asked.frameworks),
+        "mpi": _recipe_lines([resolved.mpi] if resolved.mpi else []),
+        "frameworks": _recipe_lines(resolved.frameworks),
     }
     behind = {
         "version": "in quotes: a version is no number",
-        "base": asked.base.summary,
+        "base": resolved.base.summary,
         "accelerator": f"or {', '.join(accelerators)}" if accelerators else "",
     }
-    spec, image = typed(path.name), typed(f"{path.stem}.sif")
+    spec, image = shell_path(path.name), shell_path(f"{path.stem}.sif")
     lines = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
     lines.append(f"# `envbuild build {spec}` makes {image}, `envbuild test {image}` proves it.")
     lines.append("# `envbuild schema spec` has every key that may stand here.")
-    for key, value in _values(replace(draft, base=draft.base or asked.base.name)).items():
+    for key, value in _values(replace(draft, base=draft.base or resolved.base.name)).items():
         lines += [f"# {line}" for line in above.get(key, ())]
         remark = behind.get(key)
         lines.append(f"{f'{key}: {value}':<{_COLUMN}} # {remark}" if remark else f"{key}: {value}")

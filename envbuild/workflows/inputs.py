@@ -12,13 +12,13 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import NAME, Choice, EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
 from envbuild.spec.yamlfile import MAX_BYTES
@@ -33,7 +33,7 @@ from envbuild.system.files import (
     settings_homes,
 )
 from envbuild.system.host import architecture
-from envbuild.workflows.arguments import refuse_other_kinds
+from envbuild.workflows.arguments import check_is_spec
 
 MAX_FILE_BYTES = 64 << 20
 _RECIPE = "recipe.yaml"
@@ -121,13 +121,13 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
     )
 
 
-def read_asked(
+def read_spec(
     spec_path: Path,
     *,
     recipes: Sequence[Path] = (),
     site: Path | None = None,
     content: bytes | None = None,
-) -> Asked:
+) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together.
 
     Parameters
@@ -147,7 +147,7 @@ def read_asked(
     """
     catalog = find_catalog(recipes)
     if content is None:
-        refuse_other_kinds(spec_path)
+        check_is_spec(spec_path)
         content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
     spec, spec_errors = examine(EnvSpec, content, spec_path)
     reading = _Errors(spec_errors)
@@ -190,7 +190,7 @@ def read_asked(
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
-    """Read the site that a command line names; see `read_asked` for the site without it.
+    """Read the site that a command line names; see `read_spec` for the site without it.
 
     Raises
     ------

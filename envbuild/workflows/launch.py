@@ -18,7 +18,7 @@ from envbuild.lock.text import load
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import Verdict, refuse_or_warn
+from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.system import host, process
@@ -104,7 +104,7 @@ def _facts(image: Path) -> dict[str, Fact]:
 
 def _judge_start(
     image: Facts, site: Site | None, from_host: HostLibraries, *, by_scheduler: bool
-) -> Iterator[Verdict]:
+) -> Iterator[RuleResult]:
     """Yield what the rules say of starting an image here."""
     facts = stack_facts(image, site, host_mpi=from_host.mpi)
     here = Fact(host.architecture(), "this machine")

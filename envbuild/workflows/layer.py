@@ -14,17 +14,17 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import Warned, task
 from envbuild.plan.model import Compression
+from envbuild.store.gc_roots import DIRECTORY, Root, add_root, read_root
 from envbuild.store.opening import MARKER
 from envbuild.store.records import LayerRecord, blob_name, read_record
-from envbuild.store.roots import DIRECTORY, Root, add_root, read_root
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.system import host
 from envbuild.system.files import copy, exists, is_directory
 from envbuild.system.squashfs import Digests, digests
-from envbuild.workflows.arguments import refuse_in_store, typed
+from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.lock import check_tools, lock_path, read_locked
-from envbuild.workflows.plan import design
+from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import trusted_owners, with_upstreams
 
@@ -94,12 +94,12 @@ def export_layers(
     if exists(to) and not is_directory(to):
         hint = "name a directory with --to DIR; it is made if it is not there"
         raise RequestError(f"`{to}` is no directory", hint=hint)
-    refuse_in_store(to, settings.store.path, hint="name another directory with --to DIR")
+    check_outside_store(to, settings.store.path, hint="name another directory with --to DIR")
     settings = with_upstreams(settings, upstreams)
     store, target = settings.store, Store(to.absolute())
     target.check()
     locked = read_locked(spec, settings)
-    layers = design(locked, compression=compression).image_layers
+    layers = plan_image(locked, compression=compression).image_layers
     check_tools(locked, [layer for layer in layers if store.get(layer.key) is None], settings)
     with store.in_use():
         records = [record for layer in layers if (record := store.get(layer.key)) is not None]
@@ -108,7 +108,7 @@ def export_layers(
             option = "" if compression == "zstd" else f" --compression {compression}"
             raise RequestError(
                 f"the store lacks finished layers of `{spec}`: {names}",
-                hint=f"`envbuild build {typed(spec)}{option}` makes them",
+                hint=f"`envbuild build {shell_path(spec)}{option}` makes them",
             )
         with target.in_use(), ThreadPoolExecutor(host.cores()) as pool:
             rows = tuple(pool.map(lambda record: _export(record, store, target), records))

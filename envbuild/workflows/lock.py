@@ -18,12 +18,12 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
-from envbuild.rules.judge import Verdict, refuse_or_warn
-from envbuild.spec.asked import Asked
+from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import read_input, write_atomically
-from envbuild.workflows.arguments import refuse_in_store, typed
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.settings import Settings
 
 
@@ -31,7 +31,7 @@ from envbuild.workflows.settings import Settings
 class Locked:
     """A spec, and the lock that satisfies it."""
 
-    asked: Asked
+    resolved: ResolvedSpec
     lock: Lock
     path: Path
     """The lock's file."""
@@ -39,7 +39,7 @@ class Locked:
     """Sentences on what differs from the previous lock; empty if nothing does."""
     other_tools: tuple[str, ...] = ()
     """Sentences on tools of this machine that differ from those of a lock that is not to change."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RuleResult, ...] = ()
     """Of the rules, on the lock and its site; none of them is *incompatible*."""
 
 
@@ -71,14 +71,14 @@ def lock_spec(
     RequestError
         The spec is wrong or cannot be met, or what was locked does not fit together or its site.
     """
-    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
     if write:
-        refuse_in_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
+        check_outside_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
     previous = _read_lock(spec)
     pins = _pins(tools.NAMES)
-    changes = _changes(previous, asked, pins)
-    if previous is not None and upgrade is None and not diff(previous, asked):
+    changes = _changes(previous, resolved, pins)
+    if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages, and other bytes. That is never silent.
         for difference in tool_differences(previous, pins):
             hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
@@ -93,12 +93,12 @@ def lock_spec(
                 offline=offline,
                 directories=tuple(sources),
             )
-            lock = make_lock(asked, previous=previous, upgrade=upgrade, tools=pins, context=context)
-    verdicts = _fit(asked, lock, settings)
+            lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
+    verdicts = _fit(resolved, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
     changes = () if lock == previous else changes or _version_changes(previous, lock)
-    return Locked(asked=asked, lock=lock, path=path, changes=changes, verdicts=verdicts)
+    return Locked(resolved=resolved, lock=lock, path=path, changes=changes, verdicts=verdicts)
 
 
 def read_locked(spec: Path, settings: Settings) -> Locked:
@@ -109,14 +109,16 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     RequestError
         There is no lock or it does not satisfy the spec; or as `lock_spec`.
     """
-    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     lock = _read_lock(spec)
     pins = _known_tool_pins()
-    if lock is None or diff(lock, asked):
-        refuse(spec, _changes(lock, asked, pins))
+    if lock is None or diff(lock, resolved):
+        refuse(spec, _changes(lock, resolved, pins))
     other_tools = tuple(difference.sentence for difference in tool_differences(lock, pins))
-    verdicts = _fit(asked, lock, settings)
-    return Locked(asked=asked, lock=lock, path=lock_path(spec), other_tools=other_tools, verdicts=verdicts)
+    verdicts = _fit(resolved, lock, settings)
+    return Locked(
+        resolved=resolved, lock=lock, path=lock_path(spec), other_tools=other_tools, verdicts=verdicts
+    )
 
 
 def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) -> None:
@@ -139,25 +141,25 @@ def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) ->
             f"layers of the lock `{locked.path}` are missing: {names};"
             f" and this machine's tools differ from the lock's\n{listed}",
             hint="`envbuild layer import DIR` takes layers from where they were made;"
-            f" `envbuild lock {typed(locked.asked.path)}` uses this machine's tools, and all layers"
+            f" `envbuild lock {shell_path(locked.resolved.path)}` uses this machine's tools, and all layers"
             " that they make are built anew",
         )
     for sentence in locked.other_tools:
         settings.emit(Note(text=f"{sentence}: it is not needed, every layer is in the store"))
 
 
-def _fit(asked: Asked, lock: Lock, settings: Settings) -> tuple[Verdict, ...]:
+def _fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[RuleResult, ...]:
     """Judge a lock before anything is written or built; refuse what is incompatible."""
-    raise_all(list(hidden_packages(asked, lock)))
-    verdicts = judge_lock(asked, lock)
+    raise_all(list(hidden_packages(resolved, lock)))
+    verdicts = judge_lock(resolved, lock)
     refuse_or_warn(verdicts, settings.emit)
     return verdicts
 
 
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
-    asked = read_asked(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_read_lock(spec), asked, _known_tool_pins())
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
+    return _changes(_read_lock(spec), resolved, _known_tool_pins())
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
@@ -171,7 +173,7 @@ def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
     listed = "\n".join(f"  {change}" for change in changes)
     raise RequestError(
         f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
-        hint=f"`envbuild lock {typed(spec)}` renews it",
+        hint=f"`envbuild lock {shell_path(spec)}` renews it",
     )
 
 
@@ -179,14 +181,14 @@ def _read_lock(spec: Path) -> Lock | None:
     path = lock_path(spec)
     if not path.exists():
         return None
-    hint = f"restore it from version control, or delete it and run `envbuild lock {typed(spec)}`"
+    hint = f"restore it from version control, or delete it and run `envbuild lock {shell_path(spec)}`"
     return load(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
 
 
-def _changes(previous: Lock | None, asked: Asked, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
+def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
     if previous is None:
         return ("there was no lock",)
-    found = (*diff(previous, asked), *tool_differences(previous, pins))
+    found = (*diff(previous, resolved), *tool_differences(previous, pins))
     return tuple(difference.sentence for difference in found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.activate.install import Installed, absolute, checked_root, install, why_only_you
+from envbuild.activate.install import InstallResult, absolute, checked_root, install, why_only_you
 from envbuild.activate.installed import (
     InstalledModule,
     Uninstalled,
@@ -32,7 +32,7 @@ from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
-from envbuild.workflows.arguments import refuse_in_store, typed
+from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.hosting import (
     NO_HOST_LIBS,
     HostLibraries,
@@ -43,7 +43,14 @@ from envbuild.workflows.hosting import (
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
-__all__ = ["Installed", "ListedModule", "Uninstalled", "install_module", "list_modules", "uninstall_modules"]
+__all__ = [
+    "InstallResult",
+    "ListedModule",
+    "Uninstalled",
+    "install_module",
+    "list_modules",
+    "uninstall_modules",
+]
 
 _TASK = "module"
 _STATES = {
@@ -75,7 +82,7 @@ def install_module(
     settings: Settings,
     from_host: HostLibraries = NO_HOST_LIBS,
     default: bool = False,
-) -> Installed:
+) -> InstallResult:
     """Install an image, wrappers for its commands, and a modulefile.
 
     Parameters
@@ -97,7 +104,7 @@ def install_module(
     MachineError
         There is no usable Apptainer, or no space.
     """
-    refuse_in_store(root, settings.store.path, hint="name another directory with --root DIR")
+    check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
     _check_writers(root, manifest, settings.emit)
     loaded = read_site(settings.site)
@@ -196,14 +203,14 @@ def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
         if status.st_mode & stat.S_IWOTH:
             raise RequestError(
                 f"everybody can write to `{directory}`, {runs}",
-                hint=f"`chmod o-w {typed(directory)}`, or name another directory with --root DIR",
+                hint=f"`chmod o-w {shell_path(directory)}`, or name another directory with --root DIR",
             )
         if status.st_mode & stat.S_IWGRP:
             group = host.group(status.st_gid)
             emit(
                 Warned(
                     text=f"the group `{group}` can write to `{directory}`, {runs}",
-                    hint=f"`chmod g-w {typed(directory)}`, unless you trust all of its members",
+                    hint=f"`chmod g-w {shell_path(directory)}`, unless you trust all of its members",
                 )
             )
     for parent in open_parents(root):

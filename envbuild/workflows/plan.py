@@ -8,11 +8,11 @@ from pathlib import Path
 
 from envbuild.build.run import missing_layers
 from envbuild.image.compose import FinishedLayer
-from envbuild.image.story import embedded_files, manifest_of, root_texts, top_layer
+from envbuild.image.metadata import embedded_files, manifest_of, root_texts, top_layer
 from envbuild.plan.model import BuildPlan, Compression
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
-from envbuild.rules.judge import Verdict
+from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
@@ -42,7 +42,7 @@ class Plan:
     """Changes of a new lock."""
     image: tuple[str, ...]
     """The layers of the image, from bottom to top."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RuleResult, ...] = ()
     """Of the rules on the lock and its site."""
 
 
@@ -57,9 +57,9 @@ def show_plan(
     """Return what a build would do; no file beside the spec or in the store's layers changes."""
     settings = with_upstreams(settings, upstreams)
     locked = lock_spec(spec, settings, offline=offline, write=False)
-    plan = design(locked, compression=compression)
+    plan = plan_image(locked, compression=compression)
     to_build = {layer.name for layer in missing_layers(plan, settings.store)}
-    why = reasons(plan, last_plan(settings.store, locked.asked.spec.name))
+    why = reasons(plan, last_plan(settings.store, locked.resolved.spec.name))
     layers = []
     for layer in plan.layers:
         state, reason = "cached", ""
@@ -76,12 +76,12 @@ def show_plan(
     )
 
 
-def design(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
+def plan_image(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
     """Return the plan of an image."""
-    manifest = manifest_of(locked.asked, locked.lock)
-    metadata = top_layer(locked.asked, locked.lock, manifest, embedded=embedded_files())
+    manifest = manifest_of(locked.resolved, locked.lock)
+    metadata = top_layer(locked.resolved, locked.lock, manifest, embedded=embedded_files())
     return make_plan(
-        locked.asked, locked.lock, root_texts=root_texts(), metadata=metadata, compression=compression
+        locked.resolved, locked.lock, root_texts=root_texts(), metadata=metadata, compression=compression
     )
 
 

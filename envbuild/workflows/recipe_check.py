@@ -17,12 +17,12 @@ from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, every_rank_alone, job_of, undetected
 from envbuild.launch.start import Container
 from envbuild.lock.text import load as load_lock
-from envbuild.spec.asked import owned_by_vendor
 from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import Control, Controls, Recipe, VerifyJob
 from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.resolved import owned_by_vendor
 from envbuild.spec.select import KNOWN_VARIANT, matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input

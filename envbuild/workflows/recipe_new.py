@@ -15,7 +15,7 @@ from envbuild.spec.model import MAX_NAME, NAME
 from envbuild.spec.recipe import ModuleName
 from envbuild.system.files import exists
 from envbuild.system.leftovers import private_work
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.workflows.arguments import check_outside_store
 
 _TEMPLATE = Path(__file__).with_name("recipe-template")
 
@@ -45,7 +45,7 @@ def new_recipe(
         hint = "use lower-case letters, digits, `-`, `_` and `.`, starting with a letter or digit"
         raise RequestError(f"`{name}` is not a valid recipe name", hint=hint)
     target = directory / name
-    refuse_in_store(target)
+    check_outside_store(target)
     if exists(target):
         raise RequestError(f"`{target}` already exists", hint="choose another name; nothing was written")
     distribution = distribution or name

@@ -9,11 +9,11 @@ from pathlib import Path
 import uv
 
 from envbuild.build.run import BuildContext, build_layers, require_layer
-from envbuild.build.workdir import passable_directory
+from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
-from envbuild.image.compare import Difference, compare_images
+from envbuild.image.compare import ImageDifference, compare_images
 from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
@@ -22,13 +22,13 @@ from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.system.files import is_directory, sha256
-from envbuild.workflows.blame import blaming
+from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_pins
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.plan import finished_layers
@@ -115,7 +115,7 @@ def reproduce_image(
     older = tuple(
         f"{name} (revision {there}, here {here})" for name, (there, here) in story.plan.older_steps().items()
     )
-    with passable_directory() as work, settings.store.in_use():
+    with traversable_directory() as work, settings.store.in_use():
         locate = _fetch(story, settings, work, sources=sources, offline=offline)
         # Below a directory that others may pass: nobody else is to look at what is built.
         (work / "store").mkdir(mode=0o700)
@@ -127,7 +127,7 @@ def reproduce_image(
             locate=locate,
             emit=settings.emit,
         )
-        with blaming("reproduce", settings):
+        with explain_failure("reproduce", settings):
             build_layers(story.plan, context)
         again = work / "again.sif"
         records = _compose(again, story, store)
@@ -223,7 +223,7 @@ def _fetch(
     return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)
 
 
-def _asked(story: _Story, settings: Settings) -> Asked:
+def _asked(story: _Story, settings: Settings) -> ResolvedSpec:
     """Return what a lock says of its spec, as far as it is needed to find the lock's files."""
     lock = story.lock
     base = read_base(lock.base.name)
@@ -248,7 +248,7 @@ def _asked(story: _Story, settings: Settings) -> Asked:
                 at=Location(path=story.image),
             )
         )
-    return Asked(
+    return ResolvedSpec(
         spec=EnvSpec(name=lock.name, version=lock.version, base=Choice(name=base.value.name)),
         path=story.image,
         base=base.value,
@@ -313,7 +313,7 @@ def _compared(
     )
 
 
-def _holder(difference: Difference, records: Mapping[str, LayerRecord]) -> str:
+def _holder(difference: ImageDifference, records: Mapping[str, LayerRecord]) -> str:
     """Return the layer that a path is from: the uppermost that holds it, or a directory around it."""
     if not difference.inside:
         return "SIF"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.image.compose import bill_of_image, check_target
+from envbuild.image.compose import check_target, read_sbom
 from envbuild.image.verify import check_around
 from envbuild.system.files import open_regular, write_atomically
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.workflows.arguments import check_outside_store
 
 
 def write_sbom(image: Path, output: Path | None) -> str:
@@ -24,9 +24,9 @@ def write_sbom(image: Path, output: Path | None) -> str:
     if output is not None:
         hint = "name another file with -o FILE"
         check_target(output, keep=[image], is_one=_looks_like_bill, what="bill of materials", hint=hint)
-        refuse_in_store(output, hint=hint)
+        check_outside_store(output, hint=hint)
     check_around(image)
-    bill = bill_of_image(image)
+    bill = read_sbom(image)
     if output is not None:
         write_atomically(output, bill)
     return bill.decode()

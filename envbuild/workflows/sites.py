@@ -10,7 +10,7 @@ from typing import Any
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.rules.from_site import facts_of_site
-from envbuild.site.compare import Difference, compare
+from envbuild.site.compare import SiteDifference, compare
 from envbuild.site.probe import probe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME
@@ -18,7 +18,7 @@ from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
-from envbuild.workflows.arguments import refuse_in_store
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import find_catalog, read_site
 
 
@@ -37,7 +37,7 @@ class SiteReport:
     """A site file compared with this machine."""
 
     path: Path
-    differences: tuple[Difference, ...]
+    differences: tuple[SiteDifference, ...]
     """In the order of the file's keys."""
 
     @property
@@ -105,7 +105,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
             # A user may have added values that no probe can read.
             hint = "name another file, and merge them; `envbuild site check` lists what has changed"
             raise RequestError(f"`{output}` is there already", hint=hint)
-        refuse_in_store(output)
+        check_outside_store(output)
     text = probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:
         write_atomically(output, text.encode())

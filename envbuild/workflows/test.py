@@ -16,7 +16,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import Job, judge_mapped, no_jobs
-from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult, skipped
 from envbuild.launch.launchers import DEFAULT, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi
@@ -39,8 +39,8 @@ from envbuild.store import verdicts
 from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.arguments import refuse_in_store
-from envbuild.workflows.blame import blaming
+from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
@@ -154,7 +154,7 @@ def write_report(path: Path, report: Report) -> None:
 def _check_report(path: Path, image: Path, settings: Settings) -> None:
     hint = "name another file with --report FILE.json"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
-    refuse_in_store(path, settings.store.path, hint=hint)
+    check_outside_store(path, settings.store.path, hint=hint)
 
 
 def _looks_like_report(path: Path) -> bool:
@@ -196,7 +196,7 @@ def _fingerprint(container: Container, launcher: Launcher | None, *, srun: bool)
     return host
 
 
-def _check_files(container: Container, settings: Settings, *, limit_s: float) -> list[Finding]:
+def _check_files(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
     """Check all that needs no ranks: the image's bytes, what it would load, and its imports."""
     total = container.image.stat().st_size
     with task(settings.emit, "test:static", "what the image holds", total_bytes=total) as running:
@@ -216,9 +216,9 @@ def _check_files(container: Container, settings: Settings, *, limit_s: float) ->
     return findings
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> Finding:
+def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> CheckResult:
     try:
-        with blaming("test", settings, apptainer=container.apptainer.program):
+        with explain_failure("test", settings, apptainer=container.apptainer.program):
             return check_imports(container, limit_s=limit_s)
     except NotStartedError as error:
         if error.early:
@@ -248,7 +248,7 @@ def _run(
     return result
 
 
-def _any_failed(findings: Sequence[Finding]) -> bool:
+def _any_failed(findings: Sequence[CheckResult]) -> bool:
     return any(finding.status == "FAIL" for finding in findings)
 
 

@@ -10,7 +10,7 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.recipe_check import check_recipe
 from envbuild.workflows.settings import Settings
 from tests.support.controls import NAMES, RECIPES, every_control
@@ -67,7 +67,7 @@ def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Pat
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: openmpi-debian\nframeworks: [cntk, tensorflow]\n')
     with pytest.raises(RequestError) as caught:
-        read_asked(spec)
+        read_spec(spec)
     version = recipe("tensorflow").versions[0]
     told = f"needs Python ==2.7.*, the suite bullseye, and `tensorflow` {version} needs Python >=3.10,<3.13"
     assert told in caught.value.problem
@@ -76,7 +76,7 @@ def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Pat
     with pytest.raises(
         RequestError, match=r"`pytorch` .* needs Python >=3.10, and the base image `debian-11`"
     ):
-        read_asked(spec)
+        read_spec(spec)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_all_frameworks_are_for_one_release_of_cuda(
 ) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(f'name: demo\nversion: "1"\nframeworks: [{frameworks}]\naccelerator: "{accelerator}"\n')
-    assert [chosen.variant_name for chosen in read_asked(spec).recipes] == variants
+    assert [chosen.variant_name for chosen in read_spec(spec).recipes] == variants
 
 
 def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_pat
     head = 'name: demo\nversion: "1"\nframeworks: [pytorch, tensorflow]\n'
     spec.write_text(head + "accelerator: cuda\n")
     with pytest.raises(RequestError, match=r"`pytorch` is for cuda-13\.0, and `tensorflow` for cuda-12\.9"):
-        read_asked(spec)
+        read_spec(spec)
     spec.write_text(head + "accelerator: cuda@13.2\n")
     with pytest.raises(RequestError, match=r"`tensorflow` has no variant for `cuda` ==13\.2") as caught:
-        read_asked(spec)
+        read_spec(spec)
     assert caught.value.hint == "write `accelerator:` as one of: cpu"
 
 
@@ -112,7 +112,7 @@ def test_the_standards_abi_is_linked_by_mpichs_wrapper_alone(tmp_path: Path) -> 
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: openmpi\nframeworks: [mpi4py-abi]\n')
     with pytest.raises(RequestError, match=r"the recipe `mpi4py-abi` requires `mpich`"):
-        read_asked(spec)
+        read_spec(spec)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_the_standards_abi_is_linked_by_mpichs_wrapper_alone(tmp_path: Path) -> 
     [("cntk", "debian-11-python2"), ("caffe", "debian-11"), ("theano", "debian-11"), ("jax", "debian-12")],
 )
 def test_the_base_is_the_one_that_the_recipes_need(example: str, base: str) -> None:
-    assert read_asked(RECIPES.parent / "examples" / f"{example}.yaml").base.name == base
+    assert read_spec(RECIPES.parent / "examples" / f"{example}.yaml").base.name == base
 
 
 def test_who_bounds_what_a_text_names_is_told(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: mpich\nframeworks: [chainer, pytorch]\n')
     torch = f"torch=={recipe('pytorch').versions[0]}+cpu"
-    told = read_asked(spec).askers(f"{torch} depends on setuptools>=77 and numpy")
+    told = read_spec(spec).askers(f"{torch} depends on setuptools>=77 and numpy")
     assert ("pytorch", torch) in told
     assert ("chainer", "setuptools<70") in told
     # What anybody would take is no reason.

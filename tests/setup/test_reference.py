@@ -15,7 +15,7 @@ from envbuild.errors import EnvbuildError
 from envbuild.lock import text as locktext
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.schema import schema_text
 
 TOP = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def test_the_example_of_a_spec_names_what_there_is(tmp_path: Path) -> None:
         source = tmp_path / entry["source"]
         source.parent.mkdir(exist_ok=True)
         source.touch()
-    assert read_asked(spec).site is not None
+    assert read_spec(spec).site is not None
 
 
 def test_an_example_that_is_wrong_is_seen(tmp_path: Path) -> None:

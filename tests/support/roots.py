@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envbuild.build.roots import make_imported_root
-from envbuild.build.unpack import Limits
+from envbuild.build.unpack import RootLimits
 
 TEXTS = {"/.singularity.d/env/90-environment.sh": "true\n", "/.singularity.d/libs/": ""}
 
@@ -57,7 +57,7 @@ def pack(path: Path, *members: tuple[tarfile.TarInfo, bytes], root: bool = True)
 
 
 def unpack(
-    tree: Path, *archives: Path, kind: str = "tar", python: str = "3.11", limits: Limits | None = None
+    tree: Path, *archives: Path, kind: str = "tar", python: str = "3.11", limits: RootLimits | None = None
 ) -> Path:
     make_imported_root(archives, kind=kind, python=python, texts=TEXTS, tree=tree, limits=limits)
     return tree

@@ -12,8 +12,8 @@ from envbuild.lock.model import Lock, PythonPin
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from tests.support import trees
-from tests.support.asking import bare_lock, base_pin, recipe_pin
 from tests.support.elves import Elf
+from tests.support.resolved_specs import bare_lock, base_pin, recipe_pin
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 GLIBC = ("GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")

@@ -14,7 +14,7 @@ import pytest
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
-from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
@@ -45,7 +45,7 @@ def report_of(image: Path, status: str, here: HostFingerprint) -> Report:
         version=manifest.version,
         digest=manifest.digest,
         ranks=2,
-        findings=(Finding(status, "demo.sum/ranks", "1", "1", ""),),
+        findings=(CheckResult(status, "demo.sum/ranks", "1", "1", ""),),
         outputs={},
         fingerprint=here.digest,
         facts=here.facts,

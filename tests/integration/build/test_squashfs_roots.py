@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.unpack import Limits
+from envbuild.build.unpack import RootLimits
 from envbuild.errors import BuildError
 from tests.support.roots import guarded, pack, unpack
 
@@ -69,7 +69,7 @@ def test_a_squashfs_bomb_is_refused(tmp_path: Path, outside: Path) -> None:
             file.truncate(64 << 20)
 
     with pytest.raises(BuildError, match="more than 8 MiB in all"):
-        unpack(outside, squash(tmp_path, change), kind="squashfs", limits=Limits(size_bytes=8 << 20))
+        unpack(outside, squash(tmp_path, change), kind="squashfs", limits=RootLimits(size_bytes=8 << 20))
 
 
 def test_what_is_no_squashfs_is_refused(tmp_path: Path, outside: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.image.compose import FinishedLayer, bill_of_image, compose
+from envbuild.image.compose import FinishedLayer, compose, read_sbom
 from envbuild.image.packages import Contents, read_packages
 from envbuild.image.sbom import sbom
 from envbuild.image.sif import file_system
@@ -22,7 +22,7 @@ from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
-from tests.support.asking import bare_lock
+from tests.support.resolved_specs import bare_lock
 from tests.support.small_images import BASE, UNREAD, Layer, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"
@@ -115,7 +115,7 @@ def test_a_composed_image_carries_the_bill_of_its_layers(tmp_path: Path) -> None
         plan="{}\n",
         advanced=lambda _: None,
     )
-    bill = bill_of_image(image)
+    bill = read_sbom(image)
     assert bill == sbom(lock, contents_of(*(layer.blob for layer in layers)))
     assert json.loads(bill)["metadata"]["component"]["name"] == "composed"
 
@@ -124,7 +124,7 @@ def test_a_composed_image_carries_the_bill_of_its_layers(tmp_path: Path) -> None
 def test_a_bill_that_is_none(tmp_path: Path, bill: bytes) -> None:
     image = small_image(tmp_path, UNREAD, bill=bill)
     with pytest.raises(RequestError, match=r"the bill of materials in `small\.sif` is damaged"):
-        bill_of_image(image)
+        read_sbom(image)
 
 
 BILL = b'{"bomFormat":"CycloneDX","specVersion":"1.6"}\n'

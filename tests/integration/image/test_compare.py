@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.image.compare import Difference, compare_file_systems, compare_images
+from envbuild.image.compare import ImageDifference, compare_file_systems, compare_images
 from envbuild.image.sif import read_sif
 from envbuild.image.sifformat import DATA_OFFSET
 from envbuild.squashfs.reader import Squashfs
@@ -107,7 +107,7 @@ def test_what_differs_inside_is_named_with_its_path(tmp_path: Path) -> None:
     other = small_image(tmp_path / "o", TREE, {"/etc/b": b"tWo\n"})
     inside = [each for each in compare_images(image, other).differences if each.inside]
     assert inside == [
-        Difference(inside=True, path="/etc/b", kind="content", detail="6, 4 bytes"),
+        ImageDifference(inside=True, path="/etc/b", kind="content", detail="6, 4 bytes"),
     ]
 
 
@@ -128,7 +128,7 @@ def test_one_layer_more(tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     fewer = small_image(tmp_path / "o", TREE)
     inside = [each for each in compare_images(image, fewer).differences if each.inside]
-    assert inside == [Difference(inside=True, path="/etc/c", kind="missing", detail="file")]
+    assert inside == [ImageDifference(inside=True, path="/etc/c", kind="missing", detail="file")]
 
 
 def test_two_layers_that_show_what_one_does(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_site import stack_facts
 from envbuild.store.store import Store
-from tests.support.asking import wheel
 from tests.support.elves import Elf
 from tests.support.fatbins import CUBIN, PTX, cubins, fat_binary, with_sections
 from tests.support.looking import preflight
+from tests.support.resolved_specs import wheel
 from tests.support.small_images import BASE, Layer, small_image
 
 Told = Callable[..., tuple[int, dict[str, list[Any]]]]

@@ -16,16 +16,16 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.system import network
-from envbuild.system.network import Client, Limits, NetworkError
-from tests.support.asking import asked, deb, wheel
+from envbuild.system.network import Client, NetworkError, RequestLimits
 from tests.support.mirrors import Mirror, digest, mirror, write_index, write_wheel
+from tests.support.resolved_specs import deb, resolved, wheel
 
 CONTENT = hashlib.sha256(b"seed").digest() * 40_000  # 1.28 MB: several chunks
 FILE = "/debian/pool/main/x/xlib/xlib_1.0-1_amd64.deb"
-QUICK = Limits(attempts=4, connect_s=2, read_s=0.4, pause_s=0.01, longest_pause_s=0.05)
+QUICK = RequestLimits(attempts=4, connect_s=2, read_s=0.4, pause_s=0.01, longest_pause_s=0.05)
 
 
 class Desk:
@@ -45,12 +45,12 @@ class Desk:
         path.write_bytes(content)
         return pin
 
-    def asked(self, *addresses: str) -> Asked:
+    def resolved(self, *addresses: str) -> ResolvedSpec:
         origins = {
             "debian:bookworm": addresses or (f"{self.server.address}/debian",),
             "pypi": (f"{self.server.address}/simple",),
         }
-        return asked(site=Site(name="here", origins=origins), path=Path("spec.yaml"))
+        return resolved(site=Site(name="here", origins=origins), path=Path("spec.yaml"))
 
     def fetch(
         self,
@@ -66,7 +66,7 @@ class Desk:
             offline=offline,
             directories=sources,
         )
-        fetch(pins or (self.pin,), self.asked(*addresses), self.files, context, QUICK)
+        fetch(pins or (self.pin,), self.resolved(*addresses), self.files, context, QUICK)
 
     def refused(self, *pins: DebPin | PythonPin, **options: object) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:
@@ -127,7 +127,7 @@ def test_a_server_that_is_busy_three_times_is_asked_a_fourth_time(desk: Desk) ->
     desk.server.script[FILE] = ["503", "503", "503"]
     desk.fetch()
     assert desk.holds(desk.pin)
-    assert len(desk.server.asked(FILE)) == 4
+    assert len(desk.server.resolved(FILE)) == 4
 
 
 def test_a_server_that_stays_busy_is_given_up(desk: Desk) -> None:
@@ -135,7 +135,7 @@ def test_a_server_that_stays_busy_is_given_up(desk: Desk) -> None:
     error = desk.refused()
     assert isinstance(error, MachineError)
     assert "answered with status 503" in error.problem
-    assert len(desk.server.asked(FILE)) == QUICK.attempts
+    assert len(desk.server.resolved(FILE)) == QUICK.attempts
     assert not desk.holds(desk.pin)
 
 
@@ -144,7 +144,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_ended(desk: Desk, step: str
     desk.server.script[FILE] = [step, step]
     desk.fetch()
     assert desk.holds(desk.pin)
-    first, second, third = desk.server.asked(FILE)
+    first, second, third = desk.server.resolved(FILE)
     assert first == ""
     assert 0 < int(second.removeprefix("bytes=").rstrip("-")) < int(third.removeprefix("bytes=").rstrip("-"))
     assert sum(event.bytes for event in desk.events if isinstance(event, TaskAdvanced)) == len(CONTENT)

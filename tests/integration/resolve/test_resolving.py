@@ -27,11 +27,11 @@ from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
-from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
-from tests.support.asking import MPICH_DIGEST, asked, base_image, chosen, pytorch
 from tests.support.mirrors import Mirror, digest, mirror, write_deb, write_index, write_lists, write_wheel
+from tests.support.resolved_specs import MPICH_DIGEST, base_image, chosen, pytorch, resolved
 
 SIGNED = Path(__file__).parent / "signed-archive"
 TOOLS = (ToolPin(name="uv", version="1", digest="sha256:" + "a" * 64),)
@@ -106,12 +106,12 @@ class Desk:
         links = tuple(map(str, directories))
         return replace(machine, python=replace(machine.python, find_links=links))
 
-    def asked(self, **settings: Any) -> Asked:
-        return asked(site=self.site, **settings)
+    def resolved(self, **settings: Any) -> ResolvedSpec:
+        return resolved(site=self.site, **settings)
 
     def lock(
         self,
-        what: Asked,
+        what: ResolvedSpec,
         previous: Lock | None = None,
         *,
         upgrade: Sequence[str] | None = None,
@@ -134,7 +134,7 @@ class Desk:
             ),
         )
 
-    def fetch(self, what: Asked, lock: Lock, machine: Machine | None = None) -> FileCache:
+    def fetch(self, what: ResolvedSpec, lock: Lock, machine: Machine | None = None) -> FileCache:
         files = FileCache(self.place / "files")
         context = ResolveContext(
             machine=machine or self.machine(), cache_dir=self.place / "cache", emit=self.events.append
@@ -142,7 +142,7 @@ class Desk:
         fetch(all_pins(lock), what, files, context)
         return files
 
-    def refused(self, what: Asked, **options: Any) -> EnvbuildError:
+    def refused(self, what: ResolvedSpec, **options: Any) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:
             self.lock(what, **options)
         return caught.value
@@ -150,7 +150,7 @@ class Desk:
     def warnings(self) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Warned)]
 
-    def resolved(self) -> set[str]:
+    def scopes(self) -> set[str]:
         return {event.task for event in self.events if isinstance(event, TaskStarted)}
 
 
@@ -174,7 +174,7 @@ def versions(lock: Lock) -> dict[str, str]:
 
 
 def test_a_lock_holds_exactly_what_is_needed_and_satisfies_what_was_asked(desk: Desk) -> None:
-    what = desk.asked(python=["alpha"], system=["git"])
+    what = desk.resolved(python=["alpha"], system=["git"])
     lock = desk.lock(what)
     assert [pin.name for pin in lock.base_debs] == [
         "apt", "libsmall", "python3", "python3.11", "small-base"
@@ -201,20 +201,20 @@ def test_a_lock_holds_exactly_what_is_needed_and_satisfies_what_was_asked(desk: 
 
 
 def test_no_address_is_in_the_lock_or_in_what_was_told(desk: Desk) -> None:
-    lock = desk.lock(desk.asked(python=["alpha"], system=["git"]))
+    lock = desk.lock(desk.resolved(python=["alpha"], system=["git"]))
     assert "127.0.0.1" not in dump(lock)
     assert "127.0.0.1" not in repr(desk.events)
 
 
 def test_what_was_locked_can_be_fetched(desk: Desk) -> None:
-    what = desk.asked(python=["alpha"], system=["git"])
+    what = desk.resolved(python=["alpha"], system=["git"])
     lock = desk.lock(what)
     files = desk.fetch(what, lock)
     assert all(digest(files.path(pin)) == pin.sha256 for pin in all_pins(lock))
 
 
 def test_two_caches_give_the_same_lock(desk: Desk) -> None:
-    what = desk.asked(python=["alpha[more]", "beta"], system=["git"])
+    what = desk.resolved(python=["alpha[more]", "beta"], system=["git"])
     first = dump(desk.lock(what))
     shutil.rmtree(desk.place / "cache")
     assert dump(desk.lock(what)) == first
@@ -225,7 +225,7 @@ def test_commands_at_once_over_one_store_all_succeed(desk: Desk) -> None:
     texts = ["git", "less", "nano", "vim"]
 
     def lock(name: str) -> set[str]:
-        return {pin.name for pin in desk.lock(desk.asked(python=["alpha"], system=[name])).system_debs}
+        return {pin.name for pin in desk.lock(desk.resolved(python=["alpha"], system=[name])).system_debs}
 
     with ThreadPoolExecutor(len(texts)) as pool:
         found = list(pool.map(lock, texts))
@@ -234,14 +234,14 @@ def test_commands_at_once_over_one_store_all_succeed(desk: Desk) -> None:
 
 def test_a_cache_that_cannot_be_written(desk: Desk) -> None:
     (desk.place / "cache").touch()
-    error = desk.refused(desk.asked(python=["alpha"], system=["git"]))
+    error = desk.refused(desk.resolved(python=["alpha"], system=["git"]))
     assert isinstance(error, MachineError)  # one, though Debian and Python both met it
     assert "cannot be written" in error.problem
     assert error.hint == "name another store with --store DIR or ENVBUILD_STORE"
 
 
 def test_without_a_network_and_package_lists_that_is_what_is_told(desk: Desk) -> None:
-    what = desk.asked(system=["git"])
+    what = desk.resolved(system=["git"])
     desk.server.requests.clear()
     error = desk.refused(what, offline=True)
     assert isinstance(error, MachineError)
@@ -252,7 +252,7 @@ def test_without_a_network_and_package_lists_that_is_what_is_told(desk: Desk) ->
 
 def test_package_lists_that_were_here_once_are_enough_without_a_network(desk: Desk) -> None:
     """From whichever address they came."""
-    what = desk.asked(system=["git"])
+    what = desk.resolved(system=["git"])
     source = desk.machine().apt[0]
     two = replace(desk.machine(), apt=(replace(source, uris=("http://127.0.0.1:1/debian",)), source))
     lock = desk.lock(what, machine=two)
@@ -263,7 +263,7 @@ def test_package_lists_that_were_here_once_are_enough_without_a_network(desk: De
 
 
 def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -> None:
-    error = desk.refused(desk.asked(python=["nosuchthing"], system=["nosuchthing"]))
+    error = desk.refused(desk.resolved(python=["nosuchthing"], system=["nosuchthing"]))
     assert [single.problem.partition(":")[0] for single in error.each()] == [
         "`nosuchthing` is not a package of debian-12's archives",
         "no set of Python packages meets what was asked",
@@ -272,7 +272,7 @@ def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -
 
 def test_who_asks_for_an_unknown_debian_package_is_told(desk: Desk) -> None:
     recipe = chosen("demo", "framework", "1", [], digest=MPICH_DIGEST, system=["nosuchthing", "editor"])
-    error = desk.refused(desk.asked(recipes=[recipe]))
+    error = desk.refused(desk.resolved(recipes=[recipe]))
     assert [single.problem for single in error.each()] == [
         "`nosuchthing` is not a package of debian-12's archives, and the recipe demo asks for it",
         "`editor` is not a package but a name that several packages provide, and the recipe demo asks for it",
@@ -281,27 +281,27 @@ def test_who_asks_for_an_unknown_debian_package_is_told(desk: Desk) -> None:
 
 def test_who_asks_for_a_package_without_a_wheel_is_told(desk: Desk) -> None:
     recipe = chosen("demo", "framework", "1", [], digest=MPICH_DIGEST, companions=["win"])
-    problem = desk.refused(desk.asked(recipes=[recipe])).problem
+    problem = desk.refused(desk.resolved(recipes=[recipe])).problem
     assert problem.endswith("on amd64\n  the recipe `demo` asks for win")
 
 
 def test_an_unknown_debian_package_is_told_where_the_spec_names_it(desk: Desk) -> None:
     place = Location(path=Path("spec.yaml"), line=9, column=12)
-    what = replace(desk.asked(system=["ngit"]), system_places={"ngit": place})
+    what = replace(desk.resolved(system=["ngit"]), system_places={"ngit": place})
     assert desk.refused(what).at == place
 
 
 def test_an_extra_brings_what_it_stands_for(desk: Desk) -> None:
-    lock = desk.lock(desk.asked(python=["alpha[more]"]))
+    lock = desk.lock(desk.resolved(python=["alpha[more]"]))
     assert {pin.name: pin.requires for pin in lock.python}["alpha"] == ("extra-only", "gamma")
 
 
 def test_one_more_python_package_leaves_debian_and_versions_alone(desk: Desk) -> None:
-    lock = desk.lock(desk.asked(python=["beta"], system=["git"]))
+    lock = desk.lock(desk.resolved(python=["beta"], system=["git"]))
     assert versions(lock)["gamma"] == "1.0"
     shutil.rmtree(desk.archive)
-    more = desk.lock(desk.asked(python=["gamma", "extra-only"], system=["git"]), lock)
-    assert desk.resolved() == {"lock:python"}
+    more = desk.lock(desk.resolved(python=["gamma", "extra-only"], system=["git"]), lock)
+    assert desk.scopes() == {"lock:python"}
     assert (more.base_debs, more.system_debs) == (lock.base_debs, lock.system_debs)
     assert versions(more)["gamma"] == "1.0"  # 1.5 is there, and nobody asked for it
     assert "beta" not in versions(more)
@@ -329,12 +329,12 @@ def test_pins_that_still_fit_stay(desk: Desk, before: list[str], after: list[str
         write_wheel(desk.wheels, "zeta", "1.0", requires=["gamma>=1.5"]),
     ]
     write_index(desk.server.root, [*sorted(desk.wheels.glob("*.whl")), *more])
-    old = desk.lock(desk.asked(python=before))
+    old = desk.lock(desk.resolved(python=before))
     newer = [write_wheel(desk.wheels, "gamma", version) for version in ("1.1", "2.0")]
     other = [write_wheel(desk.wheels, "alpha", "1.0", requires=["gamma>=1"], tag=PLATFORM)]
     write_index(desk.server.root, [*desk.wheels.glob("*.whl"), *newer, *other])
     shutil.rmtree(desk.place / "cache")
-    new = desk.lock(desk.asked(python=after), old)
+    new = desk.lock(desk.resolved(python=after), old)
     assert versions(new)["gamma"] == gamma
     locked = {pin.name: pin for pin in old.python}
     for pin in new.python:
@@ -343,7 +343,7 @@ def test_pins_that_still_fit_stay(desk: Desk, before: list[str], after: list[str
 
 
 def test_a_lock_that_lacks_a_pin_or_has_another_is_mended(desk: Desk) -> None:
-    what = desk.asked(python=["alpha", "beta", "win; sys_platform == 'win32'"])
+    what = desk.resolved(python=["alpha", "beta", "win; sys_platform == 'win32'"])
     lock = desk.lock(what)
     assert set(versions(lock)) >= {"alpha", "beta", "gamma"}
     lacking = replace(lock, python=tuple(pin for pin in lock.python if pin.name != "beta"))
@@ -354,21 +354,21 @@ def test_a_lock_that_lacks_a_pin_or_has_another_is_mended(desk: Desk) -> None:
         replace(pin, version="0.9", file="gamma-0.9-py3-none-any.whl") if pin.name == "gamma" else pin
         for pin in lock.python
     ]
-    wanted = desk.asked(python=["alpha", "beta", "gamma>=1"])
+    wanted = desk.resolved(python=["alpha", "beta", "gamma>=1"])
     assert versions(desk.lock(wanted, replace(lock, python=tuple(old))))["gamma"] == "1.0"
 
 
 def test_one_more_debian_package_leaves_python_alone(desk: Desk) -> None:
-    lock = desk.lock(desk.asked(python=["alpha"]))
+    lock = desk.lock(desk.resolved(python=["alpha"]))
     shutil.rmtree(desk.server.root / "simple")
-    more = desk.lock(desk.asked(python=["alpha"], system=["git"]), lock)
-    assert desk.resolved() == {"lock:debian"}
+    more = desk.lock(desk.resolved(python=["alpha"], system=["git"]), lock)
+    assert desk.scopes() == {"lock:debian"}
     assert more.python == lock.python
     assert more.base_debs == lock.base_debs
 
 
 def test_nothing_changed_asks_nobody(desk: Desk) -> None:
-    what = desk.asked(python=["alpha"], system=["git"])
+    what = desk.resolved(python=["alpha"], system=["git"])
     lock = desk.lock(what)
     desk.server.requests.clear()
     assert desk.lock(what, lock) == lock
@@ -376,18 +376,18 @@ def test_nothing_changed_asks_nobody(desk: Desk) -> None:
 
 
 def test_upgrades(desk: Desk) -> None:
-    old = desk.lock(desk.asked(python=["beta"], system=["git"]))
-    what = desk.asked(python=["gamma"], system=["git"])
+    old = desk.lock(desk.resolved(python=["beta"], system=["git"]))
+    what = desk.resolved(python=["gamma"], system=["git"])
     desk.stanzas["git"] += "\n" + write_deb(desk.archive, "git", "1:2.40-1", Depends="libcurl")
     desk.stanzas["libcurl"] += "\n" + write_deb(desk.archive, "libcurl", "2.0-1")
     desk.publish()
     kept = desk.lock(what, old)
     assert (versions(kept)["gamma"], versions(kept)["git"]) == ("1.0", "1:2.39-1")
     python = desk.lock(what, kept, upgrade=["Gamma"])
-    assert desk.resolved() == {"lock:python"}
+    assert desk.scopes() == {"lock:python"}
     assert (versions(python)["gamma"], versions(python)["git"]) == ("1.5", "1:2.39-1")
     debian = desk.lock(what, kept, upgrade=["git"])
-    assert desk.resolved() == {"lock:debian"}
+    assert desk.scopes() == {"lock:debian"}
     assert {name: versions(debian)[name] for name in ("gamma", "git", "libcurl")} == {
         "gamma": "1.0", "git": "1:2.40-1", "libcurl": "1.0-1"
     }  # fmt: skip
@@ -401,16 +401,16 @@ def test_upgrades(desk: Desk) -> None:
 
 
 def test_a_version_that_the_archive_dropped_is_renewed_and_told(desk: Desk) -> None:
-    lock = desk.lock(desk.asked())
+    lock = desk.lock(desk.resolved())
     desk.stanzas["needed"] = write_deb(desk.archive, "libsmall", "1.1-1")
     desk.publish()
-    again = desk.lock(desk.asked(system=["less"]), lock)
+    again = desk.lock(desk.resolved(system=["less"]), lock)
     assert versions(again)["libsmall"] == "1.1-1"
     assert desk.warnings() == ["the archives no longer have the locked versions of libsmall: renewed"]
 
 
 def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
-    error = desk.refused(desk.asked(system=["gitt", "nosuchthing", "editor"]))
+    error = desk.refused(desk.resolved(system=["gitt", "nosuchthing", "editor"]))
     assert [single.problem for single in error.each()] == [
         "`gitt` is not a package of debian-12's archives",
         "`nosuchthing` is not a package of debian-12's archives",
@@ -424,11 +424,11 @@ def test_unknown_debian_packages_are_told_at_once(desk: Desk) -> None:
 
 
 def test_what_was_meant_is_found_though_only_the_first_letter_is_right(desk: Desk) -> None:
-    assert desk.refused(desk.asked(system=["gti"])).hint == "did you mean `git`?"
+    assert desk.refused(desk.resolved(system=["gti"])).hint == "did you mean `git`?"
 
 
 def test_a_name_that_one_package_provides_would_never_be_found_in_the_lock(desk: Desk) -> None:
-    error = desk.refused(desk.asked(system=["pico"]))
+    error = desk.refused(desk.resolved(system=["pico"]))
     assert isinstance(error, RequestError)
     assert error.problem == "`pico` is not a package but a name that another provides"
     assert error.hint == "name it: nano"
@@ -437,7 +437,7 @@ def test_a_name_that_one_package_provides_would_never_be_found_in_the_lock(desk:
 def test_debian_packages_that_exclude_each_other(desk: Desk) -> None:
     desk.stanzas["hostile"] = write_deb(desk.archive, "hostile", Conflicts="git")
     desk.publish()
-    error = desk.refused(desk.asked(system=["git", "hostile"]))
+    error = desk.refused(desk.resolved(system=["git", "hostile"]))
     assert isinstance(error, RequestError)
     assert error.problem.startswith("the Debian packages cannot be installed together: ")
     assert "hostile : Conflicts: git" in error.problem
@@ -450,8 +450,8 @@ def test_a_system_package_may_not_change_the_base(desk: Desk) -> None:
     desk.stanzas["b"] = write_deb(desk.archive, "zones-b")
     desk.stanzas["tool"] = write_deb(desk.archive, "tool", Depends="zones-b", Conflicts="zones-a")
     desk.publish()
-    assert "zones-a" in versions(desk.lock(desk.asked()))
-    error = desk.refused(desk.asked(system=["tool"]))
+    assert "zones-a" in versions(desk.lock(desk.resolved()))
+    error = desk.refused(desk.resolved(system=["tool"]))
     assert "tool : Conflicts: zones-a" in error.problem
 
 
@@ -463,7 +463,7 @@ def test_an_archive_without_essential_packages_is_no_base(desk: Desk) -> None:
     desk.stanzas["apt"] = write_deb(desk.archive, "apt")
     desk.publish()
     base = base_image(packages=("python3", "python3.11", "apt"))
-    assert "name no essential packages for bookworm" in desk.refused(desk.asked(base=base)).problem
+    assert "name no essential packages for bookworm" in desk.refused(desk.resolved(base=base)).problem
 
 
 def signed_base() -> Any:
@@ -471,7 +471,7 @@ def signed_base() -> Any:
 
 
 def test_a_signed_archive_is_verified(desk: Desk) -> None:
-    lock = desk.lock(desk.asked(base=signed_base()), machine=desk.machine(signed=True))
+    lock = desk.lock(desk.resolved(base=signed_base()), machine=desk.machine(signed=True))
     assert [pin.name for pin in lock.base_debs] == ["apt", "small-base"]
     assert lock.base_debs[0].sha256 == "b" * 64
 
@@ -497,32 +497,32 @@ def test_an_archive_that_was_tampered_with_is_refused(
     source = replace(
         desk.machine(signed=True).apt[0], uris=(f"file://{copy}",), signed_by=str(copy / "key.gpg")
     )
-    error = desk.refused(desk.asked(base=signed_base()), machine=Machine(apt=(source,)))
+    error = desk.refused(desk.resolved(base=signed_base()), machine=Machine(apt=(source,)))
     assert isinstance(error, MachineError)
     assert error.problem.startswith("`debian:stable` at ")
 
 
 def test_an_unsigned_archive_is_refused_unless_the_machine_trusts_it(desk: Desk) -> None:
     source = replace(desk.machine().apt[0], trusted=False)
-    error = desk.refused(desk.asked(), machine=replace(desk.machine(), apt=(source,)))
+    error = desk.refused(desk.resolved(), machine=replace(desk.machine(), apt=(source,)))
     assert isinstance(error, MachineError)
     assert "is not signed" in error.problem
 
 
 def test_a_second_archive_stands_in_for_the_first(desk: Desk) -> None:
     dead = replace(desk.machine().apt[0], uris=(f"{desk.server.address}/nothing-here",))
-    lock = desk.lock(desk.asked(), machine=Machine(apt=(dead, *desk.machine().apt)))
+    lock = desk.lock(desk.resolved(), machine=Machine(apt=(dead, *desk.machine().apt)))
     assert "small-base" in versions(lock)
     (warning,) = desk.warnings()
     assert warning.startswith("`debian:bookworm` at ")
-    error = desk.refused(desk.asked(base=base_image(glibc="2.35")), machine=Machine(apt=(dead,)))
+    error = desk.refused(desk.resolved(base=base_image(glibc="2.35")), machine=Machine(apt=(dead,)))
     assert isinstance(error, MachineError)
 
 
 def test_offline_uses_the_lists_as_they_were(desk: Desk) -> None:
-    lock = desk.lock(desk.asked())
+    lock = desk.lock(desk.resolved())
     desk.server.requests.clear()
-    assert desk.lock(desk.asked(), offline=True) == lock
+    assert desk.lock(desk.resolved(), offline=True) == lock
     assert desk.server.requests == []
 
 
@@ -540,7 +540,7 @@ def test_offline_uses_the_lists_as_they_were(desk: Desk) -> None:
     ],
 )
 def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], problem: str) -> None:
-    error = desk.refused(desk.asked(python=python))
+    error = desk.refused(desk.resolved(python=python))
     assert isinstance(error, RequestError)
     assert problem in error.problem
     assert "127.0.0.1" not in render(error)
@@ -553,7 +553,7 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
         ("packages", "python", number): Location(path=Path("spec.yaml"), line=5, column=9 * number)
         for number in range(len(wanted))
     }
-    error = desk.refused(replace(desk.asked(python=wanted), spec_places=places))
+    error = desk.refused(replace(desk.resolved(python=wanted), spec_places=places))
     told = sorted((single.at.column if single.at else None, single.problem) for single in error.each())
     assert [(column, problem.partition(": ")[2][:24]) for column, problem in told] == [
         (0, "nosuch was not found in "),
@@ -568,7 +568,7 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
 
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
     desk.archive_only("evil")
-    assert desk.refused(desk.asked(python=["evil"])).problem.startswith("`evil`: no wheel fits")
+    assert desk.refused(desk.resolved(python=["evil"])).problem.startswith("`evil`: no wheel fits")
 
 
 @pytest.fixture
@@ -585,7 +585,7 @@ def torch(desk: Desk) -> Path:
 
 
 def test_a_framework_comes_from_a_directory_and_never_from_the_plain_index(desk: Desk, torch: Path) -> None:
-    what = desk.asked(recipes=[pytorch()])
+    what = desk.resolved(recipes=[pytorch()])
     lock = desk.lock(what, machine=desk.with_links(torch))
     pin = next(pin for pin in lock.python if pin.name == "torch")
     assert (pin.version, pin.origin, pin.layer) == ("2.13.0+cpu", "pytorch-cpu", "framework:pytorch")
@@ -612,7 +612,7 @@ def test_without_an_address_uv_is_asked_for_pytorchs_own_index(
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     try:
-        error = desk.refused(desk.asked(recipes=[pytorch()]))
+        error = desk.refused(desk.resolved(recipes=[pytorch()]))
     finally:
         proxy.shutdown(socket.SHUT_RDWR)
         proxy.close()
@@ -630,7 +630,7 @@ def test_a_framework_comes_from_its_own_index_and_nothing_else_does(desk: Desk, 
         page.write_text(page.read_text().replace('href="/files', 'href="/cpu/files'))
     address = f"{desk.server.address}/cpu/simple"
     desk.site = Site(name="x", origins={"pytorch-cpu": (address,)})
-    lock = desk.lock(desk.asked(recipes=[pytorch()]))
+    lock = desk.lock(desk.resolved(recipes=[pytorch()]))
     found = {pin.name: (pin.version, pin.origin) for pin in lock.python}
     assert found == {"torch": ("2.13.0+cpu", "pytorch-cpu"), "gamma": ("1.5", "pypi")}
 
@@ -639,7 +639,7 @@ def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serve
     desk: Desk, torch: Path
 ) -> None:
     desk.site = Site(name="x", origins={"pytorch-cpu": ("http://127.0.0.1:1/cpu",)})
-    lock = desk.lock(desk.asked(recipes=[pytorch()]), machine=desk.with_links(torch))
+    lock = desk.lock(desk.resolved(recipes=[pytorch()]), machine=desk.with_links(torch))
     assert versions(lock)["torch"] == "2.13.0+cpu"
     assert desk.warnings() == [
         "the origin `pytorch-cpu` at http://127.0.0.1:1/cpu cannot be reached; it is left out"
@@ -647,7 +647,7 @@ def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serve
 
 
 def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -> None:
-    desk.lock(desk.asked(python=["torch"]))
+    desk.lock(desk.resolved(python=["torch"]))
     (warning,) = desk.warnings()
     assert warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (required by torch)"
 
@@ -658,7 +658,7 @@ def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
         origins={"pypi": ("http://127.0.0.1:1/simple", f"{desk.server.address}/simple")},
         mirrors=("pypi",),
     )
-    assert versions(desk.lock(desk.asked(python=["alpha"])))["gamma"] == "1.5"
+    assert versions(desk.lock(desk.resolved(python=["alpha"])))["gamma"] == "1.5"
     assert "`pypi` at http://127.0.0.1:1/simple cannot be reached" in desk.warnings()[0]
 
 
@@ -666,7 +666,7 @@ def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
 def test_the_plain_index_does_not_stand_in_for_a_frameworks_own(desk: Desk) -> None:
     write_index(desk.server.root, [write_wheel(desk.wheels, "torch", "2.13.0+cpu", tag=PLATFORM)])
     desk.site = Site(name="x", origins={"pytorch-cpu": ("http://127.0.0.1:1/cpu",)})
-    error = desk.refused(desk.asked(recipes=[pytorch()]))
+    error = desk.refused(desk.resolved(recipes=[pytorch()]))
     assert isinstance(error, MachineError)
     assert error.problem.startswith("http://127.0.0.1:1/cpu/torch/ cannot be reached")
 
@@ -676,7 +676,7 @@ def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
     # The second address may be another's: the site does not say that it mirrors the first.
     for more in ((), (f"{desk.server.address}/simple",)):
         desk.site = Site(name="x", origins={"pypi": ("http://127.0.0.1:1/simple", *more)})
-        error = desk.refused(desk.asked(python=["alpha"]))
+        error = desk.refused(desk.resolved(python=["alpha"]))
         assert isinstance(error, MachineError)
         assert "cannot be reached" in error.problem
         assert "`mirrors: [pypi]`" in str(error.hint)
@@ -685,7 +685,7 @@ def test_an_index_that_nobody_answers_for(desk: Desk) -> None:
 @pytest.mark.parametrize("status", ["401", "403"])
 def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, status: str) -> None:
     desk.server.script["/simple/alpha/"] = [status] * 9
-    error = desk.refused(desk.asked(python=["alpha"]))
+    error = desk.refused(desk.resolved(python=["alpha"]))
     assert isinstance(error, MachineError)
     assert error.problem == f"the index {desk.server.address}/simple requires authentication (HTTP {status})"
 
@@ -697,7 +697,7 @@ def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
 ) -> None:
     monkeypatch.setattr(uv, "_MEMORY_BYTES", 1 << 30)
     desk.server.script["/simple/alpha/"] = ["endless"] * 9
-    error = desk.refused(desk.asked(python=["alpha"]))
+    error = desk.refused(desk.resolved(python=["alpha"]))
     assert isinstance(error, MachineError)
     assert "uv needed more than 1.0 GiB of memory" in error.problem
 
@@ -716,7 +716,7 @@ def test_tokens_in_addresses_are_kept_only_where_no_other_user_may_look(desk: De
     else:
         signed = desk.server.address.replace("//", "//me:Secret@")
         page.write_text(page.read_text().replace('href="/files', f'href="{signed}/files'))
-    lock = desk.lock(desk.asked(python=["alpha"]), machine=machine)
+    lock = desk.lock(desk.resolved(python=["alpha"]), machine=machine)
     assert versions(lock)["alpha"] == "1.0"
     assert "Secret" not in dump(lock) + repr(desk.events)
     assert_kept_private(desk.place / "cache", b"Secret")
@@ -737,7 +737,7 @@ def test_an_index_behind_a_password(
     with mirror(desk.place / "private") as private:
         write_index(private.root, [*desk.wheels.glob("*.whl"), *torch.glob("*.whl")])
         private.password = "Hunter2"
-        machine, what = desk.machine(), desk.asked(recipes=[pytorch()], python=["alpha"])
+        machine, what = desk.machine(), desk.resolved(recipes=[pytorch()], python=["alpha"])
         if where == "index":
             sources = PythonSources(indexes=(f"{private.private_address}/simple",), find_links=(str(torch),))
         elif where == "find-links":
@@ -784,7 +784,7 @@ class TestPython27:
         sources = PythonSources(indexes=(f"{desk.server.private_address}/simple",))
         archive = replace(desk.machine().apt[0], uris=(f"file://{desk.archive}",))
         machine = Machine(apt=(archive,), python=sources)
-        what = desk.asked(base=base, python=["numpy==1.16.6", "enum34==1.1.10"])
+        what = desk.resolved(base=base, python=["numpy==1.16.6", "enum34==1.1.10"])
         lock = desk.lock(what, machine=machine)
         assert [(pin.file, pin.origin) for pin in lock.python] == [
             ("enum34-1.1.10-py2-none-any.whl", "pypi"),
@@ -801,7 +801,7 @@ class TestPython27:
         assert "Hunter2" not in render(error)
 
     def test_a_directory_serves_without_a_network(self, desk: Desk, base: BaseImage) -> None:
-        what = desk.asked(base=base, python=["numpy==1.16.6"])
+        what = desk.resolved(base=base, python=["numpy==1.16.6"])
         desk.lock(what)
         desk.server.requests.clear()
         (pin,) = desk.lock(what, machine=desk.with_links(desk.wheels), offline=True).python
@@ -809,7 +809,7 @@ class TestPython27:
         assert desk.server.requests == []
 
     def test_all_that_no_origin_has_is_named_at_once(self, desk: Desk, base: BaseImage) -> None:
-        error = desk.refused(desk.asked(base=base, python=["numpy==9", "nosuch==1", "enum34==1.1.10"]))
+        error = desk.refused(desk.resolved(base=base, python=["numpy==9", "nosuch==1", "enum34==1.1.10"]))
         assert [single.problem for single in error.each()] == [
             "nosuch 1 has no wheel for cp27mu with glibc 2.31",
             "numpy 9 has no wheel for cp27mu with glibc 2.31",
@@ -818,17 +818,17 @@ class TestPython27:
     def test_a_mirror_that_does_not_answer_is_left_out(self, desk: Desk, base: BaseImage) -> None:
         dead, alive = "http://127.0.0.1:1/simple", f"{desk.server.address}/simple"
         desk.site = Site(name="x", origins={"pypi": (dead, alive)}, mirrors=("pypi",))
-        lock = desk.lock(desk.asked(base=base, python=["numpy==1.16.6"]))
+        lock = desk.lock(desk.resolved(base=base, python=["numpy==1.16.6"]))
         assert versions(lock)["numpy"] == "1.16.6"
         assert desk.warnings() == [f"`{dead}/numpy/` cannot be read; it is left out"]
         desk.site = Site(name="x", origins={"pypi": (dead,)})
-        error = desk.refused(desk.asked(base=base, python=["numpy==1.16.6"]))
+        error = desk.refused(desk.resolved(base=base, python=["numpy==1.16.6"]))
         assert isinstance(error, MachineError)
         assert f"`{dead}/numpy/` cannot be read: connection error" in error.problem
 
 
 def test_kept_wheels_are_enough_to_lock_again_without_an_index(desk: Desk) -> None:
-    what = desk.asked(python=["alpha"])
+    what = desk.resolved(python=["alpha"])
     lock = desk.lock(what)
     files = desk.fetch(what, lock)
     export(lock.python, files, desk.place / "kept")
@@ -849,12 +849,12 @@ def test_the_users_own_configuration_of_uv_does_not_meddle(
     monkeypatch.setenv("UV_RESOLUTION", "lowest")
     monkeypatch.chdir(desk.place)
     (desk.place / "pyproject.toml").write_text("[tool.uv]\nresolution = 'lowest'\n")
-    assert versions(desk.lock(desk.asked(python=["gamma"])))["gamma"] == "1.5"
+    assert versions(desk.lock(desk.resolved(python=["gamma"])))["gamma"] == "1.5"
 
 
 def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
     """What this machine is configured to use, for one package of each kind."""
-    what = asked(python=["six"], system=["libgomp1"])
+    what = resolved(python=["six"], system=["libgomp1"])
     events: list[Event] = []
     context = ResolveContext(machine=read_machine(), cache_dir=tmp_path, emit=events.append)
     lock = make_lock(what, previous=None, upgrade=None, tools=TOOLS, context=context)

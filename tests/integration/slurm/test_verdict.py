@@ -81,10 +81,10 @@ def test_ranks_on_two_nodes_are_proven(login: Desk, image_on: Images, mpi: str, 
 
 def test_an_allocation_says_how_many(login: Desk, image_on: Images) -> None:
     line: list[str | Path] = [login.command, "test", image_on("mpich"), "--launcher", "srun", "--json"]
-    asked = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
-    assert_four_talk(json.loads(login.run([*asked, *line]).stdout))
+    resolved = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
+    assert_four_talk(json.loads(login.run([*resolved, *line]).stdout))
     # Fewer than the job has, on its nodes.
-    three = json.loads(login.run([*asked, *line, "--ranks", "3"]).stdout)
+    three = json.loads(login.run([*resolved, *line, "--ranks", "3"]).stdout)
     assert found(three, "mpi.collectives/ranks")["observed"] == "ranks=0,1,2 size=3 processes=3"
 
 

@@ -97,9 +97,9 @@ def lent_at(
     image = small_image(tmp_path, BASE, layer, mpi="mpich", mpi_family="mpich", recipes={"mpich": "4.0.3"})
     known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    asked = Container(image=image, manifest=read_manifest(image), apptainer=apptainer)
+    resolved = Container(image=image, manifest=read_manifest(image), apptainer=apptainer)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
-    return hosting.host_libraries_for(asked, known, wanted)
+    return hosting.host_libraries_for(resolved, known, wanted)
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ from envbuild.lock.text import dump
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
+    InlineFile,
     InputFile,
     Interpreter,
     Layer,
-    TextEntry,
     Tool,
     WheelStep,
     layer_key,
@@ -32,7 +32,7 @@ from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
-from tests.support.asking import asked, lock_of, wheel
+from tests.support.resolved_specs import lock_of, resolved, wheel
 from tests.support.tools import real_tools
 
 
@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...], *, revision: int = 1) -> Layer:
-    entries = tuple(TextEntry(path=path, content=content) for path, content in sorted(files.items()))
+    entries = tuple(InlineFile(path=path, content=content) for path, content in sorted(files.items()))
     used = tuple(Tool(name=pin.name, version=pin.version, digest=pin.digest) for pin in pins)
     step = FilesStep(files=entries, tools=used, revision=revision)
     return Layer(name=name, key=layer_key(step, ()), step=step)
@@ -64,7 +64,7 @@ def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...
         store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
     )
     build_layers(plan, context)
-    lock = replace(lock_of(asked(), base_debs=()), tools=pins)
+    lock = replace(lock_of(resolved(), base_debs=()), tools=pins)
     return write(place / "image.sif", lock, plan, told, store)
 
 
@@ -185,7 +185,7 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
     here = plan_of(pins)
     plan = BuildPlan(layers=(*here.layers, *wheels), image=(*here.image, *steps), tools=here.tools)
     made = make(tmp_path, here, here, pins)
-    lock = replace(lock_of(asked(), base_debs=(), python=gone), tools=pins)
+    lock = replace(lock_of(resolved(), base_debs=(), python=gone), tools=pins)
     write(made, lock, here, plan, Store(tmp_path / "made"))
     with pytest.raises(RequestError, match=r"alpha-1.0.*\n  beta-1.0") as caught:
         reproduce_image(made, settings, offline=True)

@@ -25,7 +25,7 @@ from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
 from envbuild.spec.load import examine
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.inputs import read_spec
 from tests.support.torture.ground import Ground, Outcome
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,7 +111,7 @@ class Mutator:
 
 def try_spec(content: bytes, place: Path) -> None:
     """Read a spec and all that it names."""
-    read_asked(place / "spec.yaml", content=content)
+    read_spec(place / "spec.yaml", content=content)
 
 
 def try_recipe(content: bytes, place: Path) -> None:

@@ -103,7 +103,7 @@ class TestBytecode:
         source.write_text("VALUE = 'compiled'\n")
         compiled = Path(py_compile.compile(str(source), doraise=True) or "")
         assert compiled.read_bytes()[4:8] == bytes(4), "time-stamped: what Debian's py3compile makes"
-        debian.settle(tmp_path, {})
+        debian.normalize_root(tmp_path, {})
         source.write_text("VALUE = 'read again'\n")
         os.utime(source, (0, 0))
         code = "import module; print(module.VALUE)"
@@ -121,7 +121,7 @@ class TestBytecode:
             os.utime(source, (number, number))
             made.append(Path(py_compile.compile(str(source), dfile="/module.py", doraise=True) or ""))
         assert made[0].read_bytes() != made[1].read_bytes()
-        debian.settle(tmp_path, {})
+        debian.normalize_root(tmp_path, {})
         assert made[0].read_bytes() == made[1].read_bytes()
         assert made[0].read_bytes()[:4] == importlib.util.MAGIC_NUMBER
         assert made[0].read_bytes()[4:16] == b"\1\0\0\0" + bytes(8)
@@ -129,7 +129,7 @@ class TestBytecode:
     def test_python_2_finds_the_time_that_all_files_have(self, tmp_path: Path) -> None:
         path = tmp_path / "module.pyc"
         path.write_bytes(b"\x03\xf3\r\n" + b"\x12\x34\x56\x78" + b"code")
-        debian.settle(tmp_path, {})
+        debian.normalize_root(tmp_path, {})
         assert path.read_bytes() == b"\x03\xf3\r\n" + bytes(4) + b"code"
 
     @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ class TestBytecode:
         (tmp_path / "x.pyc").write_bytes(content)
         (tmp_path / "y.pyc").symlink_to("nowhere")
         (tmp_path / "z.pyc").mkdir()
-        debian.settle(tmp_path, {})
+        debian.normalize_root(tmp_path, {})
         assert (tmp_path / "x.pyc").read_bytes() == content
 
 
@@ -173,7 +173,7 @@ class TestClean:
         (root / "usr/bin/su").chmod(0o4755)
         (root / "home").mkdir()
         (root / "home").chmod(0o700)
-        debian.settle(root, {})
+        debian.normalize_root(root, {})
         entries = scan(root).entries
         kinds = {path: what[:6] for path, what in entries.items() if not what.startswith("d 0755")}
         assert kinds == {
@@ -194,7 +194,7 @@ class TestClean:
     def test_the_umask_decides_nothing(self, root: Path, tmp_path: Path) -> None:
         before = os.umask(0o077)
         try:
-            debian.settle(root, {"/x/y/run.sh": "#!/bin/sh\n", "/x/libs/": "", "/x/text": "t"})
+            debian.normalize_root(root, {"/x/y/run.sh": "#!/bin/sh\n", "/x/libs/": "", "/x/text": "t"})
         finally:
             os.umask(before)
         found = {

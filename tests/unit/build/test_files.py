@@ -10,12 +10,12 @@ import pytest
 
 from envbuild.build.files import write_files
 from envbuild.errors import BuildError
-from envbuild.plan.model import TextEntry
+from envbuild.plan.model import InlineFile
 from envbuild.store.tree import scan
 
 
-def entry(path: str, content: bytes = b"", executable: bool = False) -> TextEntry:
-    return TextEntry(path=path, content=base64.b64encode(content).decode(), executable=executable)
+def entry(path: str, content: bytes = b"", executable: bool = False) -> InlineFile:
+    return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=executable)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])

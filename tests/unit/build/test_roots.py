@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuild.build.unpack import Limits
+from envbuild.build.unpack import RootLimits
 from envbuild.errors import BuildError
 from envbuild.system import process
 from tests.support.roots import OUTSIDE, ROOT, entry, guarded, pack, unpack
@@ -93,11 +93,11 @@ def test_a_hostile_archive_is_refused(what: str, tmp_path: Path, outside: Path) 
 
 
 def test_whoever_is_interrupted_unpacks_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[None] = []
+    resolved: list[None] = []
 
     def closing() -> bool:
-        asked.append(None)
-        return len(asked) > 2
+        resolved.append(None)
+        return len(resolved) > 2
 
     monkeypatch.setattr(process, "closing", closing)
     with pytest.raises(KeyboardInterrupt):
@@ -108,13 +108,13 @@ def test_whoever_is_interrupted_unpacks_no_further(tmp_path: Path, monkeypatch: 
 def test_too_many_entries_are_refused(tmp_path: Path, outside: Path) -> None:
     archive = pack(tmp_path / "a.tar", *(entry(f"a{number}") for number in range(20)))
     with pytest.raises(BuildError, match="more than 20 entries"):
-        unpack(outside, archive, limits=Limits(entries=20))
+        unpack(outside, archive, limits=RootLimits(entries=20))
 
 
 def test_a_root_that_is_too_large_is_refused(tmp_path: Path, outside: Path) -> None:
     archive = pack(tmp_path / "a.tar", entry("a", content=bytes(3 << 20)))
     with pytest.raises(BuildError, match="larger than 2 MiB"):
-        unpack(outside, archive, limits=Limits(size_bytes=2 << 20))
+        unpack(outside, archive, limits=RootLimits(size_bytes=2 << 20))
 
 
 @pytest.mark.redteam
@@ -126,7 +126,7 @@ def test_a_bomb_is_stopped_while_it_is_unpacked(
     archive.write_bytes(how(bytes(64 << 20)))
     assert archive.stat().st_size < 1 << 20
     with pytest.raises(BuildError, match="larger than 8 MiB when it is unpacked"):
-        unpack(outside, archive, limits=Limits(size_bytes=8 << 20))
+        unpack(outside, archive, limits=RootLimits(size_bytes=8 << 20))
 
 
 @pytest.mark.redteam

@@ -26,11 +26,11 @@ from envbuild.events import Event, LayerReused, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
+    InlineFile,
     InputFile,
     Interpreter,
     Layer,
     RootStep,
-    TextEntry,
     WheelStep,
     layer_key,
 )
@@ -51,7 +51,7 @@ def layer(
     inputs: Sequence[Layer] = (),
     needs: tuple[str, ...] = (),
 ) -> Layer:
-    entries = tuple(TextEntry(path=path, content=base64.b64encode(content).decode()) for path in paths)
+    entries = tuple(InlineFile(path=path, content=base64.b64encode(content).decode()) for path in paths)
     step = FilesStep(files=entries, tools=())
     below = tuple(one.name for one in inputs)
     return Layer(name=name, key=layer_key(step, inputs), step=step, inputs=below, needs=needs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.workdir import passable_directory
+from envbuild.build.workdir import traversable_directory
 from envbuild.errors import BuildError, MachineError
 
 
@@ -25,7 +25,7 @@ def variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_it_lies_where_it_was_asked_for_and_is_gone_afterwards(variable: Path) -> None:
-    with passable_directory() as path:
+    with traversable_directory() as path:
         assert path.parent == variable
         assert stat.S_IMODE(path.stat().st_mode) == 0o711
         (path / "x").mkdir(mode=0o700)
@@ -39,15 +39,15 @@ def test_a_name_that_apt_would_read_otherwise_is_passed_over(
     odd.mkdir(mode=0o711)
     monkeypatch.setenv("TMPDIR", str(variable))
     monkeypatch.setenv("ENVBUILD_TMPDIR", str(odd))
-    with passable_directory() as path:
+    with traversable_directory() as path:
         assert path.parent == variable
 
 
 def test_it_is_kept_after_a_failed_step_alone(variable: Path) -> None:
-    with pytest.raises(RuntimeError), passable_directory():
+    with pytest.raises(RuntimeError), traversable_directory():
         raise RuntimeError
     assert not list(variable.iterdir())
-    with pytest.raises(BuildError), passable_directory() as path:
+    with pytest.raises(BuildError), traversable_directory() as path:
         raise BuildError("x", hint="mend it")
     assert path.exists()
 
@@ -57,7 +57,7 @@ def test_no_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(MachineError, match="no temporary directory") as caught, passable_directory():
+    with pytest.raises(MachineError, match="no temporary directory") as caught, traversable_directory():
         raise AssertionError("there is none")
     assert caught.value.hint is not None
     assert "ENVBUILD_TMPDIR" in caught.value.hint
@@ -75,12 +75,12 @@ def test_every_parent_counts(
     variable.chmod(modes[0])
     inner.chmod(modes[1])
     monkeypatch.setenv("ENVBUILD_TMPDIR", str(inner))
-    with passable_directory() as path:
+    with traversable_directory() as path:
         assert (path.parent == inner) == passable
 
 
 def test_a_directory_that_is_missing_is_passed_over(variable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVBUILD_TMPDIR", str(variable / "nowhere"))
     monkeypatch.setenv("TMPDIR", str(variable))
-    with passable_directory() as path:
+    with traversable_directory() as path:
         assert path.parent == variable

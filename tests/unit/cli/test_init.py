@@ -17,7 +17,7 @@ from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.init import Choices, SpecDraft, spec_path
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.inputs import read_spec
 from tests.support.schemas import complaints, plain
 
 COMMAND = Path(sys.executable).with_name("envbuild")
@@ -73,9 +73,9 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
     said = without_terminal(typed="jax\n")
     assert (said.returncode, said.stdout) == (0, "")
     assert said.stderr == "spec.yaml: written\nnext: envbuild build spec.yaml\n"
-    asked = read_asked(Path("spec.yaml"))
-    assert [chosen.recipe.name for chosen in asked.recipes] == ["mpich", "pytorch"]
-    assert (asked.spec.name, str(asked.spec.base)) == ("pytorch-mpich", "debian-12")
+    resolved = read_spec(Path("spec.yaml"))
+    assert [chosen.recipe.name for chosen in resolved.recipes] == ["mpich", "pytorch"]
+    assert (resolved.spec.name, str(resolved.spec.base)) == ("pytorch-mpich", "debian-12")
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
@@ -83,7 +83,7 @@ def test_a_spec_for_each_recipe_is_right(name: str) -> None:
     kind = Choices.read().recipes[name].kind
     flag = {"mpi": "--mpi", "framework": "--framework", "fabric": "--fabric"}[kind]
     init(flag, name, *BESIDE.get(name, []), "-y", "--schema")
-    assert name in [chosen.recipe.name for chosen in read_asked(Path("spec.yaml")).recipes]
+    assert name in [chosen.recipe.name for chosen in read_spec(Path("spec.yaml")).recipes]
     content = Path("spec.yaml").read_bytes()
     assert content.startswith(b"# yaml-language-server: $schema=spec.schema.json\n")
     assert complaints("spec", plain(read_yaml(content, Path("spec.yaml")).value)) == []
@@ -96,7 +96,7 @@ def test_what_its_comments_offer_is_right_too() -> None:
     offered = re.sub(r"(?m)^# ([a-z]+: \{)", r"\1", text)
     assert offered.count("\n# ") + 3 == text.count("\n# ")
     Path("spec.yaml").write_text(offered)
-    spec = read_asked(Path("spec.yaml")).spec
+    spec = read_spec(Path("spec.yaml")).spec
     assert spec.packages.python
     assert spec.environment
     assert spec.test.ranks == 2
@@ -128,7 +128,7 @@ def test_flags_say_everything() -> None:
         *("--fabric", "ucx", "--python", "scipy>=1.11", "--python", "pandas", "--system", "git"),
         *("--name", "mine", "--version", "2026.11", "-y"),
     )
-    spec = read_asked(Path("mine/first.yml")).spec
+    spec = read_spec(Path("mine/first.yml")).spec
     assert [str(one) for one in spec.frameworks] == ["pytorch@==2.13.*", "onnxruntime"]
     assert (str(spec.mpi), spec.name, spec.version, str(spec.base)) == (
         "openmpi",
@@ -142,14 +142,14 @@ def test_flags_say_everything() -> None:
 
 def test_an_image_without_mpi() -> None:
     init("-f", "mlflow", "--mpi", "none", "-y")
-    assert read_asked(Path("spec.yaml")).spec.mpi is None
+    assert read_spec(Path("spec.yaml")).spec.mpi is None
 
 
 def test_what_is_required_comes_along_unless_it_was_chosen() -> None:
     init("-f", "caffe", "-y")
-    assert str(read_asked(Path("spec.yaml")).spec.mpi) == "openmpi-debian"
+    assert str(read_spec(Path("spec.yaml")).spec.mpi) == "openmpi-debian"
     init("second.yaml", "-f", "mpi4jax", "-f", "jax@0.10", "-y")
-    assert [str(one) for one in read_asked(Path("second.yaml")).spec.frameworks] == [
+    assert [str(one) for one in read_spec(Path("second.yaml")).spec.frameworks] == [
         "mpi4jax",
         "jax@==0.10.*",
     ]
@@ -175,7 +175,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_written(
 def test_no_value_becomes_another(value: str) -> None:
     init("--version", value, "--name", "a", "-y", code=0 if value in ("no", "1.0") else 2)
     if Path("spec.yaml").exists():
-        assert read_asked(Path("spec.yaml")).spec.version == value
+        assert read_spec(Path("spec.yaml")).spec.version == value
 
 
 @pytest.mark.parametrize("words", [["spec.yaml"], ["."], [], ["link.yaml"], ["dir"]])
@@ -232,7 +232,7 @@ def test_a_terminal_is_asked_and_typos_get_a_suggestion() -> None:
     assert code == 0, seen
     for word in ("did you mean `pytorch`?", "did you mean `openmpi`?", "`Big` is not a name"):
         assert word in seen
-    spec = read_asked(Path("spec.yaml")).spec
+    spec = read_spec(Path("spec.yaml")).spec
     assert [one.name for one in spec.frameworks] == ["pytorch", "jax"]
     assert (str(spec.mpi), str(spec.accelerator)) == ("openmpi", "cuda@==13.0.*")
     assert (spec.name, spec.version, str(spec.base)) == ("mine", "1.0", "debian-12")

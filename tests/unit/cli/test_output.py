@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli import output
-from envbuild.store.roots import Root, add_root
+from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
-from envbuild.workflows.arguments import typed
+from envbuild.workflows.arguments import shell_path
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 CLOSED = "error: standard output cannot be written: it is closed\n\nhint: write elsewhere: `> FILE`\n"
@@ -111,7 +111,7 @@ def test_names_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_a_shell_takes_what_it_is_told_to_take(name: str, word: str) -> None:
-    assert typed(name) == word
+    assert shell_path(name) == word
     read = subprocess.run(
         ["bash", "-c", f"printf %s {word}"], env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True
     ).stdout

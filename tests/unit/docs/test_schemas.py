@@ -22,7 +22,7 @@ from envbuild.spec import fields, model, recipe
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.schema import NAMES, schema_text
-from tests.support.asking import whole_lock
+from tests.support.resolved_specs import whole_lock
 from tests.support.schemas import complaints, plain
 
 TOP = Path(__file__).parents[3]

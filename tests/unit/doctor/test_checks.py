@@ -13,7 +13,7 @@ import pytest
 
 from envbuild.doctor import checks
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
-from envbuild.doctor.model import VERBS, Finding, blocked
+from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import MachineError, RequestError
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, tools
@@ -67,7 +67,7 @@ class Machine:
         return Survey(root=self.root, architecture=self.architecture, variables=self.variables)
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Diagnostic]:
         store = Store(self.root / "store")
         named = self.root / "usr/bin/apptainer"
         return [
@@ -213,7 +213,9 @@ def test_no_finding_is_left_unprovoked() -> None:
     calls = [
         node for node in ast.walk(ast.parse(Path(checks.__file__).read_text())) if isinstance(node, ast.Call)
     ]
-    named = [call for call in calls if ast.unparse(call.func) in ("Finding", "_check_space", "_from_errors")]
+    named = [
+        call for call in calls if ast.unparse(call.func) in ("Diagnostic", "_check_space", "_from_errors")
+    ]
     ids = {call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)}
     assert len(ids) > 20
     assert ids - {"site.configuration", "index.unreachable"} <= PROVOKED.keys()

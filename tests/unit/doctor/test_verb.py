@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import app, main
-from envbuild.doctor.model import VERBS, Finding
+from envbuild.doctor.model import VERBS, Diagnostic
 from envbuild.workflows import doctor
 
 
@@ -39,7 +39,7 @@ def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[st
 def test_what_only_hampers_keeps_no_verb_from_working(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = Finding(
+    finding = Diagnostic(
         "slurm.no-srun", "hampers", ("test",), "no srun", "ranks", "module load", "an administrator"
     )
     monkeypatch.setattr(doctor, "check_machine", lambda *_: [finding])
@@ -135,7 +135,7 @@ def test_an_index_that_does_not_answer_is_named_without_its_password(
     for name in ("ENVBUILD_SITE", "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for words, asked in (([], False), (["--online"], True)):
+    for words, resolved in (([], False), (["--online"], True)):
         _, out, _ = run(capsys, "lock", *words, "--store", str(tmp_path / "store"))
-        assert ("index.unreachable" in out) == asked
+        assert ("index.unreachable" in out) == resolved
         assert "hunter2" not in out

@@ -138,12 +138,12 @@ def test_pyelftools_own_sections_say_the_same_of_this_hosts_libraries() -> None:
             if ours is None:
                 continue
             needs = elf.get_section_by_name(".gnu.version_r")
-            asked = (
+            resolved = (
                 {need.name for need, _ in needs.iter_versions()}
                 if isinstance(needs, GNUVerNeedSection)
                 else set()
             )
-            assert ours.versions_needed.keys() == asked, path
+            assert ours.versions_needed.keys() == resolved, path
             defines = elf.get_section_by_name(".gnu.version_d")
             names = (
                 [next(iter(names)).name for _, names in defines.iter_versions()]

@@ -12,8 +12,8 @@ from envbuild.errors import (
     MachineError,
     ManyErrors,
     RequestError,
-    counted,
     did_you_mean,
+    pluralize,
     raise_all,
     render,
 )
@@ -121,4 +121,4 @@ def test_did_you_mean(word: str, hint: str | None) -> None:
 
 @pytest.mark.parametrize(("number", "told"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
 def test_one_is_told_as_one(number: int, told: str) -> None:
-    assert counted(number, "file") == told
+    assert pluralize(number, "file") == told

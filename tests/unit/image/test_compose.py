@@ -14,8 +14,8 @@ from envbuild.image.verify import verify_image
 from envbuild.lock.text import dump
 from envbuild.system.squashfs import digests
 from tests.support import trees
-from tests.support.asking import bare_lock
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
+from tests.support.resolved_specs import bare_lock
 
 LOCKED = bare_lock()
 

@@ -26,7 +26,7 @@ from envbuild.image.sif import SBOM
 from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.workflows.sbom import write_sbom
-from tests.support.asking import bare_lock, build_deb, deb, recipe_pin, wheel
+from tests.support.resolved_specs import bare_lock, build_deb, deb, recipe_pin, wheel
 from tests.support.small_images import UNREAD, small_image
 
 SITE = "/opt/env/lib/python3.11/site-packages"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image.story import embedded_files
+from envbuild.image.metadata import embedded_files
 from envbuild.jobs.judge import Job
 
 FILES = embedded_files()

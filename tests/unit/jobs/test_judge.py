@@ -16,11 +16,11 @@ from envbuild.jobs.judge import (
     relative_difference,
 )
 from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from tests.unit.jobs.stage import GOOD_END, all_ranks, job, report, reports
 
 
-def statuses(findings: list[Finding]) -> dict[str, str]:
+def statuses(findings: list[CheckResult]) -> dict[str, str]:
     return {finding.id: finding.status for finding in findings}
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.workflows.test import write_report
 
-PASS = Finding("PASS", "mpi.collectives/ranks", "2", "2")
-FAIL = Finding("FAIL", "mpi.collectives/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
-SKIP = Finding("SKIP", "mpi.collectives/bor", "3", "1 of 2 ranks reported")
-STATIC = Finding("PASS", "image.imports", "torch", "all import")
+PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
+FAIL = CheckResult("FAIL", "mpi.collectives/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
+SKIP = CheckResult("SKIP", "mpi.collectives/bor", "3", "1 of 2 ranks reported")
+STATIC = CheckResult("PASS", "image.imports", "torch", "all import")
 
 
-def report(*findings: Finding, **changes: object) -> Report:
+def report(*findings: CheckResult, **changes: object) -> Report:
     fields: dict[str, object] = {
         "name": "demo",
         "version": "1",
@@ -44,14 +44,14 @@ def test_a_line_can_be_read_by_people_and_programs() -> None:
         ((PASS, STATIC, FAIL), False, "failed: 2 PASS, 1 FAIL"),
     ],
 )
-def test_what_findings_come_to(findings: tuple[Finding, ...], passed: bool, text: str) -> None:
+def test_what_findings_come_to(findings: tuple[CheckResult, ...], passed: bool, text: str) -> None:
     assert report(*findings).passed is passed
     assert report(*findings).summary == text
     assert report(*findings).to_text().endswith(f"demo/1 (abababababab) on 2 ranks in 1 s: {text}")
 
 
 def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
-    assert not report(PASS, Finding("SKIP", "pytorch.ddp/ranks", "2", "not started")).passed
+    assert not report(PASS, CheckResult("SKIP", "pytorch.ddp/ranks", "2", "not started")).passed
 
 
 def test_outputs_of_failed_jobs_are_shown_without_control_characters() -> None:
@@ -89,5 +89,5 @@ def test_the_json_has_its_documented_keys() -> None:
 
 
 def test_a_file_of_it_holds_names_that_are_no_text(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.json", report(Finding("PASS", "image.imports", "torch", "bad\udcff")))
+    write_report(tmp_path / "r.json", report(CheckResult("PASS", "image.imports", "torch", "bad\udcff")))
     assert json.loads((tmp_path / "r.json").read_bytes())["findings"][0]["observed"] == "bad\udcff"

@@ -6,10 +6,20 @@ import pytest
 
 from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import Lock, ToolPin
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
-from tests.support.asking import asked, base_image, build_deb, chosen, deb, lock_of, mpich, pytorch, wheel
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from tests.support.resolved_specs import (
+    base_image,
+    build_deb,
+    chosen,
+    deb,
+    lock_of,
+    mpich,
+    pytorch,
+    resolved,
+    wheel,
+)
 
 PINS = (
     wheel("scipy", "1.17.1", requires=["numpy"]),
@@ -21,7 +31,7 @@ PINS = (
     wheel("mpmath", "1.3.0"),
 )
 X = "sha256:" + "3" * 64
-WHAT = asked(
+WHAT = resolved(
     python=["scipy"],
     system=["git"],
     recipes=[mpich(), pytorch()],
@@ -31,7 +41,7 @@ WHAT = asked(
 LOCK = lock_of(WHAT, python=PINS, system_debs=[deb("git"), deb("libcurl3-gnutls")])
 
 
-def like(**changes: object) -> Asked:
+def like(**changes: object) -> ResolvedSpec:
     settings: dict[str, object] = {
         "python": ["scipy"],
         "system": ["git"],
@@ -39,10 +49,10 @@ def like(**changes: object) -> Asked:
         "mpi": Choice(name="mpich"),
         "frameworks": [Choice(name="pytorch")],
     }
-    return asked(**(settings | changes))  # type: ignore[arg-type]
+    return resolved(**(settings | changes))  # type: ignore[arg-type]
 
 
-def sentences(what: Asked) -> list[str]:
+def sentences(what: ResolvedSpec) -> list[str]:
     return [difference.sentence for difference in diff(LOCK, what)]
 
 
@@ -190,7 +200,7 @@ def built() -> ChosenRecipe:
 
 
 class TestBuilds:
-    WHAT = asked(recipes=[built()], frameworks=[Choice(name="horovod")])
+    WHAT = resolved(recipes=[built()], frameworks=[Choice(name="horovod")])
     LAYER = "framework:horovod"
     ARCHIVE = replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz")
     LOCK = replace(
@@ -199,7 +209,7 @@ class TestBuilds:
         build_python=(wheel("setuptools", "81.0", layer=LAYER),),
     )
 
-    def sentences(self, lock: Lock, what: Asked) -> list[tuple[str, str]]:
+    def sentences(self, lock: Lock, what: ResolvedSpec) -> list[tuple[str, str]]:
         return [(difference.scope, difference.sentence) for difference in diff(lock, what)]
 
     def test_a_whole_lock_is_satisfied(self) -> None:
@@ -221,14 +231,14 @@ class TestBuilds:
         ]
 
     def test_a_build_that_is_gone_is_told(self) -> None:
-        found = self.sentences(self.LOCK, asked())
+        found = self.sentences(self.LOCK, resolved())
         assert (
             "metadata",
             "framework:horovod is no longer built, but the lock has its build tools",
         ) in found
 
     def test_a_source_archive_needs_a_recipe_that_builds_it(self) -> None:
-        what = asked(python=["horovod"])
+        what = resolved(python=["horovod"])
         lock = lock_of(what, python=[replace(self.ARCHIVE, layer="python")])
         said = ("python", "`horovod` is locked as a source that no recipe builds")
         assert self.sentences(lock, what) == [said]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from envbuild.errors import EnvbuildError, render
 from envbuild.lock.model import RootPin, ToolPin
 from envbuild.lock.text import MAX_BYTES, digest, dump, load
-from tests.support.asking import build_deb, deb, wheel, whole_lock
+from tests.support.resolved_specs import build_deb, deb, wheel, whole_lock
 
 PATH = Path("demo.lock.yaml")
 

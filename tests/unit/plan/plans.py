@@ -9,17 +9,17 @@ from typing import Any
 
 from envbuild.errors import Location
 from envbuild.lock.model import DebPin, PythonPin, ToolPin
-from envbuild.plan.model import BuildPlan, Compression, TextEntry
+from envbuild.plan.model import BuildPlan, Compression, InlineFile
 from envbuild.plan.planner import make_plan
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, SourceBuild, Variant
-from tests.support import asking
-from tests.support.asking import bare_lock, base_pin, build_deb, recipe_pin
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from tests.support import resolved_specs
+from tests.support.resolved_specs import bare_lock, base_pin, build_deb, recipe_pin
 
 TEXTS = {"/.singularity.d/env/99-base.sh": "#!/bin/sh\n"}
-STORY = (TextEntry(path="/.envbuild/manifest.json", content="e30="),)
+METADATA_DIR = (InlineFile(path="/.envbuild/manifest.json", content="e30="),)
 
 
 def sha(text: str) -> str:
@@ -27,11 +27,11 @@ def sha(text: str) -> str:
 
 
 def deb(name: str, version: str = "1.0") -> DebPin:
-    return asking.deb(name, version, sha256=sha(f"{version}{name}"))
+    return resolved_specs.deb(name, version, sha256=sha(f"{version}{name}"))
 
 
 def wheel(name: str, version: str, layer: str) -> PythonPin:
-    return asking.wheel(name, version, layer=layer, sha256=sha(f"{version}{name}"), size_bytes=1)
+    return resolved_specs.wheel(name, version, layer=layer, sha256=sha(f"{version}{name}"), size_bytes=1)
 
 
 def recipe(name: str, kind: Any, version: str, **more: Any) -> ChosenRecipe:
@@ -71,12 +71,12 @@ BASE = BaseImage(
 )
 
 
-def asked(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> Asked:
+def resolved(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -> ResolvedSpec:
     entries = [{"source": source, "target": f"/srv/{source}"} for source in files or {}]
     spec = EnvSpec.model_validate(
         {"name": "x", "version": "1", "base": "debian-12", "files": tuple(entries)}, strict=False
     )
-    return Asked(
+    return ResolvedSpec(
         spec=spec,
         path=Path("x.yaml"),
         base=BASE,
@@ -106,15 +106,15 @@ LOCK = bare_lock(
         for name in ("installer", "mksquashfs", "mmdebstrap", "zstandard")
     ),
 )
-ASKED = asked(MPICH, PYTORCH)
+ASKED = resolved(MPICH, PYTORCH)
 
 
 def plan(
-    what: Asked = ASKED,
+    what: ResolvedSpec = ASKED,
     *,
     compression: Compression = "zstd",
     texts: Mapping[str, str] = TEXTS,
-    story: Sequence[TextEntry] = STORY,
+    story: Sequence[InlineFile] = METADATA_DIR,
     **changes: Any,
 ) -> BuildPlan:
     lock = dataclasses.replace(LOCK, **changes)
@@ -165,5 +165,5 @@ def source_plan(chosen: ChosenRecipe | None = None, **changes: Any) -> BuildPlan
         "build_debs": (compiler,),
         "build_python": (wheel("setuptools", "81.0", "framework:hvd"),),
     }
-    what = asked(MPICH, chosen or source_recipe(), PYTORCH)
+    what = resolved(MPICH, chosen or source_recipe(), PYTORCH)
     return plan(what, **(settings | changes))

@@ -33,7 +33,7 @@ STEPS: tuple[type[Step], ...] = typing.get_args(Step)
 FILE = model.InputFile(name="a.deb", sha256="1" * 64)
 TOOL = model.Tool(name="tool", version="1", digest="sha256:" + "2" * 64)
 PYTHON = model.Interpreter(abi="cp311", architecture="amd64", debs=(FILE,))
-TEXT = model.TextEntry(path="/a", content="QQ==")
+TEXT = model.InlineFile(path="/a", content="QQ==")
 
 # One of each kind, no field empty.
 SAMPLES: dict[type, Step] = {

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
+    InlineFile,
     InputFile,
     Interpreter,
     Layer,
     Patch,
     RootStep,
     SourceStep,
-    TextEntry,
     Tool,
     WheelStep,
     layer_key,
@@ -32,7 +32,7 @@ def plan_of(step: FilesStep, **changes: Any) -> BuildPlan:
     return BuildPlan(layers=(layer.model_copy(update=changes),), image=("files",), tools=())
 
 
-FILE = TextEntry(path="/a", content="QQ==")
+FILE = InlineFile(path="/a", content="QQ==")
 PLAN = plan_of(FilesStep(files=(FILE,), tools=()))
 
 
@@ -103,7 +103,7 @@ def test_a_changed_plan_is_refused(change: Callable[[Any], None], told: str) -> 
 @pytest.mark.parametrize("path", ["a", "/", "/../a", "/a/../../b", "//a", "/a/./b", "/a\nb", "/a/", ""])
 def test_paths_that_lead_out_are_refused(path: str) -> None:
     with pytest.raises(ValueError, match=r"not an absolute path|a control character"):
-        TextEntry(path=path, content="QQ==")
+        InlineFile(path=path, content="QQ==")
     with pytest.raises(ValueError, match=r"not an absolute path|a control character"):
         FilesStep(files=(), links={path: "x"}, tools=())
 
@@ -117,7 +117,7 @@ def test_a_root_has_no_file_elsewhere(path: str) -> None:
 
 def test_contents_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="not base64"):
-        TextEntry(path="/a", content="é")
+        InlineFile(path="/a", content="é")
 
 
 @given(st.text() | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))

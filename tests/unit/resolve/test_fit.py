@@ -12,9 +12,9 @@ from envbuild.events import Event, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of
 from envbuild.rules.judge import refuse_or_warn
-from envbuild.spec.asked import Asked
-from envbuild.workflows.inputs import read_asked
-from tests.support.asking import deb, lock_of, wheel
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.workflows.inputs import read_spec
+from tests.support.resolved_specs import deb, lock_of, wheel
 
 SPEC = """\
 name: x
@@ -32,28 +32,28 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def ask(extra: str = "", site: str = "") -> Asked:
+def ask(extra: str = "", site: str = "") -> ResolvedSpec:
     Path("spec.yaml").write_text(SPEC + extra)
     if site:
         Path("here.yaml").write_text(f"name: here\n{site}")
-    return read_asked(Path("spec.yaml"), site=Path("here.yaml") if site else None)
+    return read_spec(Path("spec.yaml"), site=Path("here.yaml") if site else None)
 
 
-def locked(asked: Asked, *python: PythonPin) -> Lock:
-    return lock_of(asked, python=python, base_debs=())
+def locked(resolved: ResolvedSpec, *python: PythonPin) -> Lock:
+    return lock_of(resolved, python=python, base_debs=())
 
 
-def refusal(asked: Asked, lock: Lock) -> str:
+def refusal(resolved: ResolvedSpec, lock: Lock) -> str:
     with pytest.raises(EnvbuildError) as caught:
-        refuse_or_warn(judge_lock(asked, lock), lambda event: None)
+        refuse_or_warn(judge_lock(resolved, lock), lambda event: None)
     assert caught.value.exit_code == 2
     return render(caught.value)
 
 
 def test_what_clashes_is_refused_with_both_facts_and_their_places() -> None:
-    asked = ask(site="scheduler:\n  name: slurm\n  mpi_types: [none, pmi2]\n")
-    text = refusal(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
-    version = asked.recipes[0].version
+    resolved = ask(site="scheduler:\n  name: slurm\n  mpi_types: [none, pmi2]\n")
+    text = refusal(resolved, locked(resolved, wheel("torch", "2.13.0+cpu")))
+    version = resolved.recipes[0].version
     assert text == (
         f"error: PMI.intersection: openmpi {version} speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi`"
         " offers none, pmi2: every rank would be alone\n"
@@ -69,9 +69,9 @@ def test_what_clashes_is_refused_with_both_facts_and_their_places() -> None:
 
 
 def test_a_spec_for_gpus_that_locks_a_build_for_cpu() -> None:
-    asked = ask("accelerator: cuda@13.0\n")
-    (version,) = (chosen.version for chosen in asked.recipes if chosen.recipe.name == "pytorch")
-    text = refusal(asked, locked(asked, wheel("torch", f"{version}+cpu")))
+    resolved = ask("accelerator: cuda@13.0\n")
+    (version,) = (chosen.version for chosen in resolved.recipes if chosen.recipe.name == "pytorch")
+    text = refusal(resolved, locked(resolved, wheel("torch", f"{version}+cpu")))
     assert text == (
         "error: CUDA.gpu-spec-locks-gpu-build: the spec asks for cuda,"
         f" and pytorch {version} is a build for cpu\n"
@@ -89,9 +89,9 @@ def test_all_that_clashes_is_told_at_once() -> None:
         'architecture: arm64\ngpus: {vendor: nvidia, driver: "535.104.05", architectures: [sm_70]}\n'
         "scheduler: {name: slurm, mpi_types: [pmix]}\n"
     )
-    asked = ask("accelerator: cuda@13.0\n", site=site)
+    resolved = ask("accelerator: cuda@13.0\n", site=site)
     pins = (wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
-    text = refusal(asked, locked(asked, *pins))
+    text = refusal(resolved, locked(resolved, *pins))
     for rule in ("ARCH.same", "CUDA.driver-floor", "GPU.dropped-by-cuda", "GPU.arch-in-build"):
         assert f"error: {rule}: " in text
     assert "PMI" not in text
@@ -105,18 +105,18 @@ def test_an_older_build_is_offered_where_the_recipes_have_one(
     framework: str, offered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.unit.resolve.test_fit.SPEC", SPEC.replace("pytorch", framework))
-    asked = ask("accelerator: cuda@13.2\n", site='gpus: {vendor: nvidia, driver: "535.104.05"}\n')
-    text = refusal(asked, locked(asked, wheel("nvidia-cuda-runtime", "13.2.1")))
+    resolved = ask("accelerator: cuda@13.2\n", site='gpus: {vendor: nvidia, driver: "535.104.05"}\n')
+    text = refusal(resolved, locked(resolved, wheel("nvidia-cuda-runtime", "13.2.1")))
     assert "error: CUDA.driver-floor: CUDA 13.2 needs a driver of at least 580" in text
     assert f"hint: take a build for an older major release of CUDA, or another site; {offered}\n" in text
 
 
 def test_what_may_go_wrong_is_warned_of() -> None:
-    asked = ask(site="fabric: {name: slingshot-11, provider: cxi}\n")
+    resolved = ask(site="fabric: {name: slingshot-11, provider: cxi}\n")
     told: list[Event] = []
-    lock = locked(asked, wheel("torch", "2.13.0+cpu"))
+    lock = locked(resolved, wheel("torch", "2.13.0+cpu"))
     lock = replace(lock, recipes=(replace(lock.recipes[0], name="mpich", version="5.0.2"), *lock.recipes[1:]))
-    refuse_or_warn(judge_lock(asked, lock), told.append)
+    refuse_or_warn(judge_lock(resolved, lock), told.append)
     texts = [event.text for event in told if isinstance(event, Warned)]
     assert len(texts) == len(told) == 2
     # What nobody knows is told where it concerns the stack.
@@ -125,9 +125,9 @@ def test_what_may_go_wrong_is_warned_of() -> None:
 
 
 def test_what_is_not_known_is_not_told_but_shown() -> None:
-    asked = ask()
+    resolved = ask()
     told: list[Event] = []
-    verdicts = judge_lock(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    verdicts = judge_lock(resolved, locked(resolved, wheel("torch", "2.13.0+cpu")))
     refuse_or_warn(verdicts, told.append)
     assert told == []
     unknown = {verdict.rule: verdict.missing for verdict in verdicts if verdict.outcome == "unknown"}
@@ -136,12 +136,12 @@ def test_what_is_not_known_is_not_told_but_shown() -> None:
     assert (shown["outcome"], shown["missing"]) == ("unknown", ["pmi.offered"])
 
 
-def caffe(python: str) -> Asked:
+def caffe(python: str) -> ResolvedSpec:
     text = (
         f'name: x\nversion: "1"\nmpi: openmpi-debian\nframeworks: [caffe]\npackages: {{python: [{python}]}}\n'
     )
     Path("spec.yaml").write_text(text)
-    return read_asked(Path("spec.yaml"))
+    return read_spec(Path("spec.yaml"))
 
 
 def with_debian(lock: Lock) -> Lock:
@@ -150,10 +150,10 @@ def with_debian(lock: Lock) -> Lock:
 
 
 def test_a_package_that_would_hide_debians_own_is_refused_where_it_is_asked_for() -> None:
-    asked = caffe("tabulate, pandas")
+    resolved = caffe("tabulate, pandas")
     pandas = replace(wheel("pandas", "2.1"), requires=("numpy",))
-    lock = with_debian(locked(asked, wheel("numpy", "2.1.0"), pandas, wheel("tabulate", "0.9")))
-    (error,) = hidden_packages(asked, lock)
+    lock = with_debian(locked(resolved, wheel("numpy", "2.1.0"), pandas, wheel("tabulate", "0.9")))
+    (error,) = hidden_packages(resolved, lock)
     assert render(error) == (
         "error: numpy 2.1.0 would hide Debian's python3-numpy 1:1.19.5-1, which caffe is made for\n"
         "  --> spec.yaml:5:31\n"
@@ -163,8 +163,8 @@ def test_a_package_that_would_hide_debians_own_is_refused_where_it_is_asked_for(
 
 
 def test_packages_beside_debians_own_hide_nothing() -> None:
-    asked = caffe("tabulate")
-    assert list(hidden_packages(asked, with_debian(locked(asked, wheel("tabulate", "0.9"))))) == []
+    resolved = caffe("tabulate")
+    assert list(hidden_packages(resolved, with_debian(locked(resolved, wheel("tabulate", "0.9"))))) == []
     # Where Python does not look at Debian's packages, they are nothing to it.
     apart = ask()
     assert list(hidden_packages(apart, with_debian(locked(apart, wheel("numpy", "2.1.0"))))) == []
@@ -181,21 +181,25 @@ def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
 
 
 def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
-    asked = ask("accelerator: rocm\n")
-    version = asked.frameworks[0].version
-    assert asked.python_requests()[-1] == f"torch=={version}+rocm7.2"
-    facts = stack_of(asked, locked(asked, wheel("torch", f"{version}+rocm7.2")))
+    resolved = ask("accelerator: rocm\n")
+    version = resolved.frameworks[0].version
+    assert resolved.python_requests()[-1] == f"torch=={version}+rocm7.2"
+    facts = stack_of(resolved, locked(resolved, wheel("torch", f"{version}+rocm7.2")))
     build = [str(facts[f"frameworks.pytorch.{part}"]) for part in ("accelerator", "toolkit")]
     assert build == ["rocm", "7.2"]
-    refuse_or_warn(judge_lock(asked, locked(asked, wheel("torch", f"{version}+rocm7.2"))), lambda event: None)
-    assert "CUDA.gpu-spec-locks-gpu-build" in refusal(asked, locked(asked, wheel("torch", f"{version}+cpu")))
+    refuse_or_warn(
+        judge_lock(resolved, locked(resolved, wheel("torch", f"{version}+rocm7.2"))), lambda event: None
+    )
+    assert "CUDA.gpu-spec-locks-gpu-build" in refusal(
+        resolved, locked(resolved, wheel("torch", f"{version}+cpu"))
+    )
 
 
 @pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])
 def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
     Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))
-    asked = read_asked(Path("spec.yaml"), site=Path(site))
-    assert asked.site is not None
-    verdicts = judge_lock(asked, locked(asked, wheel("torch", "2.13.0+cpu")))
+    resolved = read_spec(Path("spec.yaml"), site=Path(site))
+    assert resolved.site is not None
+    verdicts = judge_lock(resolved, locked(resolved, wheel("torch", "2.13.0+cpu")))
     refused = [verdict.rule for verdict in verdicts if verdict.outcome == "incompatible"]
-    assert refused == (["ARCH.same"] if asked.site.architecture == "arm64" else [])
+    assert refused == (["ARCH.same"] if resolved.site.architecture == "arm64" else [])

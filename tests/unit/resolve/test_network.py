@@ -124,7 +124,7 @@ def test_a_redirection_to_another_host_gets_no_password() -> None:
 
 
 def test_a_server_cannot_make_us_wait_for_long() -> None:
-    limits = network.Limits(attempts=2, longest_pause_s=0.1)
+    limits = network.RequestLimits(attempts=2, longest_pause_s=0.1)
     started = time.monotonic()
     with (
         server(503, {"Retry-After": "3600"}) as (port, requested),

@@ -11,7 +11,7 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import Machine
 from envbuild.resolve.python27 import Python27
 from envbuild.spec.base import BasePython
-from tests.support.asking import asked, base_image
+from tests.support.resolved_specs import base_image, resolved
 
 PYTHON27 = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
 
@@ -19,7 +19,7 @@ PYTHON27 = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
 @pytest.fixture
 def resolver() -> Python27:
     context = ResolveContext(machine=Machine(), cache_dir=Path("cache"), emit=lambda event: None)
-    return Python27(asked(base=base_image(python=PYTHON27, glibc="2.31")), context)
+    return Python27(resolved(base=base_image(python=PYTHON27, glibc="2.31")), context)
 
 
 def test_exactly_the_named_versions_are_taken(resolver: Python27) -> None:

@@ -15,17 +15,17 @@ from envbuild.errors import RequestError
 from envbuild.lock.model import RootPin
 from envbuild.lock.text import dump, load
 from envbuild.resolve.roots import place_of, root_pins
-from envbuild.spec.asked import Asked
 from envbuild.spec.base import BaseImage, BaseRoot
-from tests.support.asking import asked, base_image, lock_of
+from envbuild.spec.resolved import ResolvedSpec
+from tests.support.resolved_specs import base_image, lock_of, resolved
 
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def asked_of(tmp_path: Path, kind: Any, place: str, sha256: str) -> Asked:
+def asked_of(tmp_path: Path, kind: Any, place: str, sha256: str) -> ResolvedSpec:
     settings = base_image().model_dump(by_alias=True, exclude={"origins"})
     root = BaseRoot(kind=kind, place=place, sha256=sha256)
-    what = asked(base=BaseImage(**{**settings, "root": root}))
+    what = resolved(base=BaseImage(**{**settings, "root": root}))
     return replace(what, base_path=tmp_path / "finished.yaml")
 
 
@@ -66,7 +66,7 @@ def test_a_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
     assert place_of(what, pin) == tmp_path / "root.tar.xz"
     absolute = asked_of(tmp_path / "elsewhere", "tar", str(tmp_path / "root.tar.xz"), digest)
     assert root_pins(absolute) == (pin,)
-    assert root_pins(asked()) == ()
+    assert root_pins(resolved()) == ()
 
 
 def test_the_layers_of_an_image_are_pinned_in_their_order(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ from envbuild.lock.model import DebPin, Lock, PythonPin
 from envbuild.rules.facts import Fact, Facts, Value, newest, plugin_file
 from envbuild.rules.from_lock import facts_of_image, facts_of_lock
 from envbuild.rules.from_site import Places, fabric_settings, facts_of_site, stack_facts
-from envbuild.rules.judge import Verdict
+from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
-from tests.support import asking
-from tests.support.asking import bare_lock, base_pin, recipe_pin
+from tests.support import resolved_specs
+from tests.support.resolved_specs import bare_lock, base_pin, recipe_pin
 
 
 def wheel(name: str, version: str, *requires: str) -> PythonPin:
-    return asking.wheel(name, version, requires=requires)
+    return resolved_specs.wheel(name, version, requires=requires)
 
 
 def lock(
@@ -43,7 +43,7 @@ def values(facts: Facts, *paths: str) -> list[Value | None]:
     return [facts[path].value if path in facts else None for path in paths]
 
 
-def of_rule(name: str, facts: Facts) -> Verdict:
+def of_rule(name: str, facts: Facts) -> RuleResult:
     (verdict,) = judge(facts, about=(name,))
     return verdict
 
@@ -141,7 +141,7 @@ def test_the_mpi_of_a_lock() -> None:
         "image",
         ("pmi2",),
     ]
-    deb = asking.deb("libopenmpi3", "4.1.4-3+b1")
+    deb = resolved_specs.deb("libopenmpi3", "4.1.4-3+b1")
     debian = stack_facts(facts_of_lock(lock(recipes=(("openmpi-debian", "mpi", "4.1"),), debs=(deb,))))
     assert values(debian, "mpi.family", "mpi.version", "mpi.abis") == ["openmpi", "4.1.4", ("openmpi-40",)]
 

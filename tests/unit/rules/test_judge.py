@@ -9,7 +9,7 @@ import pytest
 from envbuild.errors import EnvbuildError
 from envbuild.events import Event, Warned
 from envbuild.rules.facts import Fact, Value
-from envbuild.rules.judge import Rule, Stack, Verdict, judge_rules, refuse_or_warn, require
+from envbuild.rules.judge import Rule, RuleResult, Stack, judge_rules, refuse_or_warn, require
 from envbuild.rules.tables import at_least
 
 
@@ -25,7 +25,7 @@ def floor(stack: Stack) -> None:
     require(at_least(version, "525"), f"{version} is not 525")
 
 
-def judged(known: dict[str, Value], made: Rule | None = None) -> list[Verdict]:
+def judged(known: dict[str, Value], made: Rule | None = None) -> list[RuleResult]:
     facts = {path: Fact(value, "site:x") for path, value in known.items()}
     return list(judge_rules(facts, [made or rule()]))
 

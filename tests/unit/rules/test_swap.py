@@ -12,7 +12,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import MpiAbi, Site, SiteMpi, SiteScheduler
-from tests.support.asking import bare_lock, recipe_pin
+from tests.support.resolved_specs import bare_lock, recipe_pin
 
 MPICH = (("mpich", "5.0.2"), ("pytorch", "2.13.0"))
 

@@ -26,7 +26,7 @@ def read(case: Path) -> None:
     if (case / "spec.yaml").exists():
         recipes = [Path("recipes")] if (case / "recipes").is_dir() else []
         site = Path("site.yaml") if (case / "site.yaml").exists() else None
-        inputs.read_asked(Path("spec.yaml"), recipes=recipes, site=site)
+        inputs.read_spec(Path("spec.yaml"), recipes=recipes, site=site)
         return
     for name, model in ALONE.items():
         if (case / name).exists():

@@ -21,7 +21,7 @@ from envbuild.spec.select import (
     no_fitting_base,
 )
 from envbuild.spec.yamlfile import Document
-from tests.support.asking import base_image
+from tests.support.resolved_specs import base_image
 
 HERE = Location(path=Path("spec.yaml"))
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import EnvbuildError, RequestError, render
-from envbuild.spec.asked import Asked
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
 from envbuild.workflows import inputs
-from envbuild.workflows.inputs import read_asked
+from envbuild.workflows.inputs import read_spec
 
 CATALOG = Path(__file__).parent / "catalog"
 SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nmpi: mpich\nframeworks: [pytorch]\n'
@@ -37,13 +37,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def asked(tmp_path: Path, extra: str = "", **arguments: object) -> Asked:
-    return read_asked(write(tmp_path / "spec.yaml", SPEC + extra), **arguments)  # type: ignore[arg-type]
+def resolved(tmp_path: Path, extra: str = "", **arguments: object) -> ResolvedSpec:
+    return read_spec(write(tmp_path / "spec.yaml", SPEC + extra), **arguments)  # type: ignore[arg-type]
 
 
 def text_of(tmp_path: Path, extra: str = "", **arguments: object) -> str:
     with pytest.raises(EnvbuildError) as caught:
-        asked(tmp_path, extra, **arguments)
+        resolved(tmp_path, extra, **arguments)
     return render(caught.value).replace(f"{tmp_path}/", "")
 
 
@@ -53,7 +53,7 @@ def site(name: str) -> str:
 
 def test_what_is_put_together(tmp_path: Path) -> None:
     write(tmp_path / "data" / "a.txt", "hello")
-    result = asked(
+    result = resolved(
         tmp_path, "files: [{source: data/a.txt, target: /data/a.txt}]\npackages: {python: [scipy]}\n"
     )
     assert [chosen.layer for chosen in result.recipes] == ["mpi", "framework:pytorch"]
@@ -66,7 +66,7 @@ def test_what_is_put_together(tmp_path: Path) -> None:
 
 
 def test_debian_packages_keep_their_places(tmp_path: Path) -> None:
-    result = asked(tmp_path, "packages:\n  system:\n  - git\n  - less\n")
+    result = resolved(tmp_path, "packages:\n  system:\n  - git\n  - less\n")
     assert [str(result.system_place(name)) for name in ("git", "less", "of-a-recipe")] == [
         f"{tmp_path}/spec.yaml:8:5",
         f"{tmp_path}/spec.yaml:9:5",
@@ -76,18 +76,18 @@ def test_debian_packages_keep_their_places(tmp_path: Path) -> None:
 
 def test_the_first_version_that_the_constraint_admits_is_chosen(tmp_path: Path) -> None:
     text = SPEC.replace("mpich", "'mpich@<5'").replace("[pytorch]", "['pytorch@2.12']")
-    result = read_asked(write(tmp_path / "spec.yaml", text))
+    result = read_spec(write(tmp_path / "spec.yaml", text))
     assert [chosen.version for chosen in result.recipes] == ["4.3.1", "2.12.1"]
 
 
 def test_a_recipe_that_requires_another_has_a_say_in_its_version(tmp_path: Path) -> None:
-    result = read_asked(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[pytorch, rider]")))
+    result = read_spec(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[pytorch, rider]")))
     assert [chosen.version for chosen in result.frameworks] == ["2.12.1", "1.0"]
 
 
 def test_an_mpi_serves_every_accelerator(tmp_path: Path) -> None:
     text = SPEC.replace("[pytorch]", "[rocket]") + "accelerator: rocm\n"
-    result = read_asked(write(tmp_path / "spec.yaml", text))
+    result = read_spec(write(tmp_path / "spec.yaml", text))
     assert [chosen.variant_name for chosen in result.recipes] == ["cpu", "rocm"]
 
 
@@ -101,7 +101,7 @@ def test_a_base_can_be_named_by_its_distribution(tmp_path: Path) -> None:
         ("debian-12", "debian-12"),
     ):
         text = SPEC.replace("debian-12", f"'{wanted}'")
-        assert read_asked(write(tmp_path / "spec.yaml", text)).base.name == found
+        assert read_spec(write(tmp_path / "spec.yaml", text)).base.name == found
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def broken(tmp_path: Path) -> Path:
     return write(tmp_path / "config/envbuild/base-images/mine.yaml", unfinished)
 
 
-def searching(tmp_path: Path, base: str = "", extra: str = "") -> Asked:
+def searching(tmp_path: Path, base: str = "", extra: str = "") -> ResolvedSpec:
     text = SPEC.replace("base: debian-12\n", base) + extra
-    return read_asked(write(tmp_path / "spec.yaml", text))
+    return read_spec(write(tmp_path / "spec.yaml", text))
 
 
 @pytest.mark.parametrize("base", ["", "base: debian@12\n"])
@@ -155,7 +155,7 @@ def test_a_base_with_mistakes_is_not_offered(broken: Path) -> None:
 
 def test_python_is_judged_by_its_minor_release(tmp_path: Path) -> None:
     for constraint in ("3.11", ">=3.11.2", "<3.12", "~=3.11.1"):
-        assert asked(tmp_path, f"python: '{constraint}'\n").spec.python
+        assert resolved(tmp_path, f"python: '{constraint}'\n").spec.python
 
 
 def test_recipes_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +167,9 @@ def test_recipes_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ENVBUILD_RECIPES", f"{tmp_path}/nothing0{os.pathsep}{tmp_path}/variable")
     given = [tmp_path / "nothing1", tmp_path / "given"]
     for place in places:
-        assert asked(tmp_path, recipes=given).recipes[0].recipe.summary == place
+        assert resolved(tmp_path, recipes=given).recipes[0].recipe.summary == place
         shutil.rmtree(tmp_path / place / "mpich")
-    assert asked(tmp_path, recipes=given).recipes[0].recipe.summary == "An MPI"
+    assert resolved(tmp_path, recipes=given).recipes[0].recipe.summary == "An MPI"
 
 
 def test_sites_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_sites_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write(tmp_path / "etc/site.yaml", site("machine"))
 
     def found(extra: str = "", **arguments: object) -> str | None:
-        settings = asked(tmp_path, extra, **arguments).site
+        settings = resolved(tmp_path, extra, **arguments).site
         return None if settings is None else settings.name
 
     assert found("site: example\n", site=given) == "given"
@@ -195,12 +195,12 @@ def test_sites_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_only_the_recipes_that_are_named_are_read(tmp_path: Path) -> None:
     write(tmp_path / "config/envbuild/recipes/broken/recipe.yaml", "name: [\n")
-    assert asked(tmp_path).recipes
+    assert resolved(tmp_path).recipes
     text = SPEC.replace("[pytorch]", "[broken]")
     with pytest.raises(RequestError, match="is missing"):
-        read_asked(write(tmp_path / "spec.yaml", text))
+        read_spec(write(tmp_path / "spec.yaml", text))
     with pytest.raises(RequestError, match="unknown recipe `brokn`") as caught:
-        read_asked(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[brokn]")))
+        read_spec(write(tmp_path / "spec.yaml", SPEC.replace("[pytorch]", "[brokn]")))
     assert caught.value.hint == "did you mean `broken`? `envbuild recipes ls` lists all"
 
 
@@ -209,7 +209,7 @@ def test_a_recipes_digest_covers_its_files_and_nothing_else(tmp_path: Path) -> N
     shutil.copytree(CATALOG / "recipes" / "pytorch", recipe)
 
     def digest() -> str:
-        return asked(tmp_path, recipes=[tmp_path / "mine"]).frameworks[0].digest
+        return resolved(tmp_path, recipes=[tmp_path / "mine"]).frameworks[0].digest
 
     before = digest()
     contents = {
@@ -229,11 +229,11 @@ def test_a_recipes_digest_covers_its_files_and_nothing_else(tmp_path: Path) -> N
 def test_a_bases_digest_covers_what_it_says_not_how(tmp_path: Path) -> None:
     base = (CATALOG / "base-images" / "debian-12.yaml").read_text()
     copy = tmp_path / "config/envbuild/base-images/debian-12.yaml"
-    before = asked(tmp_path).base_digest
+    before = resolved(tmp_path).base_digest
     write(copy, "# a comment\n" + base.replace("[debian:bookworm]", '\n  - "debian:bookworm"'))
-    assert asked(tmp_path).base_digest == before
+    assert resolved(tmp_path).base_digest == before
     write(copy, base.replace("[python3]", "[python3, git]"))
-    assert asked(tmp_path).base_digest != before
+    assert resolved(tmp_path).base_digest != before
 
 
 def test_mistakes_of_all_files_are_told_together(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_what_is_given_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "hint: ENVBUILD_RECIPES takes a directory" in text_of(tmp_path)
     monkeypatch.delenv("ENVBUILD_RECIPES")
     with pytest.raises(RequestError, match="there is no file") as caught:
-        read_asked(tmp_path / "spce.yaml")
+        read_spec(tmp_path / "spce.yaml")
     assert caught.value.hint == "did you mean `spec.yaml`?"
 
 
@@ -290,11 +290,11 @@ def test_files_of_a_recipe_stay_below_it(tmp_path: Path, name: str) -> None:
     write(tmp_path / "mine/other/verify/sums.py", "")
     (ours / "verify").mkdir(exist_ok=True)
     (ours / "verify/shared.py").symlink_to("../../other/verify/sums.py")
-    assert asked(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
+    assert resolved(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
     (ours / "verify/shared.py").unlink()
     ours.rename(tmp_path / "elsewhere")
     ours.symlink_to(tmp_path / "elsewhere")
-    assert asked(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
+    assert resolved(tmp_path, recipes=[tmp_path / "mine"]).mpi is not None
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:

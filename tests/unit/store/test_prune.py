@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.store.gc_roots import Needs
 from envbuild.store.inventory import areas, items
 from envbuild.store.prune import Pruned, prune
-from envbuild.store.roots import Needs
 from envbuild.store.store import Store
 from tests.support.stores import DAY_S, aged, layer, locked_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.store.roots import Root, add_root, find_roots, needs_of, remove_roots, root_files
+from envbuild.store.gc_roots import Root, add_root, find_roots, needs_of, remove_roots, root_files
 from envbuild.store.store import Store
 from tests.support.stores import key
 

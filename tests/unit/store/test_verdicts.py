@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError
-from envbuild.jobs.report import Finding, Report
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system.fingerprint import HostFingerprint
@@ -15,8 +15,8 @@ from envbuild.system.sealing import sealed
 IMAGE = "sha256:" + "ab" * 32
 HERE = HostFingerprint(facts={"kernel": "6.2", "cpu": "x"})
 THERE = HostFingerprint(facts={"kernel": "6.1", "cpu": "x", "nvidia": "580.1"})
-PASS = Finding("PASS", "mpi.collectives/ranks", "2", "2")
-FAIL = Finding("FAIL", "mpi.collectives/sum", "3", "2")
+PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
+FAIL = CheckResult("FAIL", "mpi.collectives/sum", "3", "2")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def report(host: HostFingerprint, *findings: Finding, when: str = "2026-11-21T01:00:00Z") -> Report:
+def report(host: HostFingerprint, *findings: CheckResult, when: str = "2026-11-21T01:00:00Z") -> Report:
     return Report(
         name="demo",
         version="1",
@@ -44,7 +44,7 @@ def test_absent_until_it_is_tested(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("findings", "state"), [((PASS,), "passed"), ((PASS, FAIL), "failed")])
-def test_what_was_recorded_is_read(store: Store, findings: tuple[Finding, ...], state: str) -> None:
+def test_what_was_recorded_is_read(store: Store, findings: tuple[CheckResult, ...], state: str) -> None:
     name = verdicts.record(store, report(HERE, *findings))
     assert name == f"verdicts/{IMAGE[7:]}/{HERE.digest[7:]}.json"
     verdict = verdicts.latest(store, IMAGE, here=HERE)
@@ -83,9 +83,11 @@ def test_the_newest_stale_one_is_told(store: Store) -> None:
 
 
 @pytest.mark.parametrize("before", [PASS, FAIL], ids=["passed", "failed"])
-def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(store: Store, before: Finding) -> None:
+def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(
+    store: Store, before: CheckResult
+) -> None:
     verdicts.record(store, report(HERE, before))
-    verdicts.record(store, report(HERE, Finding("SKIP", "image.jobs", "at least one job", "none")))
+    verdicts.record(store, report(HERE, CheckResult("SKIP", "image.jobs", "at least one job", "none")))
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.store.roots import Root, add_root, root_files
+from envbuild.store.gc_roots import Root, add_root, root_files
 from envbuild.store.store import Store
 from envbuild.store.verify import remove_damaged, verify
 from envbuild.system.sealing import sealed

@@ -15,14 +15,14 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.image.sif import file_system, read_manifest, read_sif
-from envbuild.plan.model import BuildPlan, Compression, FilesStep, Layer, TextEntry, layer_key
+from envbuild.plan.model import BuildPlan, Compression, FilesStep, InlineFile, Layer, layer_key
 from envbuild.squashfs.format import Compressor
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import build as workflow
 from envbuild.workflows import plan as plan_workflow
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
-from tests.support.asking import asked, bare_lock
+from tests.support.resolved_specs import bare_lock, resolved
 from tests.support.stores import flip
 
 Run = Callable[..., tuple[int, Any, str]]
@@ -30,7 +30,7 @@ Run = Callable[..., tuple[int, Any, str]]
 
 def layer(name: str, compression: Compression, **files: str) -> Layer:
     entries = tuple(
-        TextEntry(path=f"/etc/{path}", content=base64.b64encode(text.encode()).decode())
+        InlineFile(path=f"/etc/{path}", content=base64.b64encode(text.encode()).decode())
         for path, text in files.items()
     )
     step = FilesStep(files=entries, tools=())
@@ -48,7 +48,7 @@ class Bench:
 
     def locked(self) -> Locked:
         path = self.spec.with_suffix(".lock.yaml")
-        return Locked(asked=asked(path=self.spec), lock=bare_lock(), path=path, changes=())
+        return Locked(resolved=resolved(path=self.spec), lock=bare_lock(), path=path, changes=())
 
     def plan(self, _: Locked, *, compression: Compression = "zstd") -> BuildPlan:
         layers = tuple(layer(name, compression, **files) for name, files in self.files.items())
@@ -61,7 +61,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     for module in (workflow, plan_workflow):
         monkeypatch.setattr(module, "lock_spec", lambda *_, **__: made.locked())
-        monkeypatch.setattr(module, "design", made.plan)
+        monkeypatch.setattr(module, "plan_image", made.plan)
     monkeypatch.setattr(
         Settings, "find_apptainer", lambda *_: Apptainer(program=Path("/nowhere"), version="1.4.5")
     )

@@ -17,11 +17,11 @@ from envbuild.errors import RequestError
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import dump, load
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, layer_key
+from envbuild.store.gc_roots import Root, add_root, root_files
 from envbuild.store.records import LayerRecord
-from envbuild.store.roots import Root, add_root, root_files
 from envbuild.store.store import Store
 from envbuild.workflows.cache import list_cache, prune_cache, usage
-from envbuild.workflows.keeping import identify, pinned_lock, root_of_build
+from envbuild.workflows.gc_roots import identify, pinned_lock, root_of_build
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import UNREAD, small_image
 from tests.support.stores import aged, flip, key, layer, locked_file

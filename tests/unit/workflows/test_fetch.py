@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envbuild.workflows.fetch import all_pins
-from tests.support.asking import asked, deb, lock_of, wheel
+from tests.support.resolved_specs import deb, lock_of, resolved, wheel
 
 
 def test_a_file_that_is_pinned_twice_is_one() -> None:
     numpy = wheel("numpy", sha256="1" * 64)
     lock = replace(
-        lock_of(asked(), python=[numpy, wheel("scipy", sha256="2" * 64)], base_debs=[deb("libc6")]),
+        lock_of(resolved(), python=[numpy, wheel("scipy", sha256="2" * 64)], base_debs=[deb("libc6")]),
         build_python=(replace(numpy, layer="framework:horovod"),),
     )
     assert [pin.name for pin in all_pins(lock)] == ["libc6", "numpy", "scipy"]

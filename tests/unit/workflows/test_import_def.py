@@ -19,7 +19,7 @@ from envbuild.importers.proposal import Proposal, propose
 from envbuild.importers.statements import read_statements
 from envbuild.spec.load import load_spec
 from envbuild.workflows.import_def import Imported, import_definition
-from envbuild.workflows.inputs import read_asked, read_bases
+from envbuild.workflows.inputs import read_bases, read_spec
 from envbuild.workflows.recipes import list_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "import-def"
@@ -427,9 +427,9 @@ def test_a_proposal_can_be_locked(place: Path) -> None:
         "RUN pip install torch mpi4py tensorflow scipy==1.17.1\n"
     )
     import_definition(place / "Dockerfile", output=place / "spec.yaml")
-    asked = read_asked(place / "spec.yaml")
-    assert {chosen.recipe.name for chosen in asked.recipes} == {"mpich", "pytorch", "tensorflow"}
-    assert (asked.base.name, asked.spec.packages.system) == ("debian-12", ("less",))
+    resolved = read_spec(place / "spec.yaml")
+    assert {chosen.recipe.name for chosen in resolved.recipes} == {"mpich", "pytorch", "tensorflow"}
+    assert (resolved.base.name, resolved.spec.packages.system) == ("debian-12", ("less",))
 
 
 def test_a_base_with_mistakes_is_not_proposed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

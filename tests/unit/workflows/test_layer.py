@@ -16,8 +16,8 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.plan.model import FilesStep, Layer
+from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.records import LayerRecord, record_name
-from envbuild.store.roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.store.verify import verify
@@ -299,7 +299,7 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
     )
     plan = SimpleNamespace(image_layers=tuple(planned))
     monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
-    monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
+    monkeypatch.setattr(workflow, "plan_image", lambda *_, **__: plan)
     settings = Settings(store=Store(tmp_path / "store"))
     with pytest.raises(RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"):
         workflow.export_layers(Path("spec.yaml"), settings, to=tmp_path / "kept")
@@ -315,7 +315,7 @@ class TestExport:
         one = Layer(name="a", key=record.key, step=FilesStep(files=(), tools=()))
         plan = SimpleNamespace(image_layers=(one,), layers=(one,))
         monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
-        monkeypatch.setattr(workflow, "design", lambda *_, **__: plan)
+        monkeypatch.setattr(workflow, "plan_image", lambda *_, **__: plan)
         return record
 
     def test_the_directory_becomes_a_store_that_prune_leaves_alone(

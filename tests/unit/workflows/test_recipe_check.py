@@ -11,7 +11,7 @@ import pytest
 from envbuild.cli.recipes import format_checked
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.jobs.judge import Job
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.controls import every_rank_alone, missed_by
 from envbuild.spec.load import load
@@ -354,7 +354,7 @@ class TestWhatTheJudgeMissed:
     control = Control(name="c", job="y.py", fails=("demo.y/losses-as-one-rank",), before="pass")
 
     def missed(self, status: str, observed: str) -> list[str]:
-        finding = Finding(status, "demo.y/losses-as-one-rank", "difference<=1e-05", observed)
+        finding = CheckResult(status, "demo.y/losses-as-one-rank", "difference<=1e-05", observed)
         return missed_by(JobResult(findings=(finding,), output="out"), self.job, self.control)
 
     def test_by_far_is_seen(self) -> None:
@@ -369,7 +369,9 @@ class TestWhatTheJudgeMissed:
         job = replace(self.job, compare_with_reported={"fit": {"newton": 1e-6}})
         control = self.control.model_copy(update={"fails": ("demo.y/fit-as-newton",)})
         for distance, told in (("1e-5", ["demo.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
-            finding = Finding("FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}")
+            finding = CheckResult(
+                "FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}"
+            )
             assert missed_by(JobResult(findings=(finding,)), job, control)[:1] == told
 
     @pytest.mark.parametrize(
@@ -383,7 +385,7 @@ class TestWhatTheJudgeMissed:
         control = every_rank_alone(
             "y", VerifyJob.model_validate({"id": "demo.y", "job": "y.py", "title": "y"}), "pass\n"
         ).control
-        finding = Finding("FAIL", "demo.y/ranks", "ranks=0,1 size=2 processes=2", observed)
+        finding = CheckResult("FAIL", "demo.y/ranks", "ranks=0,1 size=2 processes=2", observed)
         result = missed_by(JobResult(findings=(finding,)), self.job, control)
         assert [line.partition("ranks=")[0] for line in result[:1]] == missed
 

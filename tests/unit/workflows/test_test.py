@@ -14,7 +14,7 @@ from envbuild.cli.test import command
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
-from envbuild.jobs.report import Finding
+from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
@@ -25,14 +25,14 @@ from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import fingerprint
 from envbuild.system.process import Finished
-from envbuild.workflows import blame
+from envbuild.workflows import failures
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
 from tests.unit.jobs.stage import container
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
-GOOD = Finding("PASS", "demo.sum/ranks", "2", "2")
-BAD = Finding("FAIL", "demo.sum/sum", "3", "2", "why")
+GOOD = CheckResult("PASS", "demo.sum/ranks", "2", "2")
+BAD = CheckResult("FAIL", "demo.sum/sum", "3", "2", "why")
 
 
 class Stage:
@@ -40,8 +40,8 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.events: list[Event] = []
-        self.asked: list[tuple[int, float]] = []
-        self.findings: tuple[Finding, ...] = (GOOD,)
+        self.resolved: list[tuple[int, float]] = []
+        self.findings: tuple[CheckResult, ...] = (GOOD,)
         self.problems: tuple[Problem, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = container().manifest
@@ -55,7 +55,7 @@ class Stage:
         monkeypatch.setattr(testing, "run_preflight", self.run_preflight)
         monkeypatch.setattr(testing, "run_image_job", self.run_image_job)
         monkeypatch.setattr(
-            testing, "check_imports", lambda *_, limit_s: Finding("PASS", "image.imports", "", "")
+            testing, "check_imports", lambda *_, limit_s: CheckResult("PASS", "image.imports", "", "")
         )
 
     def scan_image(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
@@ -68,7 +68,7 @@ class Stage:
         return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
     def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
-        self.asked.append((ranks, limit_s))
+        self.resolved.append((ranks, limit_s))
         return JobResult(findings=self.findings, output="why" if BAD in self.findings else "")
 
 
@@ -92,7 +92,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
         "demo.sum/ranks",
         "ranks.copies",
     ]
-    assert stage.asked == [(2, 300.0)]
+    assert stage.resolved == [(2, 300.0)]
     assert json.loads((tmp_path / "r.json").read_text())["passed"] is True
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
@@ -123,7 +123,7 @@ def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> 
     assert not report.passed
     (wrong,) = (one for one in report.findings if one.status == "FAIL")
     assert (wrong.id, wrong.observed) == ("image.digest", "layer wheel:numpy, the lock")
-    assert stage.asked == [(2, 300.0)]
+    assert stage.resolved == [(2, 300.0)]
 
 
 def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
@@ -131,7 +131,7 @@ def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
     report = testing.test_image(Path("a.sif"), ranks=7, timeout_s=1.5, settings=stage.settings)
     assert not report.passed
     assert report.outputs == {"demo.sum": "why"}
-    assert stage.asked == [(7, 1.5)]
+    assert stage.resolved == [(7, 1.5)]
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.failed == ("demo.sum/sum",)
@@ -150,7 +150,7 @@ def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage
 
 
 STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
-PROBLEM = doctor.Finding(
+PROBLEM = doctor.Diagnostic(
     "user-namespaces.forbidden",
     "blocks",
     ("test",),
@@ -162,15 +162,15 @@ SETUP: dict[str, Any] = {"code": 255, "stderr": "FATAL: container creation faile
 
 
 def fail_to_start(
-    monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Finding], code: int, stderr: str
+    monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Diagnostic], code: int, stderr: str
 ) -> None:
-    def probe(*_: object, limit_s: float) -> Finding:
+    def probe(*_: object, limit_s: float) -> CheckResult:
         refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr), "a.sif")
         assert refusal is not None
         raise refusal
 
     monkeypatch.setattr(testing, "check_imports", probe)
-    monkeypatch.setattr(blame, "check_machine", lambda *_: problems)
+    monkeypatch.setattr(failures, "check_machine", lambda *_: problems)
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def fail_to_start(
 def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
-    problems: list[doctor.Finding],
+    problems: list[doctor.Diagnostic],
     how: dict[str, Any],
     message: str,
 ) -> None:
     testing.test_image(Path("a.sif"), settings=stage.settings)
-    stage.asked.clear()
+    stage.resolved.clear()
     fail_to_start(monkeypatch, problems=problems, **how)
     with pytest.raises(MachineError) as caught:
         testing.test_image(Path("a.sif"), settings=stage.settings)
     assert caught.value.problem.startswith(message)
     assert "envbuild doctor" in caught.value.hint
-    assert stage.asked == []
+    assert stage.resolved == []
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
@@ -241,7 +241,7 @@ def test_a_report_that_could_not_be_written_is_told_before_the_jobs_run(
     with pytest.raises(RequestError) as caught:
         testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / place)
     assert "--report" in str(caught.value.hint)
-    assert stage.asked == []
+    assert stage.resolved == []
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -268,7 +268,7 @@ def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
     assert "image.architecture" in report.failed
     assert "image.imports" not in [finding.id for finding in report.findings]
-    assert stage.asked == []
+    assert stage.resolved == []
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:

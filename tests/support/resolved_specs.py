@@ -1,4 +1,4 @@
-"""A small `Asked`, made without files, for tests of locking and resolving."""
+"""A small `ResolvedSpec`, made without files, for tests of locking and resolving."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from envbuild.errors import Location
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
-from envbuild.spec.asked import Asked, ChosenRecipe
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import Choice, EnvSpec, Packages
 from envbuild.spec.recipe import Recipe, Variant
+from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.site import Site
 
 BASE_DIGEST = "sha256:" + "0" * 64
@@ -84,7 +84,7 @@ def pytorch(version: str = "2.13.0", digest: str = TORCH_DIGEST) -> ChosenRecipe
     )
 
 
-def asked(
+def resolved(
     *,
     python: Sequence[str] = (),
     system: Sequence[str] = (),
@@ -95,7 +95,7 @@ def asked(
     site: Site | None = None,
     path: Path = Path("spec.yaml"),
     accelerator: str = "cpu",
-) -> Asked:
+) -> ResolvedSpec:
     """Return what somebody asked for."""
     image = base or base_image()
     spec = EnvSpec(
@@ -107,7 +107,7 @@ def asked(
         accelerator=Choice(name=accelerator),
         packages=Packages(python=tuple(python), system=tuple(system)),
     )
-    return Asked(
+    return ResolvedSpec(
         spec=spec,
         path=path,
         base=image,
@@ -203,7 +203,7 @@ def bare_lock(**changes: Any) -> Lock:
 
 
 def lock_of(
-    what: Asked,
+    what: ResolvedSpec,
     *,
     python: Sequence[PythonPin] = (),
     base_debs: Sequence[DebPin] | None = None,
@@ -236,7 +236,7 @@ def lock_of(
 
 def whole_lock() -> Lock:
     """Return a lock with pins of every kind."""
-    what = asked(python=["scipy>=1.11", "numpy"], system=["git"], recipes=[mpich(), pytorch()])
+    what = resolved(python=["scipy>=1.11", "numpy"], system=["git"], recipes=[mpich(), pytorch()])
     pins = [
         wheel("scipy", "1.17.1", requires=["numpy"]),
         wheel("numpy", "2.4.6", sha256="a" * 64),

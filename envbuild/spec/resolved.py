@@ -68,7 +68,7 @@ class ChosenRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ResolvedSpec:
     """Everything that was asked for, checked and put together."""
 
     spec: EnvSpec
@@ -93,7 +93,7 @@ class Asked:
     """Where the spec names each Debian package."""
     base_path: Path = Path("base.yaml")
     """The file of the base image definition; a finished root is relative to its directory."""
-    passed_over: tuple[EnvbuildError, ...] = ()
+    base_errors: tuple[EnvbuildError, ...] = ()
     """What is wrong with base images that were looked at in the search for this one."""
 
     @property
@@ -141,7 +141,7 @@ class Asked:
             (f"{chosen.recipe.name} for {chosen.variant_name}", chosen.variant.untried)
             for chosen in self.recipes
         ]
-        unread = {error.at.path: error for error in reversed(self.passed_over) if error.at}
+        unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
         return (
             *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
             *(f"{name} is frozen: {why}" for name, why in frozen if why),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envbuild.build import settled
+from envbuild.build import stable_bytecode
 
 MODULES = {
     "sets": "def known(word):\n    return word in {'one', 'two', 'three'}\n",
@@ -30,7 +30,7 @@ def compiled(root: Path) -> dict[str, Path]:
 def settle(root: Path) -> None:
     subprocess.run(
         [sys.executable, "-B", "-s", "-S", "-", str(root)],
-        input=settled.SCRIPT.encode(),
+        input=stable_bytecode.SCRIPT.encode(),
         env={"PYTHONHASHSEED": "0"},
         check=True,
     )
@@ -76,7 +76,7 @@ def test_what_has_no_source_stays(tmp_path: Path) -> None:
 
 
 def test_the_hook_reads_a_script_that_other_ids_can_read(tmp_path: Path) -> None:
-    words = settled.hook(tmp_path)
+    words = stable_bytecode.hook(tmp_path)
     script = tmp_path / "settle.py"
     assert words.startswith("--customize-hook=PYTHONHASHSEED=0 chroot ")
     assert words.endswith(f"- /usr < {script}")

@@ -9,18 +9,18 @@ import pytest
 
 from envbuild.build import debian
 from envbuild.build.debian import MmdebstrapError
-from envbuild.doctor.model import Finding
+from envbuild.doctor.model import Diagnostic
 from envbuild.errors import BuildError, EnvbuildError, MachineError
 from envbuild.store.store import Store
 from envbuild.system.survey import Survey
-from envbuild.workflows import blame
-from envbuild.workflows.blame import blaming
+from envbuild.workflows import failures
+from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.settings import Settings
 
 FAILED = MmdebstrapError("it could not (exit code 25)\nE: No space left on device", hint="see the log")
 
 
-FORBIDDEN = Finding(
+FORBIDDEN = Diagnostic(
     "user-namespaces.forbidden",
     "blocks",
     ("build", "test"),
@@ -31,15 +31,15 @@ FORBIDDEN = Finding(
 )
 
 
-def raised(monkeypatch: pytest.MonkeyPatch, error: EnvbuildError, *findings: Finding) -> EnvbuildError:
+def raised(monkeypatch: pytest.MonkeyPatch, error: EnvbuildError, *findings: Diagnostic) -> EnvbuildError:
     settings = Settings(store=Store(Path("/a/store")), apptainer=Path("/an/apptainer"))
 
-    def check_machine(_: Survey, store: Store, named: Path | None) -> tuple[Finding, ...]:
+    def check_machine(_: Survey, store: Store, named: Path | None) -> tuple[Diagnostic, ...]:
         assert (store, named) == (settings.store, settings.apptainer)
         return findings
 
-    monkeypatch.setattr(blame, "check_machine", check_machine)
-    with pytest.raises(EnvbuildError) as caught, blaming("build", settings):
+    monkeypatch.setattr(failures, "check_machine", check_machine)
+    with pytest.raises(EnvbuildError) as caught, explain_failure("build", settings):
         raise error
     return caught.value
 

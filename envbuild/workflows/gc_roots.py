@@ -10,7 +10,7 @@ from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, input_files
-from envbuild.store.roots import Root
+from envbuild.store.gc_roots import Root
 from envbuild.store.store import Store
 from envbuild.system.files import exists
 from envbuild.workflows.fetch import all_pins

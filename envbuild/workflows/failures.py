@@ -15,7 +15,7 @@ from envbuild.workflows.settings import Settings
 
 
 @contextlib.contextmanager
-def blaming(verb: str, settings: Settings, *, apptainer: Path | None = None) -> Iterator[None]:
+def explain_failure(verb: str, settings: Settings, *, apptainer: Path | None = None) -> Iterator[None]:
     """Raise what doctor finds to prevent a verb from working, if a tool fails that needs it.
 
     Parameters

@@ -10,15 +10,15 @@ from envbuild import jobs
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, STORY, FileSystem, ImageJob, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, FileSystem, ImageJob, Manifest
 from envbuild.jobs.judge import JOBS
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
-from envbuild.plan.model import TextEntry
-from envbuild.spec.asked import Asked
+from envbuild.plan.model import InlineFile
+from envbuild.spec.resolved import ResolvedSpec
 
 
-def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
+def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
     """Return the manifest of an image.
 
     Parameters
@@ -26,9 +26,9 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
     file_system : FileSystem, optional
         None for the copy inside the image, which cannot know its own digest.
     """
-    spec = asked.spec
-    commands = {command for chosen in asked.recipes for command in chosen.recipe.commands}
-    imports = dict.fromkeys(module for chosen in asked.recipes for module in chosen.recipe.imports)
+    spec = resolved.spec
+    commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
+    imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.imports)
     return Manifest(
         format=MANIFEST_FORMAT,
         name=spec.name,
@@ -37,19 +37,19 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
         architecture=lock.base.architecture,
         file_system=file_system,
         environment=default_environment(
-            *(chosen.recipe.environment for chosen in asked.recipes), spec.environment
+            *(chosen.recipe.environment for chosen in resolved.recipes), spec.environment
         ),
         base=lock.base.name,
         glibc=lock.base.glibc,
         python=lock.base.python,
-        mpi=asked.mpi.recipe.name if asked.mpi else "",
-        mpi_family=(asked.mpi.recipe.family or asked.mpi.recipe.name) if asked.mpi else "",
+        mpi=resolved.mpi.recipe.name if resolved.mpi else "",
+        mpi_family=(resolved.mpi.recipe.family or resolved.mpi.recipe.name) if resolved.mpi else "",
         recipes={pin.name: pin.version for pin in lock.recipes},
         imports=tuple(imports),
-        lacks=tuple(sorted({name for chosen in asked.recipes for name in chosen.recipe.lacks})),
+        lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         commands=tuple(sorted(commands | set(spec.module.commands))),
         conflicts=spec.module.conflicts,
-        jobs=_jobs(asked),
+        jobs=_jobs(resolved),
         ranks=spec.test.ranks,
         timeout_s=spec.test.timeout_s,
         labels=dict(spec.labels),
@@ -58,22 +58,22 @@ def manifest_of(asked: Asked, lock: Lock, file_system: FileSystem | None = None)
 
 
 def top_layer(
-    asked: Asked, lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
-) -> list[TextEntry]:
+    resolved: ResolvedSpec, lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
+) -> list[InlineFile]:
     """Return the files of an image's top layer.
 
     Parameters
     ----------
     embedded : mapping of str to bytes
-        Path below `STORY` → content of the files with which the image tests itself.
+        Path below `METADATA_DIR` → content of the files with which the image tests itself.
     """
     entries = [
         _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
         _entry(MANIFEST_PATH, manifest.to_json().encode()),
-        _entry(f"{STORY}/lock.yaml", dump(lock).encode()),
-        *(_entry(f"{STORY}/{path}", content) for path, content in sorted(embedded.items())),
+        _entry(f"{METADATA_DIR}/lock.yaml", dump(lock).encode()),
+        *(_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())),
     ]
-    for chosen in asked.recipes:
+    for chosen in resolved.recipes:
         for path, content in sorted(chosen.files.items()):
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
@@ -89,14 +89,14 @@ def root_texts() -> dict[str, str]:
     return {**files, **{f"{path}/": "" for path in startup.EMPTY_DIRECTORIES}}
 
 
-def _entry(path: str, content: bytes, mode: int = 0o644) -> TextEntry:
-    return TextEntry(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
+def _entry(path: str, content: bytes, mode: int = 0o644) -> InlineFile:
+    return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
 
 
-def _jobs(asked: Asked) -> tuple[ImageJob, ...]:
+def _jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
     return tuple(
         ImageJob(**job.model_dump(), recipe=chosen.recipe.name)
-        for chosen in asked.recipes
+        for chosen in resolved.recipes
         for job in chosen.recipe.verify
         if not job.variants or chosen.variant_name in job.variants
     )
