@@ -410,10 +410,10 @@ def test_every_file_of_tests_is_collected(pytestconfig: pytest.Config) -> None:
     paths = [TOP / path for path in pytestconfig.getini("testpaths")]
     files = [*(TOP / "tests").rglob("test_*.py")]
     assert not [file for file in files if not any(file.is_relative_to(path) for path in paths)]
-    base_errors = pytestconfig.getini("norecursedirs")
+    excluded = pytestconfig.getini("norecursedirs")
     directories = {parent for path in files for parent in path.parents}
     names = {path.name for path in directories if path.is_relative_to(TOP / "tests")}
-    assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in base_errors)]
+    assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in excluded)]
 
 
 def _only_for_types(tree: ast.Module) -> set[str]:

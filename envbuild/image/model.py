@@ -30,7 +30,7 @@ from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 # Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
 MANIFEST_FORMAT: Final = 7
 
-# Where the image keeps its own story; owned by the metadata layer.
+# Where the image keeps the files that describe it: the metadata layer.
 METADATA_DIR = "/.envbuild"
 JUDGE = f"{METADATA_DIR}/judge.py"
 MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
@@ -98,7 +98,7 @@ class ImageJob(VerifyJob):
 
 
 class Manifest(Model):
-    """The image's own story, as canonical JSON in the SIF and under `METADATA_DIR`.
+    """What an image says of itself, as canonical JSON in the SIF and under `METADATA_DIR`.
 
     Attributes
     ----------

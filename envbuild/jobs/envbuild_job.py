@@ -41,7 +41,7 @@ REPORT_FORMAT = 1
 ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
 
 # In this order; srun sets its own beside those of the PMI that it serves.
-LAUNCHERS = (
+RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_NTASKS"),
@@ -56,7 +56,7 @@ _MAX_VERSION_BYTES = 1 << 16
 def launched():
     # type: () -> tuple[int, int]
     """Return (rank, size) as the launcher set them; (0, 1) without one."""
-    for rank, size in LAUNCHERS:
+    for rank, size in RANK_VARIABLES:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1

@@ -62,7 +62,7 @@ def make_plan(
     root_texts : mapping
         Path → content of the files that the image format wants in every root.
     metadata : sequence of TextEntry
-        What the image carries of its own story.
+        Files that describe the image, which it carries.
     compression : str
         What its file system is compressed by.
     """
@@ -131,8 +131,8 @@ def _written_layers(resolved: ResolvedSpec, lock: Lock, metadata: Sequence[Inlin
             for entry in sorted(resolved.spec.files, key=lambda entry: entry.target)
         )
         layers.append(_layer("files", FilesStep(files=entries, tools=squash), ()))
-    story = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
-    layers.append(_layer("metadata", story, ()))
+    metadata_step = FilesStep(files=tuple(sorted(metadata, key=lambda entry: entry.path)), tools=squash)
+    layers.append(_layer("metadata", metadata_step, ()))
     return layers
 
 

@@ -30,15 +30,15 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
     debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
     toolkit = _cuda_toolkit(versions)
     builds = {pin.name: _framework(pin, pins, toolkit) for pin in lock.recipes if pin.kind == "framework"}
-    resolved = lock.accelerator.partition("@")[0]
+    accelerator = lock.accelerator.partition("@")[0]
     # The libraries of a build for CUDA may be within its wheel.
     bundled = _toolkits(builds, "cuda")
     toolkit = toolkit or next(iter(bundled), None)
     # A spec for CPU whose lock has no CUDA is known to have none; otherwise an absent package is unknown.
-    nothing = "" if resolved == "cpu" and toolkit is None else None
+    nothing = "" if accelerator == "cpu" and toolkit is None else None
     values: dict[str, Value | None] = {
         "architecture.image": lock.base.architecture,
-        "asked.accelerator": resolved,
+        "asked.accelerator": accelerator,
         "python.version": lock.base.python,
         "glibc.image": lock.base.glibc,
         "frameworks": tuple(sorted(builds)),

@@ -84,8 +84,8 @@ def _base_version(mpi: SiteMpi) -> str | None:
 
 
 def _gpu_support(mpi: SiteMpi) -> bool | None:
-    resolved = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
-    return None if resolved is None else resolved not in ("", "0")
+    setting = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
+    return None if setting is None else setting not in ("", "0")
 
 
 def _names(paths: tuple[str, ...]) -> tuple[str, ...]:

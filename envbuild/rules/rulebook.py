@@ -66,9 +66,9 @@ def _mpi(stack: Stack) -> str:
 )
 def gpu_vendor(stack: Stack) -> None:
     """The site's GPUs are of the vendor that the accelerator is for."""
-    resolved, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
-    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[resolved]
-    require(fits, f"the spec asks for {resolved}, and the site's GPUs are: {vendor}")
+    accelerator, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
+    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[accelerator]
+    require(fits, f"the spec asks for {accelerator}, and the site's GPUs are: {vendor}")
 
 
 @Rule(
@@ -85,8 +85,10 @@ def gpu_vendor(stack: Stack) -> None:
 )
 def gpu_spec_locks_gpu_build(stack: Stack) -> None:
     """A spec for GPUs gets builds for GPUs."""
-    built, resolved = stack[stack.own("accelerator")], stack["asked.accelerator"]
-    require(built == resolved, f"the spec asks for {resolved}, and {_build(stack)} is a build for {built}")
+    built, accelerator = stack[stack.own("accelerator")], stack["asked.accelerator"]
+    require(
+        built == accelerator, f"the spec asks for {accelerator}, and {_build(stack)} is a build for {built}"
+    )
 
 
 @Rule(

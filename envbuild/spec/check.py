@@ -297,13 +297,13 @@ class _Check:
             problem = f"no proven version of `{recipe.name}` meets `{reference.choice.constraint}`"
             yield RequestError(problem, at=reference.at, hint=hint)
         elif not matching_versions(versions, *choices):
-            resolved = [f"the spec asks for `{reference.choice}`"] if reference.choice.constraint else []
-            resolved += [
+            demands = [f"the spec asks for `{reference.choice}`"] if reference.choice.constraint else []
+            demands += [
                 f"`{dependency.by}` requires `{dependency.choice}`"
                 for dependency in self._dependencies
                 if dependency.choice.name == recipe.name and dependency.choice.constraint
             ]
-            problem = f"no proven version of `{recipe.name}` is right for all: {', '.join(resolved)}"
+            problem = f"no proven version of `{recipe.name}` is right for all: {', '.join(demands)}"
             yield RequestError(problem, at=reference.at, hint=hint)
 
 

@@ -277,15 +277,15 @@ def _content_length(response: requests.Response) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
-def _first_byte(response: requests.Response, resolved: int) -> int:
+def _first_byte(response: requests.Response, offset: int) -> int:
     """Return the offset in the file of an answer's first byte."""
     if response.status_code != 206:
         return 0  # the server sends all of it again
     match = re.fullmatch(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)", response.headers.get("Content-Range", ""))
-    if match is None or int(match[1]) != resolved:
+    if match is None or int(match[1]) != offset:
         problem = f"{redact(response.url)} answered with another part than the one asked for"
         raise NetworkError(problem, hint=_ADDRESS)
-    return resolved
+    return offset
 
 
 def _chunks(response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from envbuild.errors import MachineError, RequestError, raise_all
 from envbuild.events import Emit, task
@@ -24,7 +24,7 @@ from envbuild.system.files import atomic_file, copy_range, sha256, write_atomica
 from envbuild.system.leftovers import private_work
 from envbuild.workflows.arguments import check_outside_store
 
-Format = Literal["squashfs", "shifter", "oci"]
+ExportFormat = Literal["squashfs", "shifter", "oci"]
 
 _SQUASHFS_MAGIC = b"hsqs"
 _MODE = 0o666
@@ -44,7 +44,7 @@ class Written:
     """
 
 
-def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:
+def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Written:
     """Write an image in another form; the same image gives the same bytes.
 
     Parameters
@@ -77,11 +77,13 @@ def export_image(image: Path, form: Format, path: Path, emit: Emit) -> Written:
             return _write_oci(content, manifest, path, writing.advance)
         if form == "shifter":
             return _write_shifter(content, manifest, path, writing.advance)
-        _copy(content, path, writing.advance)
-        return _written(form, path)
+        if form == "squashfs":
+            _copy(content, path, writing.advance)
+            return _written(form, path)
+        assert_never(form)
 
 
-def _check_place(form: Format, path: Path, image: Path) -> None:
+def _check_place(form: ExportFormat, path: Path, image: Path) -> None:
     if form == "shifter":
         _check_directory(path)
         return
@@ -159,7 +161,7 @@ def _write_oci(content: Squashfs, manifest: Manifest, path: Path, advanced: Call
     return _written("oci", path, identity=digest)
 
 
-def _written(form: Format, *files: Path, identity: str = "") -> Written:
+def _written(form: ExportFormat, *files: Path, identity: str = "") -> Written:
     return Written(
         format=form,
         files=files,

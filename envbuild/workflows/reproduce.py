@@ -71,7 +71,7 @@ class Reproduced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Story:
+class _Provenance:
     """What an image says of how it was made."""
 
     image: Path
@@ -108,15 +108,16 @@ def reproduce_image(
             raise RequestError(
                 f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
             )
-    story = _read_story(image)
-    other_tools = _other_tools(story.lock)
+    provenance = _read_provenance(image)
+    other_tools = _other_tools(provenance.lock)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
-        f"{name} (revision {there}, here {here})" for name, (there, here) in story.plan.older_steps().items()
+        f"{name} (revision {there}, here {here})"
+        for name, (there, here) in provenance.plan.older_steps().items()
     )
     with traversable_directory() as work, settings.store.in_use():
-        locate = _fetch(story, settings, work, sources=sources, offline=offline)
+        locate = _fetch(provenance, settings, work, sources=sources, offline=offline)
         # Below a directory that others may pass: nobody else is to look at what is built.
         (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
@@ -128,13 +129,13 @@ def reproduce_image(
             emit=settings.emit,
         )
         with explain_failure("reproduce", settings):
-            build_layers(story.plan, context)
+            build_layers(provenance.plan, context)
         again = work / "again.sif"
-        records = _compose(again, story, store)
-        return _compared(story, again, records, settings, tools=other_tools, older=older)
+        records = _compose(again, provenance, store)
+        return _compared(provenance, again, records, settings, tools=other_tools, older=older)
 
 
-def _read_story(image: Path) -> _Story:
+def _read_provenance(image: Path) -> _Provenance:
     manifest = read_manifest(image)
     lock_text = _text(image, LOCK)
     lock = load(lock_text.encode(), image, hint=_ANEW)
@@ -176,7 +177,7 @@ def _read_story(image: Path) -> _Story:
             at=Location(path=image),
             hint="build it again on a machine of its architecture",
         )
-    return _Story(
+    return _Provenance(
         image=image, manifest=manifest, lock=lock, plan=plan, lock_text=lock_text, plan_text=plan_text
     )
 
@@ -201,15 +202,15 @@ def _other_tools(lock: Lock) -> tuple[str, ...]:
 
 
 def _fetch(
-    story: _Story, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
+    provenance: _Provenance, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
 ) -> Callable[[InputFile], Path]:
     """Make every locked file that the plan uses exist in the store; return what locates them."""
-    pins = {pin.sha256: pin for pin in all_pins(story.lock)}
-    needed = {file.sha256 for layer in story.plan.layers for file in input_files(layer.step)}
+    pins = {pin.sha256: pin for pin in all_pins(provenance.lock)}
+    needed = {file.sha256 for layer in provenance.plan.layers for file in input_files(layer.step)}
     try:
         cache = fetch_pins(
             (pins[digest] for digest in sorted(needed)),
-            _asked(story, settings),
+            _asked(provenance, settings),
             settings,
             sources=sources,
             offline=offline,
@@ -223,9 +224,9 @@ def _fetch(
     return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)
 
 
-def _asked(story: _Story, settings: Settings) -> ResolvedSpec:
+def _asked(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
     """Return what a lock says of its spec, as far as it is needed to find the lock's files."""
-    lock = story.lock
+    lock = provenance.lock
     base = read_base(lock.base.name)
     site = read_site(settings.site)
     chosen = []
@@ -245,12 +246,12 @@ def _asked(story: _Story, settings: Settings) -> ResolvedSpec:
                 variant=variant,
                 files=source.files,
                 digest=pin.digest,
-                at=Location(path=story.image),
+                at=Location(path=provenance.image),
             )
         )
     return ResolvedSpec(
         spec=EnvSpec(name=lock.name, version=lock.version, base=Choice(name=base.value.name)),
-        path=story.image,
+        path=provenance.image,
         base=base.value,
         base_digest=lock.base.digest,
         recipes=tuple(chosen),
@@ -261,22 +262,22 @@ def _asked(story: _Story, settings: Settings) -> ResolvedSpec:
     )
 
 
-def _compose(path: Path, story: _Story, store: Store) -> dict[str, LayerRecord]:
+def _compose(path: Path, provenance: _Provenance, store: Store) -> dict[str, LayerRecord]:
     """Write the image again; return what the store holds of its layers."""
-    records = {layer.name: require_layer(layer, store) for layer in story.plan.image_layers}
+    records = {layer.name: require_layer(layer, store) for layer in provenance.plan.image_layers}
     compose(
         path,
-        finished_layers(records.values(), story.plan, store),
-        manifest=story.manifest,
-        lock=story.lock,
-        plan=story.plan_text,
+        finished_layers(records.values(), provenance.plan, store),
+        manifest=provenance.manifest,
+        lock=provenance.lock,
+        plan=provenance.plan_text,
         advanced=lambda _: None,
     )
     return records
 
 
 def _compared(
-    story: _Story,
+    provenance: _Provenance,
     again: Path,
     records: Mapping[str, LayerRecord],
     settings: Settings,
@@ -284,9 +285,9 @@ def _compared(
     tools: tuple[str, ...],
     older: tuple[str, ...],
 ) -> Reproduced:
-    with task(settings.emit, "compare", f"compare with {story.image.name}"):
-        found = compare_images(story.image, again)
-        damaged = changed_file_system(story.image) if found.differences else ()
+    with task(settings.emit, "compare", f"compare with {provenance.image.name}"):
+        found = compare_images(provenance.image, again)
+        damaged = changed_file_system(provenance.image) if found.differences else ()
         differs_inside = any(difference.inside for difference in found.differences)
         differences = tuple(
             LayerDifference(
@@ -300,8 +301,8 @@ def _compared(
             if not (differs_inside and not difference.inside and difference.path == MANIFEST)
         )
     return Reproduced(
-        image=story.image,
-        expected="sha256:" + sha256(story.image),
+        image=provenance.image,
+        expected="sha256:" + sha256(provenance.image),
         observed="sha256:" + sha256(again),
         identical=found.identical,
         same=not found.differences,

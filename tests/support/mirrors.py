@@ -164,7 +164,7 @@ class Mirror:
         """The address with the user and the password."""
         return self.address.replace("//", f"//me:{self.password}@")
 
-    def resolved(self, path: str) -> list[str]:
+    def requests_for(self, path: str) -> list[str]:
         """Return the Range headers with which a path was asked for by GET."""
         return [where for method, what, where in self.requests if (method, what) == ("GET", path)]
 

@@ -22,16 +22,16 @@ from envbuild.image import shifter
 from envbuild.image.model import Variable
 from envbuild.image.sif import read_sif
 from envbuild.system import squashfs
-from envbuild.workflows.export import Format, Written, export_image
+from envbuild.workflows.export import ExportFormat, Written, export_image
 from tests.integration.conftest import make_desk
 from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users
 from tests.support.squashfs_images import assert_kernel_accepts, list_with_unsquashfs
 
-FORMATS: tuple[Format, ...] = get_args(Format)
+FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 
-def exported(image: Path, form: Format, path: Path) -> Written:
+def exported(image: Path, form: ExportFormat, path: Path) -> Written:
     return export_image(image, form, path, lambda _: None)
 
 
@@ -177,7 +177,7 @@ def test_what_is_said(sample: Sample, shared: Path, installed: Path) -> None:
     ],
 )
 def test_places_where_nothing_is_written(
-    form: Format, place: str, problem: str, sample: Sample, room: Path
+    form: ExportFormat, place: str, problem: str, sample: Sample, room: Path
 ) -> None:
     contents = {"notes": b"mine\n", "copy.sif": sample.image.read_bytes(), "packed": b"hsqs"}
     for name, content in contents.items():
@@ -274,7 +274,7 @@ def test_apptainer_runs_an_oci_archive(sample: Sample, room: Path, program: str)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_changed_image_is_no_source(form: Format, sample: Sample, room: Path) -> None:
+def test_a_changed_image_is_no_source(form: ExportFormat, sample: Sample, room: Path) -> None:
     copy, system = room / "copy.sif", sample.manifest.file_system
     root = read_sif(sample.image).root
     assert system is not None
@@ -311,7 +311,7 @@ def files_in(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_full_disk_is_told_as_that(form: Format, gzip_image: Path, room: Path) -> None:
+def test_a_full_disk_is_told_as_that(form: ExportFormat, gzip_image: Path, room: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     told: list[Event] = []
@@ -326,7 +326,7 @@ def test_a_full_disk_is_told_as_that(form: Format, gzip_image: Path, room: Path)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_interrupt_leaves_nothing(form: Format, gzip_image: Path, room: Path) -> None:
+def test_an_interrupt_leaves_nothing(form: ExportFormat, gzip_image: Path, room: Path) -> None:
     def interrupt(event: Event) -> None:
         if isinstance(event, TaskAdvanced) and event.task == form:
             assert files_in(room), "it has begun"

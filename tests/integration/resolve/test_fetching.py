@@ -127,7 +127,7 @@ def test_a_server_that_is_busy_three_times_is_asked_a_fourth_time(desk: Desk) ->
     desk.server.script[FILE] = ["503", "503", "503"]
     desk.fetch()
     assert desk.holds(desk.pin)
-    assert len(desk.server.resolved(FILE)) == 4
+    assert len(desk.server.requests_for(FILE)) == 4
 
 
 def test_a_server_that_stays_busy_is_given_up(desk: Desk) -> None:
@@ -135,7 +135,7 @@ def test_a_server_that_stays_busy_is_given_up(desk: Desk) -> None:
     error = desk.refused()
     assert isinstance(error, MachineError)
     assert "answered with status 503" in error.problem
-    assert len(desk.server.resolved(FILE)) == QUICK.attempts
+    assert len(desk.server.requests_for(FILE)) == QUICK.attempts
     assert not desk.holds(desk.pin)
 
 
@@ -144,7 +144,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_ended(desk: Desk, step: str
     desk.server.script[FILE] = [step, step]
     desk.fetch()
     assert desk.holds(desk.pin)
-    first, second, third = desk.server.resolved(FILE)
+    first, second, third = desk.server.requests_for(FILE)
     assert first == ""
     assert 0 < int(second.removeprefix("bytes=").rstrip("-")) < int(third.removeprefix("bytes=").rstrip("-"))
     assert sum(event.bytes for event in desk.events if isinstance(event, TaskAdvanced)) == len(CONTENT)

@@ -11,17 +11,17 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import ignore
 from envbuild.image.sif import LOCK, PLAN, SBOM, read_sif
 from envbuild.system import squashfs
-from envbuild.workflows.export import Format, export_image
+from envbuild.workflows.export import ExportFormat, export_image
 from tests.support import trees
 from tests.support.small_images import BASE, small_image
 
-FORMS: tuple[Format, ...] = ("oci", "squashfs", "shifter")
+FORMS: tuple[ExportFormat, ...] = ("oci", "squashfs", "shifter")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [PLAN, LOCK, SBOM, "", "file system"])
 def test_what_is_not_as_it_was_written_is_exported_in_no_form(
-    tmp_path: Path, form: Format, name: str
+    tmp_path: Path, form: ExportFormat, name: str
 ) -> None:
     image = small_image(tmp_path, BASE)
     sif = read_sif(image)
@@ -35,7 +35,7 @@ def test_what_is_not_as_it_was_written_is_exported_in_no_form(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_disk_that_takes_no_more_is_told_of_the_file(tmp_path: Path, form: Format) -> None:
+def test_a_disk_that_takes_no_more_is_told_of_the_file(tmp_path: Path, form: ExportFormat) -> None:
     """The kernel's own refusal, of what is made beside the file."""
     blob, image, place = tmp_path / "base.sqfs", tmp_path / "small.sif", tmp_path / "out"
     # For Shifter, gzip is copied; zstd would be packed again by programs that die of this limit.

@@ -69,7 +69,7 @@ def _one(
     else:
         outcome.hold(told in done.stderr, f"{name}: is not told: {done.stderr}")
         outcome.hold(not (desk / "tiny.sif").exists(), f"{name}: an image is there")
-    ranges = server.resolved(path)
+    ranges = server.requests_for(path)
     outcome.facts[name] = f"{len(ranges)} requests"
     outcome.hold(len(ranges) <= 6, f"{name}: asked {len(ranges)} times")
     if name == "cut":
