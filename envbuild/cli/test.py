@@ -38,6 +38,9 @@ def command(
         Literal["image", "srun"],
         typer.Option("--launcher", help="Start the ranks by the image's own mpiexec, or by Slurm's srun."),
     ] = "image",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run one job of each framework; no verdict is kept.")
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -49,14 +52,16 @@ def command(
     place = None if report is None else workflows.arguments.output_path(report)
     timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        if place is not None:
+            workflows.test.check_report(place, image, settings)
         result = workflows.test.test_image(
             image,
             ranks=ranks,
             timeout_s=timeout_s,
             settings=settings,
-            report=place,
             from_host=options.host_libraries(mpi, fabric),
             srun=launcher == "srun",
+            quick=quick,
         )
     if json:
         print_data(result.to_json())

@@ -53,6 +53,8 @@ class Report:
     """ISO 8601, UTC."""
     seconds: float = 0.0
     """Wall-clock duration of the test."""
+    left_out: Sequence[str] = ()
+    """Ids of jobs that a quick test did not run."""
 
     @property
     def passed(self) -> bool:
@@ -79,7 +81,8 @@ class Report:
         """One line for people: the result and the counts."""
         if self.unproven:
             return f"not proven: {self.unproven}"
-        return f"{'passed' if self.passed else 'failed'}: {self._counted}"
+        left_out = f"; {len(self.left_out)} jobs did not run, and no verdict is kept" if self.left_out else ""
+        return f"{'passed' if self.passed else 'failed'}: {self._counted}{left_out}"
 
     @property
     def _counted(self) -> str:
@@ -102,7 +105,7 @@ class Report:
         Keys: ``schema`` (1), ``image`` (``name``, ``version``, ``digest``), ``ranks`` (count), ``passed``
         (bool), ``counts`` (by status), ``findings`` (``status``, ``id``, ``expected``, ``observed``,
         ``hint``), ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
-        clock), ``outputs`` (job id → text).
+        clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run).
         """
         data = {
             "schema": SCHEMA,
@@ -115,6 +118,7 @@ class Report:
             "when": self.when,
             "seconds": round(self.seconds, 3),
             "outputs": self.outputs,
+            "left_out": list(self.left_out),
         }
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 

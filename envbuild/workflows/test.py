@@ -52,9 +52,9 @@ def test_image(
     ranks: int | None = None,
     timeout_s: float | None = None,
     settings: Settings,
-    report: Path | None = None,
     from_host: HostLibraries = NO_HOST_LIBS,
     srun: bool = False,
+    quick: bool = False,
 ) -> Report:
     """Test an image and record the verdict.
 
@@ -64,12 +64,12 @@ def test_image(
         Processes to start (count); if absent, with `srun` the tasks of the job, else the image's number.
     timeout_s : float, optional
         Wall-clock limit of each job in seconds; the job's or the image's if absent.
-    report : Path, optional
-        Where `write_report` will write; checked before the jobs run.
     from_host : HostLibraries
         Libraries of the site's host that take the place of the image's own.
     srun : bool
         Whether Slurm's srun starts the ranks in place of the image's mpiexec.
+    quick : bool
+        Run the first job of each framework alone; no verdict is recorded.
 
     Returns
     -------
@@ -79,14 +79,11 @@ def test_image(
     Raises
     ------
     RequestError
-        It is no image of envbuild, the report could not be written, the host's MPI does not fit, or srun
-        offers no PMI that the MPI speaks.
+        It is no image of envbuild, the host's MPI does not fit, or srun offers no PMI that the MPI speaks.
     MachineError
         There is no usable Apptainer, no srun, or no container starts on this machine: an earlier verdict
         stays.
     """
-    if report is not None:
-        _check_report(report, image, settings)
     started = time.monotonic()
     manifest = read_manifest(image)
     _warn_of_untrusted_layers(manifest, settings)
@@ -108,8 +105,9 @@ def test_image(
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not srun)
         container = replace(container, stage=stage)
+    jobs = _first_jobs(container) if quick else container.jobs
     results: dict[str, JobResult] = {}
-    for job in container.jobs:
+    for job in jobs:
         # A job about the image's own MPI proves nothing about another MPI; nor does one that needs all
         # ranks in one container about srun.
         if job.own_mpi and (container.host_libs is not None or srun):
@@ -130,13 +128,24 @@ def test_image(
         ranks=count,
         findings=tuple(findings),
         outputs={name: result.output for name, result in results.items() if result.output},
+        left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
         facts=host.facts,
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=time.monotonic() - started,
     )
-    _record(test_report, settings)
+    if not quick:
+        _record(test_report, settings)
     return test_report
+
+
+def _first_jobs(container: Container) -> list[Job]:
+    """Return the first job of each framework; of the MPI if the image has no framework."""
+    first: dict[str, Job] = {}
+    for job, of_image in zip(container.jobs, container.manifest.jobs, strict=True):
+        first.setdefault(of_image.recipe, job)
+    frameworks = [job for recipe, job in first.items() if recipe != container.manifest.mpi]
+    return frameworks or list(first.values())
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -151,7 +160,14 @@ def write_report(path: Path, report: Report) -> None:
     files.write_atomically(path, report.to_json().encode(errors="backslashreplace"))
 
 
-def _check_report(path: Path, image: Path, settings: Settings) -> None:
+def check_report(path: Path, image: Path, settings: Settings) -> None:
+    """Refuse a place where `write_report` cannot or should not write, before any work is done.
+
+    Raises
+    ------
+    RequestError
+        It is a directory, lies in none that can be written, or is a file of another kind.
+    """
     hint = "name another file with --report FILE.json"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)

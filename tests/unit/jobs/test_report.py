@@ -85,6 +85,7 @@ def test_the_json_has_its_documented_keys() -> None:
         "when": "2026-11-21T00:00:00Z",
         "seconds": 1.235,
         "outputs": {},
+        "left_out": [],
     }
 
 

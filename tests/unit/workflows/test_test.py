@@ -40,7 +40,7 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.events: list[Event] = []
-        self.resolved: list[tuple[int, float]] = []
+        self.started: list[tuple[int, float]] = []
         self.findings: tuple[CheckResult, ...] = (GOOD,)
         self.problems: tuple[Problem, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
@@ -68,7 +68,7 @@ class Stage:
         return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
     def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
-        self.resolved.append((ranks, limit_s))
+        self.started.append((ranks, limit_s))
         return JobResult(findings=self.findings, output="why" if BAD in self.findings else "")
 
 
@@ -82,7 +82,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
 
 
 def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
-    report = testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / "r.json")
+    report = testing.test_image(Path("a.sif"), settings=stage.settings)
     testing.write_report(tmp_path / "r.json", report)
     assert report.passed
     assert [finding.id for finding in report.findings] == [
@@ -92,7 +92,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
         "demo.sum/ranks",
         "ranks.copies",
     ]
-    assert stage.resolved == [(2, 300.0)]
+    assert stage.started == [(2, 300.0)]
     assert json.loads((tmp_path / "r.json").read_text())["passed"] is True
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
@@ -123,7 +123,7 @@ def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> 
     assert not report.passed
     (wrong,) = (one for one in report.findings if one.status == "FAIL")
     assert (wrong.id, wrong.observed) == ("image.digest", "layer wheel:numpy, the lock")
-    assert stage.resolved == [(2, 300.0)]
+    assert stage.started == [(2, 300.0)]
 
 
 def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
@@ -131,7 +131,7 @@ def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
     report = testing.test_image(Path("a.sif"), ranks=7, timeout_s=1.5, settings=stage.settings)
     assert not report.passed
     assert report.outputs == {"demo.sum": "why"}
-    assert stage.resolved == [(7, 1.5)]
+    assert stage.started == [(7, 1.5)]
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.failed == ("demo.sum/sum",)
@@ -190,13 +190,13 @@ def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
     message: str,
 ) -> None:
     testing.test_image(Path("a.sif"), settings=stage.settings)
-    stage.resolved.clear()
+    stage.started.clear()
     fail_to_start(monkeypatch, problems=problems, **how)
     with pytest.raises(MachineError) as caught:
         testing.test_image(Path("a.sif"), settings=stage.settings)
     assert caught.value.problem.startswith(message)
     assert "envbuild doctor" in caught.value.hint
-    assert stage.resolved == []
+    assert stage.started == []
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
@@ -239,9 +239,9 @@ def test_a_report_that_could_not_be_written_is_told_before_the_jobs_run(
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr(os, "access", lambda path, _: path.name != "closed")  # root may write anywhere
     with pytest.raises(RequestError) as caught:
-        testing.test_image(Path("a.sif"), settings=stage.settings, report=tmp_path / place)
+        testing.check_report(tmp_path / place, Path("a.sif"), stage.settings)
     assert "--report" in str(caught.value.hint)
-    assert stage.resolved == []
+    assert stage.started == []
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -268,7 +268,7 @@ def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
     report = testing.test_image(Path("a.sif"), settings=stage.settings)
     assert "image.architecture" in report.failed
     assert "image.imports" not in [finding.id for finding in report.findings]
-    assert stage.resolved == []
+    assert stage.started == []
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:
@@ -277,3 +277,16 @@ def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> 
     (warned,) = warnings(stage)
     assert warned.text.startswith("the verdict was not kept: ")
     assert "--store" in str(warned.hint)
+
+
+def test_a_quick_test_runs_one_job_of_each_framework_and_keeps_no_verdict(stage: Stage) -> None:
+    (job,) = stage.manifest.jobs
+    names = {"mpi.sum": "mpich", "torch.ddp": "pytorch", "torch.train": "pytorch", "jax.sum": "jax"}
+    jobs = tuple(job.model_copy(update={"id": name, "recipe": recipe}) for name, recipe in names.items())
+    stage.manifest = stage.manifest.model_copy(update={"jobs": jobs, "mpi": "mpich"})
+    report = testing.test_image(Path("a.sif"), settings=stage.settings, quick=True)
+    assert len(stage.started) == 2
+    assert report.left_out == ("mpi.sum", "torch.train")
+    assert report.passed
+    assert report.to_text().endswith("; 2 jobs did not run, and no verdict is kept")
+    assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None
