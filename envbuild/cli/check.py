@@ -53,7 +53,7 @@ def _summary(checked: CheckedImage) -> str:
     problems += sum(finding.status == "FAIL" for finding in judged)
     unknown = sum(verdict.outcome == "unknown" for verdict in checked.verdicts)
     outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
-    lacking = f"; {unknown} rules lack facts to tell (--json names them)" if unknown else ""
+    lacking = f"; {unknown} rules lack facts (--json names them)" if unknown else ""
     digest = manifest.digest.removeprefix("sha256:")[:12]
     return (
         f"{manifest.name}/{manifest.version} ({digest}): {outcome}; {preflight.objects} ELF files,"

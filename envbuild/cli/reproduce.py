@@ -54,7 +54,7 @@ def format_reproduced(reproduced: Reproduced) -> str:
             detail = f" ({difference.detail})" if difference.detail else ""
             lines.append(f"  {difference.path}: {difference.kind}{detail}")
         if len(differences) > _SHOWN:
-            lines.append(f"  … and {len(differences) - _SHOWN} more (--json tells all)")
+            lines.append(f"  … and {len(differences) - _SHOWN} more (--json shows all)")
     if not reproduced.same:
         lines += [
             f"layer {name} was made by an older step of envbuild: other bytes are expected"

@@ -25,7 +25,7 @@ from envbuild.image.startup import labels
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system.files import sha256
 
-# The first member of an archive of ours, by which one is told from other files.
+# The first member of an archive of ours, which distinguishes it from other files.
 LAYOUT = "oci-layout"
 _EPOCH = "1970-01-01T00:00:00Z"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -61,7 +61,7 @@ def make_lock(
     root: tuple[RootPin, ...] = ()
     wheels: tuple[PythonPin, ...] = ()
     build_tools: tuple[PythonPin, ...] = ()
-    # Neither depends on the other: what is wrong with both is told at once.
+    # Neither depends on the other: errors of both are reported at once.
     with _collected(errors):
         if resolved.base.root is not None:
             root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)

@@ -297,7 +297,7 @@ def _compared(
                 detail=difference.detail,
             )
             for difference in found.differences
-            # The manifest names the digests of layers: that they differ is told already.
+            # The manifest names the digests of layers: that they differ is reported already.
             if not (differs_inside and not difference.inside and difference.path == MANIFEST)
         )
     return Reproduced(
