@@ -186,7 +186,7 @@ def _source_layers(
     resolved: ResolvedSpec, lock: Lock, root_texts: Mapping[str, str], base: Layer, venv: Layer
 ) -> list[Layer]:
     """Return the layers that are built from source, each after its toolchain."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
     for chosen in resolved.recipes:
         source = chosen.recipe.source
         pin = next((pin for pin in lock.python if pin.layer == chosen.layer and not pin.is_wheel), None)
@@ -198,8 +198,8 @@ def _source_layers(
         debs = [deb for deb in lock.build_debs if deb.layer == chosen.layer]
         if debs:
             name = f"toolchain:{chosen.recipe.name}"
-            found.append(_debian_layer(name, resolved, lock, root_texts, base, debs))
-            inputs.append(found[-1])
+            layers.append(_debian_layer(name, resolved, lock, root_texts, base, debs))
+            inputs.append(layers[-1])
         inputs.append(venv)
         owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in source.against}
         inputs += [
@@ -219,8 +219,8 @@ def _source_layers(
             environment=dict(source.environment),
             tools=_tools(lock, "installer", "mksquashfs"),
         )
-        found.append(_layer(chosen.layer, step, inputs))
-    return found
+        layers.append(_layer(chosen.layer, step, inputs))
+    return layers
 
 
 def _debian_layer(

@@ -188,8 +188,8 @@ def _read_lock(spec: Path) -> Lock | None:
 def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
     if previous is None:
         return ("there was no lock",)
-    found = (*diff(previous, resolved), *tool_differences(previous, pins))
-    return tuple(difference.sentence for difference in found)
+    differences = (*diff(previous, resolved), *tool_differences(previous, pins))
+    return tuple(difference.sentence for difference in differences)
 
 
 def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class LayerDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduced:
-    """What building an image again found."""
+    """The result of building an image again."""
 
     image: Path
     expected: str
@@ -286,9 +286,9 @@ def _compared(
     older: tuple[str, ...],
 ) -> Reproduced:
     with task(settings.emit, "compare", f"compare with {provenance.image.name}"):
-        found = compare_images(provenance.image, again)
-        damaged = changed_file_system(provenance.image) if found.differences else ()
-        differs_inside = any(difference.inside for difference in found.differences)
+        comparison = compare_images(provenance.image, again)
+        damaged = changed_file_system(provenance.image) if comparison.differences else ()
+        differs_inside = any(difference.inside for difference in comparison.differences)
         differences = tuple(
             LayerDifference(
                 layer=_holder(difference, records),
@@ -296,7 +296,7 @@ def _compared(
                 kind=difference.kind,
                 detail=difference.detail,
             )
-            for difference in found.differences
+            for difference in comparison.differences
             # The manifest names the digests of layers: that they differ is reported already.
             if not (differs_inside and not difference.inside and difference.path == MANIFEST)
         )
@@ -304,12 +304,12 @@ def _compared(
         image=provenance.image,
         expected="sha256:" + sha256(provenance.image),
         observed="sha256:" + sha256(again),
-        identical=found.identical,
-        same=not found.differences,
+        identical=comparison.identical,
+        same=not comparison.differences,
         damaged=damaged,
         tools=tools,
         older=older,
-        added=found.added,
+        added=comparison.added,
         differences=differences,
     )
 

@@ -101,7 +101,7 @@ def test_image(
     if srun:
         host_mpi = site.mpi if site is not None and from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
-        findings += [one for one in pmi_findings(manifest, host_mpi) if one.id != DEFAULT]
+        findings += [check for check in pmi_findings(manifest, host_mpi) if check.id != DEFAULT]
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not srun)
         container = replace(container, stage=stage)
@@ -223,7 +223,7 @@ def _check_files(container: Container, settings: Settings, *, limit_s: float) ->
         if site is not None:
             # The rules that forbid the image, on its own libraries, at the site that was named.
             verdicts = judge(stack_facts(preflight.facts, site.value))
-            findings += [one for one in findings_of(verdicts) if one.status == "FAIL"]
+            findings += [check for check in findings_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.manifest):
             findings.append(foreign)
         else:
