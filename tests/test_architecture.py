@@ -66,7 +66,6 @@ FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpick
 BROUGHT_BY = {
     "yaml": "pyyaml",
     "pydantic_core": "pydantic",
-    "elftools": "pyelftools",
 }
 # Distributions that are run as a program → why.
 RUN = {"pip": "`envbuild.resolve.python27` runs `python -m pip`"}

@@ -87,11 +87,6 @@ def top_files(manifest: Manifest) -> Files:
     }
 
 
-def run_script() -> str:
-    """Return what starts when the image is run: the words that are given, else a shell."""
-    return _RUN
-
-
 def labels(manifest: Manifest) -> dict[str, str]:
     """Return the labels of an image, sorted: what it is made from, and the spec's own, which win."""
     facts = {
