@@ -55,6 +55,7 @@ MACHINE_CALLS = re.compile(
 )
 # Files that run inside an image, where there is no `system`: what they may use of the machine's.
 TRAVELLERS: dict[str, frozenset[str]] = {
+    "envbuild/jobs/envbuild_gpus.py": frozenset({"ctypes"}),
     "envbuild/jobs/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
     "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
     "envbuild/jobs/imports.py": frozenset({"subprocess"}),

@@ -41,6 +41,10 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Run one job of each framework; no verdict is kept.")
     ] = False,
+    require_gpu: Annotated[
+        bool,
+        typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on."),
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -62,6 +66,7 @@ def command(
             from_host=options.host_libraries(mpi, fabric),
             srun=launcher == "srun",
             quick=quick,
+            require_gpu=require_gpu,
         )
     if json:
         print_data(result.to_json())

@@ -39,6 +39,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         environment=default_environment(
             *(chosen.recipe.environment for chosen in resolved.recipes), spec.environment
         ),
+        accelerator=spec.accelerator.name,
         base=lock.base.name,
         glibc=lock.base.glibc,
         python=lock.base.python,
@@ -112,6 +113,7 @@ def embedded_files() -> dict[str, bytes]:
     return {
         "judge.py": texts["entry.py"],
         "jobs/envbuild_job.py": texts["envbuild_job.py"],
+        "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
         "lib/envbuild/__init__.py": b"",
         **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
     }

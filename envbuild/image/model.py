@@ -28,7 +28,7 @@ from envbuild.spec.model import (
 from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
-MANIFEST_FORMAT: Final = 7
+MANIFEST_FORMAT: Final = 8
 
 # Where the image keeps the files that describe it: the metadata layer.
 METADATA_DIR = "/.envbuild"
@@ -106,6 +106,8 @@ class Manifest(Model):
         `MANIFEST_FORMAT`.
     architecture : str
         In Debian's words (``amd64``).
+    accelerator : str
+        ``cpu``, or the accelerator that the image is for.
     file_system : FileSystem or None
         None in the copy that lies inside the image, which cannot know its own digest.
     recipes : dict of str to str
@@ -126,13 +128,14 @@ class Manifest(Model):
         Defaults of `envbuild test` (count; seconds).
     """
 
-    format: Literal[7]
+    format: Literal[8]
     name: Name
     version: ReleaseVersion
     summary: Text
     architecture: Name
     file_system: FileSystem | None
     environment: tuple[Variable, ...]
+    accelerator: Name
     base: Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._@:+-]*", "a name of a base image")]
     glibc: Annotated[str, full_match(r"[0-9]+\.[0-9]+", "a version of glibc")]
     python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]

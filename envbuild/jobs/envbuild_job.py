@@ -123,8 +123,8 @@ def training_data(rank, size, dtype="float32"):
     return inputs[own], labels[own], parameters
 
 
-def report_training(rank, size, losses, parameters):
-    # type: (int, int, list[float], list[Any]) -> None
+def report_training(rank, size, losses, parameters, **values):
+    # type: (int, int, list[float], list[Any], object) -> None
     """Report a training run: the loss of each step, the final parameters (NumPy arrays) and their hash."""
     numbers, digest = [], hashlib.sha256()
     for array in parameters:
@@ -137,6 +137,7 @@ def report_training(rank, size, losses, parameters):
         losses=losses,
         parameters=numbers,
         parameter_hash=digest.hexdigest(),
+        **values,
     )
 
 

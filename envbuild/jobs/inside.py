@@ -21,11 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from envbuild.jobs import envbuild_gpus
 from envbuild.jobs.imports import try_imports
-from envbuild.jobs.judge import Job, LaunchResult, judge_imports, judge_mapped, no_jobs
+from envbuild.jobs.judge import GpuSurvey, Job, LaunchResult, judge_gpus, judge_imports, judge_mapped, no_jobs
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.report import CheckResult, Report
-from envbuild.jobs.run import JobResult, run_job, skipped
+from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job, skipped, skipped_without_gpus
 
 MANIFEST = "/.envbuild/manifest.json"
 # Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
@@ -67,8 +68,18 @@ def _test(manifest: Mapping[str, Any], ranks: int, timeout_s: float | None) -> R
     imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
     findings: list[CheckResult] = [judge_imports(modules, imports)]
     results: dict[str, JobResult] = {}
+    gpus = 0
+    if manifest["accelerator"] != "cpu":
+        survey = GpuSurvey.from_data(envbuild_gpus.survey(kernel=True))
+        findings += judge_gpus(survey)
+        gpus = len(survey.gpus)
     for job in map(Job.from_data, manifest["jobs"]):
-        results[job.id] = _run(job, manifest["mpi_family"], ranks, timeout_s or job.timeout_s or default_s)
+        limit_s = timeout_s or job.timeout_s or default_s
+        count = ranks_on_gpus(job, ranks, gpus)
+        if count:
+            results[job.id] = _run(job, manifest["mpi_family"], count, limit_s)
+        else:
+            results[job.id] = skipped_without_gpus(job, f"{gpus} GPUs here")
         findings += results[job.id].findings
     reports = [each for result in results.values() for each in result.reports]
     findings.append(judge_mapped(reports) if results else no_jobs())
@@ -80,6 +91,7 @@ def _test(manifest: Mapping[str, Any], ranks: int, timeout_s: float | None) -> R
         findings=findings,
         outputs={name: result.output for name, result in results.items() if result.output},
         seconds=time.monotonic() - started,
+        gpus=gpus,
     )
 
 

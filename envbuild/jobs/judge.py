@@ -10,11 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envbuild.jobs.arithmetic import evaluate
+from envbuild.jobs.envbuild_gpus import ELEMENTS
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import NO_JOBS, CheckResult
+from envbuild.jobs.report import GPU_VISIBLE, NO_JOBS, CheckResult
 
 IMPORTS = "image.imports"
+GPU_KERNEL = "gpu.kernel"
 SEE_RANKS = "see the `ranks` check of this job"
+SEE_GPUS = "see the check `gpu.visible`"
+GPUS_HINT = (
+    "does the scheduler's job have a GPU (`--gpus`), and does `nvidia-smi` work, "
+    "also by `apptainer exec --nv IMAGE nvidia-smi`?"
+)
 # Where an image keeps the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
@@ -39,6 +46,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     says: Mapping[str, Sequence[str]] = field(default_factory=dict)
     own_mpi: bool = False
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    gpus_per_rank: int = 0
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Job:
@@ -67,6 +76,41 @@ class Job:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"`{name}` is not a plain name")
         return ["python", "-s", f"{JOBS}/envbuild_job.py", f"{JOBS}/{self.recipe}/{self.file}"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that an image sees."""
+
+    name: str
+    id: str
+    architecture: str
+    sum: int | None = None
+    """Of the kernel; None if it was not run, or failed."""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class GpuSurvey:
+    """The GPUs that an image sees, as `envbuild_gpus.survey` reports them."""
+
+    vendor: str = ""
+    """Vendor of the driver on this machine; empty without one."""
+    gpus: Sequence[Gpu] = ()
+    error: str = ""
+    """Why none can be used, although there is a driver."""
+    hidden: str = ""
+    """The variable that chooses among the GPUs, as ``NAME=value``; empty without."""
+
+    @classmethod
+    def from_data(cls, data: object) -> GpuSurvey:
+        """Return the survey of an image's JSON, which is untrusted; ValueError if it is none."""
+        try:
+            gpus = [Gpu(**{str(name): value for name, value in gpu.items()}) for gpu in data["gpus"]]  # type: ignore[index]
+            texts = {name: str(data[name]) for name in ("vendor", "error", "hidden")}  # type: ignore[index]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a survey of GPUs: {error}") from error
+        return cls(gpus=gpus, **texts)
 
 
 @dataclass(frozen=True)
@@ -101,6 +145,9 @@ def judge_job(
         _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
     ]
     findings += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
+    findings += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
+    if job.gpus_per_rank:
+        findings.append(_judge_own_gpus(job, ranks, reports))
     findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
     findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
@@ -142,6 +189,11 @@ def skip_job(job: Job, ranks: int) -> CheckResult:
     """Skip a job that nothing in the image can start."""
     hint = "the image holds no MPI, whose mpiexec would start the ranks: add `mpi: mpich` to the spec"
     return CheckResult("SKIP", f"{job.id}/ranks", f"ranks={_some(range(ranks))}", "not started", hint)
+
+
+def skip_gpu_job(job: Job, why: str) -> CheckResult:
+    """Skip a job that needs GPUs."""
+    return CheckResult("SKIP", f"{job.id}/gpus", f"gpus_per_rank={job.gpus_per_rank}", why, SEE_GPUS)
 
 
 def no_jobs() -> CheckResult:
@@ -187,6 +239,56 @@ def _judge_said(job: Job, name: str, ranks: int, reports: Reports) -> CheckResul
     if silent:
         return CheckResult("FAIL", check, expected, f"not that of rank {_some(silent)}", job.hint)
     return _unless_incomplete(check, expected, "so it does", ranks, reports)
+
+
+def _judge_floor(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
+    check, expected = f"{job.id}/{name}", f">={job.at_least[name]:g}"
+    values = [_numbers(values_of(report).get(name)) for report in reports.good]
+    if any(len(numbers) != 1 for numbers in values):
+        return CheckResult("FAIL", check, expected, "no number", job.hint)
+    least = min((numbers[0] for numbers in values), default=0.0)
+    if values and least < job.at_least[name]:
+        return CheckResult("FAIL", check, expected, f"{least:g}", job.hint)
+    return _unless_incomplete(check, expected, f"{least:g}", ranks, reports)
+
+
+def _judge_own_gpus(job: Job, ranks: int, reports: Reports) -> CheckResult:
+    """Judge that each rank used as many GPUs as it needs, and none that another rank used."""
+    check, expected = f"{job.id}/gpus", f"{job.gpus_per_rank} a rank, none shared"
+    used: list[tuple[object, str]] = []
+    for report in reports.good:
+        gpus = values_of(report).get("gpus")
+        ids = [gpu for gpu in gpus if isinstance(gpu, str) and gpu] if isinstance(gpus, list) else []
+        if len(ids) != job.gpus_per_rank:
+            observed = f"{len(ids)} on rank {number_of(report, 'rank')}"
+            return CheckResult("FAIL", check, expected, observed, job.hint)
+        used += [(report["host"], gpu) for gpu in ids]
+    if shared := sorted({str(gpu) for _, gpu in used if used.count((_, gpu)) > 1}):
+        hint = "two ranks used one GPU: start one rank for each, as `srun --gpus-per-task=1` does"
+        return CheckResult("FAIL", check, expected, f"shared: {_some(shared)}", hint)
+    return _unless_incomplete(check, expected, f"{len(used)} GPUs", ranks, reports)
+
+
+def judge_gpus(survey: GpuSurvey) -> list[CheckResult]:
+    """Judge the GPUs that an image sees, and what the kernel gave on each of NVIDIA's."""
+    expected = "a GPU"
+    if survey.error:
+        return [CheckResult("FAIL", GPU_VISIBLE, expected, survey.error, GPUS_HINT)]
+    if not survey.gpus:
+        why = f"hidden by {survey.hidden}" if survey.vendor and survey.hidden else "none here"
+        status = "FAIL" if survey.vendor and not survey.hidden else "SKIP"
+        hint = GPUS_HINT if status == "FAIL" else "not tested on a GPU; run the test on a node that has one"
+        return [CheckResult(status, GPU_VISIBLE, expected, why, hint)]
+    names = [" ".join(dict.fromkeys((gpu.name, gpu.architecture))) for gpu in survey.gpus]
+    counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    results = [CheckResult("PASS", GPU_VISIBLE, expected, _some(counted))]
+    if survey.vendor == "nvidia":
+        wanted = (ELEMENTS - 1) * ELEMENTS * (2 * ELEMENTS - 1) // 6
+        wrong = [f"{gpu.id}: {gpu.error or gpu.sum}" for gpu in survey.gpus if gpu.sum != wanted]
+        status, observed = ("FAIL", _some(wrong)) if wrong else ("PASS", f"{wanted} on each")
+        hint = "this GPU computes wrongly or not at all: `nvidia-smi -q` shows its errors" if wrong else ""
+        results.append(CheckResult(status, GPU_KERNEL, f"{wanted} on each", observed, hint))
+    return results
 
 
 def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:

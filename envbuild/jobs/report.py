@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 SCHEMA = 1
 # The finding of an image without any job.
 NO_JOBS = "image.jobs"
+# Whether the image saw a GPU.
+GPU_VISIBLE = "gpu.visible"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Report:
     """Wall-clock duration of the test."""
     left_out: Sequence[str] = ()
     """Ids of jobs that a quick test did not run."""
+    gpus: int = 0
+    """GPUs that the image saw (count)."""
 
     @property
     def passed(self) -> bool:
@@ -66,6 +70,12 @@ class Report:
     def failed(self) -> tuple[str, ...]:
         """Ids of the findings that failed."""
         return tuple(finding.id for finding in self.findings if finding.status == "FAIL")
+
+    @property
+    def gpu_untested(self) -> bool:
+        """Whether the image is for GPUs, and a check that needs one was skipped."""
+        skipped = [finding.id for finding in self.findings if finding.status == "SKIP"]
+        return any(check == GPU_VISIBLE or check.endswith("/gpus") for check in skipped)
 
     @property
     def unproven(self) -> str:
@@ -82,7 +92,12 @@ class Report:
         if self.unproven:
             return f"not proven: {self.unproven}"
         left_out = f"; {len(self.left_out)} jobs did not run, and no verdict is kept" if self.left_out else ""
-        return f"{'passed' if self.passed else 'failed'}: {self._counted}{left_out}"
+        outcome = "passed" if self.passed else "failed"
+        if self.gpu_untested:
+            outcome += ", GPU untested"
+        elif self.gpus:
+            outcome += f" on {self.gpus} GPU{'s' if self.gpus > 1 else ''}"
+        return f"{outcome}: {self._counted}{left_out}"
 
     @property
     def _counted(self) -> str:
@@ -105,7 +120,8 @@ class Report:
         Keys: ``schema`` (1), ``image`` (``name``, ``version``, ``digest``), ``ranks`` (count), ``passed``
         (bool), ``counts`` (by status), ``findings`` (``status``, ``id``, ``expected``, ``observed``,
         ``hint``), ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
-        clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run).
+        clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run),
+        ``gpus`` (count), ``gpu_untested`` (bool).
         """
         data = {
             "schema": SCHEMA,
@@ -119,6 +135,8 @@ class Report:
             "seconds": round(self.seconds, 3),
             "outputs": self.outputs,
             "left_out": list(self.left_out),
+            "gpus": self.gpus,
+            "gpu_untested": self.gpu_untested,
         }
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 

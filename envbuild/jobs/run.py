@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.jobs.judge import Job, LaunchResult, judge_job, skip_job
+from envbuild.jobs.judge import Job, LaunchResult, judge_job, skip_gpu_job, skip_job
 from envbuild.jobs.rank_reports import Reports, rank_outputs, ranks_that_said, read_reports
 from envbuild.jobs.report import CheckResult
 
@@ -34,6 +34,16 @@ class JobResult:
 def skipped(job: Job, ranks: int) -> JobResult:
     """Return the result of a job that nothing can start here, which is no pass."""
     return JobResult(findings=(skip_job(job, ranks),))
+
+
+def skipped_without_gpus(job: Job, why: str) -> JobResult:
+    """Return the result of a job that needs GPUs, and for which there are none."""
+    return JobResult(findings=(skip_gpu_job(job, why),))
+
+
+def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
+    """Return how many ranks of a job a machine starts: no more than it has GPUs for, if it needs them."""
+    return min(ranks, gpus // job.gpus_per_rank) if job.gpus_per_rank else ranks
 
 
 def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: float) -> JobResult:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.jobs.judge import JOBS, Job
-from envbuild.jobs.run import JobResult
+from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.start import Container, own_launcher, run_image_job
 from envbuild.spec.recipe import Control, VerifyJob
 from envbuild.system.apptainer import Bind
@@ -65,12 +65,17 @@ def every_rank_alone(recipe: str, job: VerifyJob, original: str) -> MutatedJob:
 
 
 def job_of(container: Container, mutated: MutatedJob) -> Job | None:
-    """Return the job of an image that a control changes; None if the image lacks it or a needed recipe."""
+    """Return the job of an image that a control changes; None if image or machine lack something for it."""
     control = mutated.control
     if not set(control.needs) <= container.manifest.recipes.keys():
         return None
     place = (mutated.recipe, control.job, control.job_id)
-    return next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)
+    job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)
+    if job is None or ranks_on_gpus(job, RANKS, container.gpus) < (
+        RANKS if control.name == EVERY_RANK_ALONE else 1
+    ):
+        return None
+    return job
 
 
 def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LIMIT_S) -> list[str]:
@@ -92,7 +97,8 @@ def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LI
             f"the image has no job for the control `{mutated.name}`",
             hint="name an image of its recipe, in the job's variant",
         )
-    result = run_changed_job(container, job, mutated.text(), ranks=RANKS, limit_s=limit_s)
+    ranks = ranks_on_gpus(job, RANKS, container.gpus)
+    result = run_changed_job(container, job, mutated.text(), ranks=ranks, limit_s=limit_s)
     return missed_by(result, job, mutated.control)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envbuild.jobs.judge import SEE_RANKS
-from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.rank_reports import Reports, values_of
 from envbuild.jobs.report import CheckResult
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
+from envbuild.spec.site import Site
 from envbuild.system.files import sha256
 
 HOST_MPI = "host.mpi"
 HOST_FABRIC = "host.fabric"
+NCCL_NETWORK = "nccl.network"
 
 
 def judge_host_mpi(reports: Iterable[Reports], host_libs: HostLibraryPlan) -> CheckResult:
@@ -62,6 +64,32 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) ->
             "SKIP", HOST_FABRIC, expected, "no process loaded any", "no job of the image uses them"
         )
     return CheckResult("PASS", HOST_FABRIC, expected, ", ".join(sorted(loaded)))
+
+
+def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResult]:
+    """Judge by NCCL's own logs what carried its messages; nothing if no job reports it.
+
+    Between the hosts of a site with a fast fabric, sockets are a failure: NCCL falls back to them in silence.
+    """
+    values = [(report["host"], values_of(report)) for run in reports for report in run.good]
+    networks = sorted({str(value["network"]) for _, value in values if value.get("network")})
+    if not networks:
+        return []
+    transports = sorted({str(name) for _, value in values for name in _list(value.get("transports"))})
+    hosts = len({host for host, value in values if value.get("network")})
+    fabric = site.fabric if site is not None else None
+    fast = fabric is not None and (fabric.provider is not None or fabric.nccl_plugin is not None)
+    expected = f"a network of {fabric.name}, not sockets" if fast and fabric else "any network"
+    carried = ", ".join(transports) or "nothing"
+    observed = f"{', '.join(networks)}; on {hosts} hosts {carried} carried the messages"
+    if fast and (hosts > 1 or "NET/Socket" in transports) and "Socket" in networks:
+        hint = "NCCL fell back to sockets: `--fabric host` brings the site's plug-in; NCCL's log says why"
+        return [CheckResult("FAIL", NCCL_NETWORK, expected, observed, hint)]
+    return [CheckResult("PASS", NCCL_NETWORK, expected, observed)]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _real_path(path: str, host_libs: HostLibraryPlan) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from envbuild.errors import EnvbuildError
 from envbuild.image.model import Manifest
-from envbuild.jobs import imports
-from envbuild.jobs.judge import IMPORTS, Job, LaunchResult, judge_imports
+from envbuild.jobs import envbuild_gpus, imports
+from envbuild.jobs.envbuild_gpus import DEVICES
+from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
@@ -23,6 +27,7 @@ from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.files import list_directory, read_input
 from envbuild.system.removal import remove
 
 # Where ranks see the results directory. Every base has both directories, so the bind needs no overlay.
@@ -30,8 +35,14 @@ from envbuild.system.removal import remove
 # contained start. Ranks in one container each share the node's /tmp.
 _RESULTS_INSIDE = "/tmp"  # noqa: S108  # the path inside the image
 _RESULTS_OUTSIDE = "/mnt"
-# Vendor → device file and Apptainer's flag, as the module's launcher has them (activate/launcher.sh).
-GPUS = {"nvidia": ("/dev/nvidiactl", "--nv"), "amd": ("/dev/kfd", "--rocm")}
+# Vendor → Apptainer's flag, as the module's launcher has them (activate/launcher.sh).
+_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
+# Accelerator → vendor of its GPUs.
+_VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_CDI_BYTES = 1 << 20
+# By these a scheduler, or the user, chooses among the GPUs of a machine.
+_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 # How much of the output of a launcher and its ranks is kept.
 _OUTPUT_BYTES = 1 << 20
 # How often the output files of ranks are cut.
@@ -53,6 +64,8 @@ class Container:
     """The staging directory that `HostLibraryPlan.fill_stage` has filled; all nodes must see it."""
     gpu_flags: tuple[str, ...] = ()
     """Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without."""
+    gpus: int = 0
+    """GPUs that the image sees where its ranks start (count)."""
 
     @property
     def label(self) -> str:
@@ -80,14 +93,43 @@ def launch_context(
     )
 
 
-def gpu_flags(site: Site | None, launcher: Launcher) -> tuple[str, ...]:
+def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None) -> tuple[str, ...]:
     """Return Apptainer's flags for the GPUs of the machines that ranks start on.
 
-    A launcher on the host may start them on other machines: if the site file names GPUs, it decides then.
+    A launcher on the host may start them on other machines: there the site file decides, or else what the
+    image is for. A flag for GPUs that a machine lacks does no harm.
     """
-    if launcher.outside and site is not None and site.gpus is not None:
-        return tuple(flag for vendor, (_, flag) in GPUS.items() if vendor == site.gpus.vendor)
-    return tuple(flag for device, flag in GPUS.values() if Path(device).exists())
+    if launcher is not None and launcher.outside:
+        vendor = _VENDORS.get(container.manifest.accelerator, "")
+        if site is not None and site.gpus is not None:
+            vendor = site.gpus.vendor
+        return (_FLAGS[vendor],) if vendor in _FLAGS else ()
+    vendors = [vendor for vendor, device in DEVICES.items() if Path(device).exists()]
+    return tuple(word for vendor in vendors for word in _flags_here(vendor, container.apptainer))
+
+
+def _flags_here(vendor: str, apptainer: Apptainer) -> tuple[str, ...]:
+    """Return the flags for a vendor's GPUs of this machine: by CDI, or else those that search for libraries.
+
+    Source: change log of Apptainer 1.5.0: ``--device`` takes what a CDI specification names.
+    """
+    release = re.match(r"(\d+)\.(\d+)", apptainer.version)
+    kind = f"{vendor}.com/gpu"
+    if release and (int(release[1]), int(release[2])) >= (1, 5) and kind in _cdi_kinds():
+        return ("--device", f"{kind}=all")
+    return (_FLAGS[vendor],)
+
+
+def _cdi_kinds() -> set[str]:
+    """Return the kinds of devices that the CDI specifications of this machine name (``nvidia.com/gpu``)."""
+    kinds: set[str] = set()
+    for directory in CDI_DIRECTORIES:
+        for name in list_directory(directory):
+            with contextlib.suppress(EnvbuildError):
+                text = read_input(directory / name, limit_bytes=_CDI_BYTES).decode(errors="replace")
+                # In YAML or JSON.
+                kinds.update(re.findall(r'"?kind"?\s*:\s*"?([a-z.]+/[a-z]+)', text))
+    return kinds
 
 
 def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
@@ -125,7 +167,8 @@ def rank_line(
     user_set : collection of str
         Variables that the user has set, which the launcher leaves alone.
     """
-    chosen = dict(variables or {})
+    chosen = {name: os.environ[name] for name in _VISIBLE_GPUS if name in os.environ and not launcher.outside}
+    chosen |= variables or {}
     env = {name: value for name, value in launcher.environment().items() if name not in user_set} | chosen
     binds, cwd = list(container.binds), None
     if results is not None:
@@ -281,6 +324,48 @@ def check_imports(container: Container, *, limit_s: float) -> CheckResult:
     if (refusal := not_started(done, container.image.name)) is not None:
         raise refusal
     return imports_failed(done.last_lines(3) or f"exit code {done.code}")
+
+
+def with_gpus(
+    container: Container, launcher: Launcher | None, site: Site | None, *, limit_s: float
+) -> tuple[Container, GpuSurvey]:
+    """Return the container with the GPUs that it sees where its ranks start, and what a kernel gave on each.
+
+    An image that is not for GPUs is asked nothing. Raises NotStartedError if Apptainer starts nothing.
+    """
+    if container.manifest.accelerator == "cpu":
+        return container, GpuSurvey()
+    container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
+    survey = _survey_gpus(container, launcher, limit_s=limit_s)
+    return replace(container, gpus=len(survey.gpus)), survey
+
+
+def _survey_gpus(container: Container, launcher: Launcher | None, *, limit_s: float) -> GpuSurvey:
+    outside = launcher is not None and launcher.outside
+    runtime = container.apptainer.command(
+        container.image,
+        ["/usr/bin/python3", "-I", "-", "kernel"],
+        flags=container.gpu_flags,
+        env={name: os.environ[name] for name in _VISIBLE_GPUS if name in os.environ and not outside},
+        cwd="/",
+        isolated=not outside,
+        home=False,
+    )
+    words = launcher.words(1, root=host.is_root(), oversubscribe=True) if launcher and outside else []
+    done = process.run(
+        [*words, *runtime],
+        env=environment_of_srun() if launcher and launcher.is_srun else host.environment(),
+        cwd=Path.cwd() if outside else Path("/"),
+        timeout_s=limit_s,
+        stdin=Path(envbuild_gpus.__file__).read_bytes(),
+        guarded=True,
+    )
+    if (refusal := not_started(done, container.image.name)) is not None:
+        raise refusal
+    try:
+        return GpuSurvey.from_data(json.loads(done.stdout))
+    except ValueError:
+        return GpuSurvey(error=done.last_lines(3) or f"exit code {done.code}")
 
 
 def imports_failed(why: str) -> CheckResult:

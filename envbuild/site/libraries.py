@@ -23,7 +23,8 @@ VERSION = r"[0-9]+(?:\.[0-9A-Za-z]+)*"
 _LOADER_SETTINGS = "/etc/ld.so.conf"
 _MAX_SETTINGS_BYTES = 1 << 16
 
-_MPI_LIBRARY = re.compile(r"lib[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
+# Not cuDNN's libcudnn_engines_precompiled.so.9.
+_MPI_LIBRARY = re.compile(r"lib(?!\S*compile)[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
 _BELOW_PREFIX = ("lib", "lib64", "lib/release", "lib/mpich/lib", "lib/mpich")
 # Where an MPI keeps the libraries that its own need.
 _BESIDE = ("lib/libfabric", "opt/mpi/libfabric/lib", "libfabric/lib")

@@ -77,6 +77,7 @@ JobId = Annotated[str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+", "a job id, 
 JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
 SaidText = Annotated[Text, Field(min_length=1)]
 Tolerance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Floor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
 FailingCheck = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+/[A-Za-z0-9_.:-]+", "a check, such as `pytorch.ddp/sum`")
@@ -125,6 +126,11 @@ class VerifyJob(Model):
     the transport in use."""
     own_mpi: bool = False
     """Whether it tests the image's own MPI only, not the host's in its place."""
+    at_least: dict[ReportedName, Floor] = {}
+    """Reported value's name → smallest number that passes on every rank, such as a bandwidth in GB/s."""
+    gpus_per_rank: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs that each rank needs for itself (count). Such a job reports their ids as ``gpus``, starts no more
+    ranks than there are GPUs for, and is skipped without any."""
 
 
 class Variant(Model):

@@ -24,7 +24,7 @@ Outcome = Literal["passed", "failed", "unproven"]
 OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
 """The results of a test, in words for people."""
 
-RECORD_FORMAT = 2
+RECORD_FORMAT = 3
 _LIMIT_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -47,13 +47,16 @@ class TestVerdict:
     """``sha256:…`` of the host's facts."""
     unproven: str = ""
     """Why the test proved nothing, with its counts; empty if it passed or failed."""
+    gpu_untested: bool = False
+    """Whether the image is for GPUs, and the test had none."""
     changed: tuple[str, ...] = ()
     """Of a stale verdict, how that host differs: ``kernel: 6.1 there, 6.2 here``."""
 
     @property
     def text(self) -> str:
         """Time, ranks and host, with what failed, was not proven or changed; for people."""
-        words = [f"{self.when}, {self.ranks} ranks, host {self.fingerprint[7:19]}"]
+        gpu = ", GPU untested" if self.gpu_untested else ""
+        words = [f"{self.when}, {self.ranks} ranks{gpu}, host {self.fingerprint[7:19]}"]
         if self.failed:
             words.append("failed: " + ", ".join(self.failed[:5]))
         if self.unproven:
@@ -88,6 +91,7 @@ def record(store: Store, report: Report) -> str:
         "counts": counts(report.findings),
         "failed": list(report.failed),
         "unproven": report.unproven,
+        "gpu_untested": report.gpu_untested,
     }
     store.write(name, sealed_line(json.dumps(data, indent=1, sort_keys=True)))
     return name
@@ -143,7 +147,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         if type(passed) is not bool or type(ranks) is not int or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
             return None
         failed = tuple(str(name) for name in data["failed"])
-        unproven = str(data.get("unproven", ""))
+        unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
     own: Outcome = "passed" if passed else "failed" if failed else "unproven"
@@ -155,6 +159,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         when=when,
         failed=failed,
         unproven=unproven,
+        gpu_untested=gpu_untested,
         fingerprint=data["fingerprint"],
         changed=() if same else _changes(facts, here.facts),
     )

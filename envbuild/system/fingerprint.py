@@ -54,6 +54,7 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
         "apptainer": _apptainer_version(apptainer),
         "cpu": _cpu(survey),
         "nvidia": survey.nvidia_driver(),
+        "nvidia-gpus": _nvidia_gpus(survey),
         "amdgpu": survey.text("/sys/module/amdgpu/version"),
         "cxi-driver": survey.text("/sys/module/cxi_core/version"),
         **dict(_fabric(survey)),
@@ -74,6 +75,16 @@ def _cpu(survey: Survey) -> str:
         if match := re.search(pattern, text, re.MULTILINE):
             return match[1].strip()
     return ""
+
+
+def _nvidia_gpus(survey: Survey) -> str:
+    """Return the models of NVIDIA's GPUs, each once."""
+    directory = "/proc/driver/nvidia/gpus"
+    texts = [survey.text(f"{directory}/{name}/information") for name in survey.names(directory)]
+    models = {
+        match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))
+    }
+    return ", ".join(sorted(models))
 
 
 def _fabric(survey: Survey) -> Iterator[tuple[str, str]]:

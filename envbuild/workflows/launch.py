@@ -80,7 +80,7 @@ def launch_line(
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
         settings.emit(Warned(text=text, hint=hint))
     binds = tuple(_binds(site, settings.emit)) if site else ()
-    container = replace(container, binds=binds, gpu_flags=gpu_flags(site, launcher))
+    container = replace(container, binds=binds, gpu_flags=gpu_flags(container, launcher, site))
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
         container = replace(container, stage=stage)

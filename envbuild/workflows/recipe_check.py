@@ -14,8 +14,15 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import Emit, task
 from envbuild.image.sif import LOCK, read_data, read_manifest
-from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, every_rank_alone, job_of, undetected
-from envbuild.launch.start import Container
+from envbuild.launch.controls import (
+    EVERY_RANK_ALONE,
+    LIMIT_S,
+    MutatedJob,
+    every_rank_alone,
+    job_of,
+    undetected,
+)
+from envbuild.launch.start import Container, with_gpus
 from envbuild.lock.text import load as load_lock
 from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
@@ -48,7 +55,7 @@ class CheckedRecipe:
     ran: dict[str, list[str]]
     """Control → failures that the judge missed; empty without an image."""
     left_out: tuple[str, ...] = ()
-    """Controls whose job or needed recipes the image lacks."""
+    """Controls whose job or needed recipes the image lacks, or for which there are too few GPUs."""
 
     @property
     def passed(self) -> bool:
@@ -82,6 +89,7 @@ def check_recipe(name: str, settings: Settings, *, image: Path | None = None) ->
         image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
     )
     _refuse_another_state(image, source)
+    container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
     runnable = [control for control in controls if job_of(container, control)]
     return CheckedRecipe(
         recipe=source.loaded.value,
@@ -376,7 +384,8 @@ def _unknown_check_errors(source: RecipeSource, loaded: Loaded[Controls], index:
 def _values_of(job: VerifyJob) -> list[str]:
     """Return the checks of the values that a job reports: all but who reported and how it ended."""
     return [
-        *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.same_on_all_ranks)),
+        *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.at_least, *job.same_on_all_ranks)),
+        *([f"{job.id}/gpus"] if job.gpus_per_rank else []),
         *(f"{job.id}/{name}-as-one-rank" for name in job.compare_with_single),
         *(
             f"{job.id}/{name}-as-{other}"

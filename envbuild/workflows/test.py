@@ -15,11 +15,11 @@ from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
-from envbuild.jobs.judge import Job, judge_mapped, no_jobs
+from envbuild.jobs.judge import Job, judge_gpus, judge_mapped, no_jobs
 from envbuild.jobs.report import CheckResult, Report
-from envbuild.jobs.run import JobResult, skipped
+from envbuild.jobs.run import JobResult, ranks_on_gpus, skipped, skipped_without_gpus
 from envbuild.launch.launchers import DEFAULT, Launcher, choose_launcher
-from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi
+from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.slurm import allocated, pmi_findings, slurm_version, with_offer
 from envbuild.launch.start import (
     Container,
@@ -29,6 +29,7 @@ from envbuild.launch.start import (
     launch_context,
     own_launcher,
     run_image_job,
+    with_gpus,
 )
 from envbuild.preflight.report import findings_of, run_preflight
 from envbuild.preflight.scan import scan_image
@@ -55,6 +56,7 @@ def test_image(
     from_host: HostLibraries = NO_HOST_LIBS,
     srun: bool = False,
     quick: bool = False,
+    require_gpu: bool = False,
 ) -> Report:
     """Test an image and record the verdict.
 
@@ -70,6 +72,8 @@ def test_image(
         Whether Slurm's srun starts the ranks in place of the image's mpiexec.
     quick : bool
         Run the first job of each framework alone; no verdict is recorded.
+    require_gpu : bool
+        Fail an image for GPUs if there is none to test it on.
 
     Returns
     -------
@@ -98,6 +102,9 @@ def test_image(
     host = _fingerprint(container, launcher, srun=srun)
 
     findings = _check_files(container, settings, limit_s=timeout_s or manifest.timeout_s)
+    container, survey = with_gpus(container, launcher, site, limit_s=timeout_s or manifest.timeout_s)
+    if manifest.accelerator != "cpu":
+        findings += [_required(check) if require_gpu else check for check in judge_gpus(survey)]
     if srun:
         host_mpi = site.mpi if site is not None and from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
@@ -113,7 +120,12 @@ def test_image(
         if job.own_mpi and (container.host_libs is not None or srun):
             continue
         limit_s = timeout_s or job.timeout_s or manifest.timeout_s
-        results[job.id] = _run(job, container, launcher, settings, ranks=count, limit_s=limit_s)
+        # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
+        job_ranks = count if srun and container.gpus else ranks_on_gpus(job, count, container.gpus)
+        if job_ranks:
+            results[job.id] = _run(job, container, launcher, settings, ranks=job_ranks, limit_s=limit_s)
+        else:
+            results[job.id] = skipped_without_gpus(job, f"{container.gpus} GPUs here")
         findings += results[job.id].findings
     reports = [each for result in results.values() for each in result.reports]
     findings.append(judge_mapped(reports) if results else no_jobs())
@@ -121,6 +133,7 @@ def test_image(
         findings.append(judge_host_mpi(reports, container.host_libs))
     if from_host.fabric and container.host_libs is not None:
         findings.append(judge_host_fabric(reports, container.host_libs))
+    findings += judge_nccl(reports, site)
     test_report = Report(
         name=manifest.name,
         version=manifest.version,
@@ -133,6 +146,7 @@ def test_image(
         facts=host.facts,
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=time.monotonic() - started,
+        gpus=container.gpus,
     )
     if not quick:
         _record(test_report, settings)
@@ -146,6 +160,11 @@ def _first_jobs(container: Container) -> list[Job]:
         first.setdefault(of_image.recipe, job)
     frameworks = [job for recipe, job in first.items() if recipe != container.manifest.mpi]
     return frameworks or list(first.values())
+
+
+def _required(check: CheckResult) -> CheckResult:
+    """Fail a check that was skipped."""
+    return replace(check, status="FAIL") if check.status == "SKIP" else check
 
 
 def write_report(path: Path, report: Report) -> None:

@@ -83,6 +83,7 @@ def manifest(**changes: object) -> Manifest:
         "version": "2026.11",
         "summary": "a demonstration",
         "architecture": "amd64",
+        "accelerator": "cpu",
         "file_system": FILE_SYSTEM,
         "environment": environment.default_environment({"GREETING": "it's $HOME `here`"}),
         "base": "debian-12",

@@ -1,4 +1,4 @@
-"""jax.distributed over gloo, with an exact oracle.
+"""jax.distributed, with an exact oracle; over gloo, or NCCL on GPUs.
 
 The weight w starts at 0; process r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the processes and with a learning rate of 1, the first
@@ -44,6 +44,7 @@ def main() -> None:
     envbuild_job.report(
         rank=rank,
         size=size,
+        gpus=processes.gpus(),
         sum=int(added(numbers).addressable_data(0)),
         weight_first=weights[0],
         weight_last=weights[-1],

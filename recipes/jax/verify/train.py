@@ -41,7 +41,7 @@ def main() -> None:
         losses.append(float(value.addressable_data(0)))
 
     arrays = [np.asarray(parameter.addressable_data(0)) for parameter in parameters]
-    envbuild_job.report_training(rank, size, losses, arrays)
+    envbuild_job.report_training(rank, size, losses, arrays, gpus=processes.gpus())
 
 
 if __name__ == "__main__":

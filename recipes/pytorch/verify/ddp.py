@@ -1,4 +1,4 @@
-"""torch.distributed and DistributedDataParallel over gloo, with an exact oracle.
+"""torch.distributed and DistributedDataParallel, with an exact oracle; over gloo, or NCCL on GPUs.
 
 The parameter w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
 w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
@@ -6,7 +6,7 @@ step ends at exactly -N(N+1)/2, and further steps leave it there.
 """
 
 import envbuild_job
-import gloo
+import group
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -28,19 +28,22 @@ class Shift(torch.nn.Module):
 
 def main() -> None:
     """Sum, unite, take three steps, and report."""
-    rank, size = gloo.start()
-    total = torch.tensor([rank + 1], dtype=torch.int64)
+    rank, size = group.start()
+    device = group.device()
+    total = torch.tensor([rank + 1], dtype=torch.int64, device=device)
     dist.all_reduce(total, op=dist.ReduceOp.SUM)
-    words = torch.zeros(size // BITS + 1, dtype=torch.int64)
+    # NCCL has no bitwise OR: with one rank's bit in each word, the sum is the same.
+    words = torch.zeros(size // BITS + 1, dtype=torch.int64, device=device)
     words[rank // BITS] = 1 << (rank % BITS)
-    dist.all_reduce(words, op=dist.ReduceOp.BOR)
+    dist.all_reduce(words, op=dist.ReduceOp.BOR if device.type == "cpu" else dist.ReduceOp.SUM)
 
-    model = DistributedDataParallel(Shift())
+    model = DistributedDataParallel(Shift().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     weights = []
     for _ in range(3):
         optimizer.zero_grad()
-        loss = 0.5 * model(torch.tensor([float(size * (rank + 1))])).square().sum()
+        number = torch.tensor([float(size * (rank + 1))], device=device)
+        loss = 0.5 * model(number).square().sum()
         loss.backward()
         optimizer.step()
         weights.append(float(model.module.w.item()))
@@ -48,6 +51,7 @@ def main() -> None:
     envbuild_job.report(
         rank=rank,
         size=size,
+        gpus=group.gpus(),
         sum=int(total.item()),
         bor=sum(int(word) << (BITS * place) for place, word in enumerate(words.tolist())),
         weight_first=weights[0],

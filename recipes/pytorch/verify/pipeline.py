@@ -9,7 +9,7 @@ are whole, so every value is exact.
 """
 
 import envbuild_job
-import gloo
+import group
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -36,7 +36,7 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     """Send four microbatches through the chain twice, with a step between, and report."""
-    rank, size = gloo.start()
+    rank, size = group.start()
     module = Shear(rank + 1)
     stage = PipelineStage(module, rank, size, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, n_microbatches=MICROBATCHES, loss_fn=loss)

@@ -7,7 +7,7 @@ y is N(2N + 1) first, and minus the sum of the squares below 2N then, to the las
 """
 
 import envbuild_job
-import gloo
+import group
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,7 +28,7 @@ def network(units: int) -> torch.nn.Sequential:
 
 def main() -> None:
     """Spread the network, take one step, and report outputs and own weights."""
-    rank, size = gloo.start()
+    rank, size = group.start()
     mesh = init_device_mesh("cpu", (size,))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     model = parallelize_module(network(UNITS_PER_RANK * size), mesh, plan)

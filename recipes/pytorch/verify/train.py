@@ -1,7 +1,7 @@
 """A small training run; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
-import gloo
+import group
 import torch
 import torch.distributed as dist
 from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
@@ -10,11 +10,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     """Train, and report losses, parameters and their hash."""
-    rank, size = gloo.start()
+    rank, size = group.start()
+    device = group.device()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
-    inputs, labels = torch.tensor(inputs), torch.tensor(labels)
+    inputs, labels = torch.tensor(inputs, device=device), torch.tensor(labels, device=device)
     layers = (torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
-    network = torch.nn.Sequential(*layers)
+    network = torch.nn.Sequential(*layers).to(device)
     with torch.no_grad():
         for parameter, start in zip(network.parameters(), starts, strict=True):
             parameter.copy_(torch.tensor(start.T))
@@ -32,8 +33,8 @@ def main() -> None:
         dist.all_reduce(whole)
         losses.append(float(whole))
 
-    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
-    envbuild_job.report_training(rank, size, losses, parameters)
+    parameters = [parameter.detach().cpu().numpy() for parameter in model.parameters()]
+    envbuild_job.report_training(rank, size, losses, parameters, gpus=group.gpus())
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 def main() -> None:
     """Join the workers, sum over replicas, take three steps, and report."""
     rank, _, port = cluster.start()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    strategy = cluster.strategy()
     port.close()
     size = strategy.num_replicas_in_sync
     with strategy.scope():
@@ -51,6 +51,7 @@ def main() -> None:
     envbuild_job.report(
         rank=resolver.task_id if resolver.task_id is not None else 0,
         size=size,
+        gpus=cluster.gpus(),
         sum=int(total.numpy()[0]),
         weight_first=weights[0],
         weight_last=weights[-1],

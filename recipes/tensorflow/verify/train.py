@@ -9,7 +9,7 @@ from envbuild_job import ROWS, STEPS
 def main() -> None:
     """Train, and report losses, parameters and their hash."""
     rank, size, port = cluster.start()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    strategy = cluster.strategy()
     port.close()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
     with strategy.scope():
@@ -36,7 +36,8 @@ def main() -> None:
 
     losses = [float(step().numpy()) for _ in range(STEPS)]
     arrays = [parameter.numpy() for parameter in parameters]
-    envbuild_job.report_training(rank, strategy.num_replicas_in_sync, losses, arrays)
+    replicas = strategy.num_replicas_in_sync
+    envbuild_job.report_training(rank, replicas, losses, arrays, gpus=cluster.gpus())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def manifest() -> Callable[..., Manifest]:
             "format": MANIFEST_FORMAT,
             "name": "pytorch-mpi", "version": "2026.11", "summary": "PyTorch on MPICH",
             "architecture": "amd64", "file_system": trees.FILE_SYSTEM, "environment": (),
+            "accelerator": "cpu",
             "base": "debian-12", "glibc": "2.36", "python": "3.11",
             "mpi": "mpich", "mpi_family": "mpich",
             "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),

@@ -194,6 +194,8 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "environment": {},
         "says": {},
         "own_mpi": False,
+        "at_least": {},
+        "gpus_per_rank": 0,
     }
     assert json.loads(out) == {
         "name": "rich",

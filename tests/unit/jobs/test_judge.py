@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 from envbuild.jobs.judge import (
+    GpuSurvey,
     Job,
     LaunchResult,
+    judge_gpus,
     judge_imports,
     judge_job,
     judge_mapped,
@@ -284,3 +287,108 @@ def test_every_module_must_import(results: dict[str, object], failed: str) -> No
     finding = judge_imports(["numpy", "torch"], results)
     assert (finding.status, finding.hint) == ("FAIL" if failed else "PASS", failed)
     assert judge_imports([], {}).status == "PASS"
+
+
+SQUARES = 384306618446643200
+H200 = {"name": "NVIDIA H200", "id": "GPU-1", "architecture": "sm_90"}
+
+
+def survey(**changes: object) -> dict[str, object]:
+    return {"vendor": "nvidia", "gpus": [], "error": "", "hidden": "", **changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(survey(vendor=""), [("SKIP", "gpu.visible", "none here")], id="no GPU"),
+        pytest.param(
+            survey(gpus=[{**H200, "sum": SQUARES}] * 2),
+            [("PASS", "gpu.visible", "2 x NVIDIA H200 sm_90"), ("PASS", "gpu.kernel", f"{SQUARES} on each")],
+            id="good",
+        ),
+        pytest.param(
+            survey(gpus=[{**H200, "sum": SQUARES}, {**H200, "id": "GPU-2", "sum": SQUARES + 1}]),
+            [
+                ("PASS", "gpu.visible", "2 x NVIDIA H200 sm_90"),
+                ("FAIL", "gpu.kernel", f"GPU-2: {SQUARES + 1}"),
+            ],
+            id="computes wrongly",
+        ),
+        pytest.param(
+            survey(gpus=[{**H200, "error": "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"}]),
+            [
+                ("PASS", "gpu.visible", "1 x NVIDIA H200 sm_90"),
+                ("FAIL", "gpu.kernel", "GPU-1: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"),
+            ],
+            id="does not compute",
+        ),
+        pytest.param(
+            survey(error="libcuda.so.1: cannot open shared object file"),
+            [("FAIL", "gpu.visible", "libcuda.so.1: cannot open shared object file")],
+            id="no driver in the image",
+        ),
+        pytest.param(
+            survey(hidden="CUDA_VISIBLE_DEVICES="),
+            [("SKIP", "gpu.visible", "hidden by CUDA_VISIBLE_DEVICES=")],
+            id="hidden",
+        ),
+        pytest.param(survey(), [("FAIL", "gpu.visible", "none here")], id="a driver without a GPU"),
+        pytest.param(
+            survey(vendor="amd", gpus=[{"name": "gfx942", "id": "GPU-1", "architecture": "gfx942"}]),
+            [("PASS", "gpu.visible", "1 x gfx942")],
+            id="AMD",
+        ),
+    ],
+)
+def test_gpus_are_judged(data: dict[str, object], expected: list[tuple[str, str, str]]) -> None:
+    checks = judge_gpus(GpuSurvey.from_data(data))
+    assert [(check.status, check.id, check.observed) for check in checks] == expected
+
+
+@pytest.mark.parametrize("data", [[], None, {}, {"gpus": 3}, survey(gpus=[1]), survey(gpus=[{"wrong": 1}])])
+def test_what_is_no_survey_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="not a survey"):
+        GpuSurvey.from_data(data)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "status", "observed"),
+    [
+        (lambda rank: [f"GPU-{rank}"], "PASS", "2 GPUs"),
+        (lambda _: ["GPU-0"], "FAIL", "shared: GPU-0"),
+        (lambda _: [], "FAIL", "0 on rank 0"),
+        (lambda rank: [f"GPU-{rank}", "GPU-9"], "FAIL", "2 on rank 0"),
+        (lambda _: "GPU-0", "FAIL", "0 on rank 0"),
+    ],
+)
+def test_each_rank_has_a_gpu_for_itself(gpus: Callable[[int], object], status: str, observed: str) -> None:
+    ranks = all_ranks(2, lambda rank: {"gpus": gpus(rank)})
+    checks = judge_job(job(gpus_per_rank=1), 2, ranks, GOOD_END)
+    (check,) = [check for check in checks if check.id == "demo.train/gpus"]
+    assert (check.status, check.observed) == (status, observed)
+
+
+def test_a_gpu_of_the_same_name_on_another_host_is_another() -> None:
+    ranks = [report(rank, 2, host=f"node{rank}", values={"gpus": ["GPU-0"]}) for rank in range(2)]
+    assert (
+        statuses(judge_job(job(gpus_per_rank=1), 2, reports(*ranks), GOOD_END))["demo.train/gpus"] == "PASS"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "status", "observed"),
+    [
+        (2.5, "PASS", "2.5"),
+        (1.0, "PASS", "1"),
+        (0.5, "FAIL", "0.5"),
+        (None, "FAIL", "no number"),
+        (math.nan, "FAIL", "no number"),
+        (True, "FAIL", "no number"),
+        ([3.0, 3.0], "FAIL", "no number"),
+    ],
+)
+def test_the_slowest_rank_reaches_the_floor(rate: object, status: str, observed: str) -> None:
+    ranks = all_ranks(2, lambda rank: {"rate": rate if rank else 9.0})
+    checks = judge_job(job(at_least={"rate": 1.0}), 2, ranks, GOOD_END)
+    (check,) = [check for check in checks if check.id == "demo.train/rate"]
+    assert (check.status, check.observed, check.expected) == (status, observed, ">=1")

@@ -50,6 +50,17 @@ def test_what_findings_come_to(findings: tuple[CheckResult, ...], passed: bool, 
     assert report(*findings).to_text().endswith(f"demo/1 (abababababab) on 2 ranks in 1 s: {text}")
 
 
+@pytest.mark.parametrize("check", ["gpu.visible", "pytorch.nccl/gpus"])
+def test_a_pass_without_a_gpu_says_that_none_was_tested(check: str) -> None:
+    tested = report(PASS, CheckResult("SKIP", check, "a GPU", "none here"))
+    assert (tested.passed, tested.summary) == (True, "passed, GPU untested: 1 PASS, 1 SKIP")
+    assert json.loads(tested.to_json())["gpu_untested"] is True
+
+
+def test_a_pass_on_gpus_counts_them() -> None:
+    assert report(PASS, gpus=2).summary == "passed on 2 GPUs: 1 PASS"
+
+
 def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
     assert not report(PASS, CheckResult("SKIP", "pytorch.ddp/ranks", "2", "not started")).passed
 
@@ -85,6 +96,8 @@ def test_the_json_has_its_documented_keys() -> None:
         "when": "2026-11-21T00:00:00Z",
         "seconds": 1.235,
         "outputs": {},
+        "gpus": 0,
+        "gpu_untested": False,
         "left_out": [],
     }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.launch.loaded import HOST_MPI, judge_host_mpi
+from envbuild.launch.loaded import HOST_MPI, judge_host_mpi, judge_nccl
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
-from envbuild.spec.site import SiteMpi
+from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from tests.unit.jobs.stage import report, reports
 
 CONTENT = b"the host's MPI"
@@ -68,3 +68,33 @@ def test_nothing_loaded_proves_nothing(host_libs: HostLibraryPlan) -> None:
 @pytest.mark.parametrize("junk", [None, 7, "text", ["text"], [{}], {"path": 1}])
 def test_a_report_is_text_from_a_stranger(host_libs: HostLibraryPlan, junk: object) -> None:
     assert judge_host_mpi([reports(report(0, 2, mpi=junk))], host_libs).status == "FAIL"
+
+
+ALPS = Site(name="alps", fabric=SiteFabric(name="slingshot-11", provider="cxi"))
+
+
+@pytest.mark.parametrize(
+    ("network", "transports", "hosts", "site", "status"),
+    [
+        ("AWS Libfabric", ["NET/AWS Libfabric", "P2P"], ("a", "b"), ALPS, "PASS"),
+        ("Socket", ["NET/Socket", "P2P"], ("a", "b"), ALPS, "FAIL"),
+        # On one host GPUs reach each other directly, and the network carries nothing.
+        ("Socket", ["P2P"], ("a", "a"), ALPS, "PASS"),
+        ("Socket", ["NET/Socket"], ("a", "a"), ALPS, "FAIL"),
+        # A site that names no fabric may have nothing better.
+        ("Socket", ["NET/Socket"], ("a", "b"), None, "PASS"),
+    ],
+)
+def test_sockets_are_a_failure_where_the_site_has_better(
+    network: str, transports: list[str], hosts: tuple[str, str], site: Site | None, status: str
+) -> None:
+    values = {"network": network, "transports": transports}
+    both = reports(*(report(rank, 2, host=host, values=values) for rank, host in enumerate(hosts)))
+    (check,) = judge_nccl([both], site)
+    assert (check.status, check.id) == (status, "nccl.network")
+    assert all(name in check.observed for name in (network, *transports))
+
+
+def test_jobs_that_say_nothing_of_nccl_are_not_judged() -> None:
+    silent = reports(report(0, 1), report(0, 1, values={"network": "", "transports": []}))
+    assert judge_nccl([silent], ALPS) == []

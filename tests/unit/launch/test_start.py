@@ -13,10 +13,11 @@ from typing import Any, get_args
 import pytest
 
 from envbuild.image.verify import judge_bytes
+from envbuild.jobs.judge import GpuSurvey
 from envbuild.jobs.rank_reports import MAX_LOG_BYTES
 from envbuild.launch import start
 from envbuild.launch.launchers import Launcher
-from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks
+from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks, with_gpus
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.recipe import LauncherName
 from envbuild.spec.site import Site, SiteGpus, SiteMpi
@@ -140,17 +141,59 @@ def test_gpus_are_those_of_the_machines_that_ranks_start_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "kfd"
-    monkeypatch.setattr(start, "GPUS", {"nvidia": ("/nowhere", "--nv"), "amd": (str(here), "--rocm")})
+    monkeypatch.setattr(start, "DEVICES", {"nvidia": "/nowhere", "amd": str(here)})
     inside, srun = LAUNCHERS["the image's mpiexec"], LAUNCHERS["srun"]
+    cpu, cuda = container(), container(accelerator="cuda")
     there = Site(name="there", gpus=SiteGpus(vendor="nvidia"))
-    assert gpu_flags(there, inside) == ()
-    assert gpu_flags(there, srun) == ("--nv",)
+    assert gpu_flags(cuda, inside, there) == ()
+    assert gpu_flags(cpu, srun, there) == ("--nv",)
     here.write_text("")
-    assert gpu_flags(None, srun) == gpu_flags(there, inside) == ("--rocm",)
-    assert gpu_flags(there, srun) == ("--nv",)
-    assert gpu_flags(Site(name="cpus", gpus=SiteGpus(vendor="none")), srun) == ()
+    assert gpu_flags(cpu, inside, there) == ("--rocm",)
+    assert gpu_flags(cpu, srun, there) == ("--nv",)
+    assert gpu_flags(cuda, srun, Site(name="cpus", gpus=SiteGpus(vendor="none"))) == ()
+    # Without a site file: not what this machine has, but what the image is for.
+    assert (gpu_flags(cuda, srun, None), gpu_flags(cpu, srun, None)) == (("--nv",), ())
     line = rank_line(replace(container(), gpu_flags=("--nv",)), inside, ["job"], 2)
     assert line[2:4] == ["exec", "--nv"]
+
+
+def test_a_new_apptainer_takes_gpus_by_cdi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path / "nvidiactl"
+    device.write_text("")
+    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(device)})
+    monkeypatch.setattr(start, "CDI_DIRECTORIES", (tmp_path / "cdi", tmp_path / "absent"))
+    inside, cuda = LAUNCHERS["the image's mpiexec"], container(accelerator="cuda")
+    new = replace(cuda, apptainer=replace(cuda.apptainer, version="1.5.0"))
+    assert gpu_flags(new, inside, None) == ("--nv",)
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi" / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n")
+    assert gpu_flags(new, inside, None) == ("--device", "nvidia.com/gpu=all")
+    assert gpu_flags(cuda, inside, None) == ("--nv",)
+
+
+def test_an_image_for_gpus_is_asked_what_it_sees(
+    ended: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = {"name": "NVIDIA H200", "id": "GPU-1", "architecture": "sm_90", "sum": 1}
+    ended["stdout"] = json.dumps({"vendor": "nvidia", "gpus": [gpu], "error": "", "hidden": ""})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    cuda, survey = with_gpus(container(accelerator="cuda"), None, None, limit_s=5.0)
+    assert cuda.gpus == 1
+    assert survey.gpus[0].name == "NVIDIA H200"
+    line = " ".join(ended["argv"])  # type: ignore[arg-type]
+    # The choice of a scheduler counts inside as well, although nothing else of the environment does.
+    assert "--cleanenv" in line
+    assert "--env CUDA_VISIBLE_DEVICES=1" in line
+    assert line.endswith("/usr/bin/python3 -I - kernel")
+
+
+def test_an_image_that_answers_nothing_has_no_gpus(ended: dict[str, object]) -> None:
+    ended.update(stdout="[1]", stderr="no python here", code=0)
+    cuda, survey = with_gpus(container(accelerator="cuda"), None, None, limit_s=5.0)
+    assert (cuda.gpus, survey.error) == (0, "[1]\nno python here")
+    ended.clear()
+    assert with_gpus(container(), None, None, limit_s=5.0) == (container(), GpuSurvey())
+    assert not ended
 
 
 def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> None:

@@ -203,6 +203,8 @@ def test_an_mpi_of_the_loaders_cache(machine: Machine) -> None:
     elf = Elf(soname="libmpi.so.40", defined=OPENMPI)
     machine.library(f"{LIB}/libmpi.so.40", elf, cached=True)
     machine.library(f"{LIB}/libnothing_mpi.so.1", Elf(soname="other"), cached=True)
+    cudnn = "libcudnn_engines_precompiled.so.9"
+    machine.library(f"{LIB}/{cudnn}", Elf(soname=cudnn), cached=True)
     machine.program("/usr/bin/ompi_info", "Open MPI v4.1.4\n\nhttps://www.open-mpi.org/community/help/")
     machine.program("/usr/bin/mpiexec", "mpiexec (OpenRTE) 4.1.4")
     mpi = seen(machine).site.mpi

@@ -97,14 +97,12 @@ def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(
     assert verdicts.sentence(store, IMAGE, here=THERE).startswith("stale: not proven on another host ")
 
 
-def test_a_record_of_before_this_was_told_still_counts(store: Store) -> None:
-    path = store.path / verdicts.record(store, report(HERE, FAIL))
-    data = json.loads(path.read_text())
-    del data["seal"], data["unproven"]
-    path.write_text(sealed(json.dumps(data)))
+def test_a_pass_without_a_gpu_says_so(store: Store) -> None:
+    verdicts.record(store, report(HERE, PASS, CheckResult("SKIP", "gpu.visible", "a GPU", "none here")))
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
-    assert verdict.state == "failed"
+    assert (verdict.state, verdict.gpu_untested) == ("passed", True)
+    assert "2 ranks, GPU untested, host" in verdicts.sentence(store, IMAGE, here=HERE)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Bench:
         for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(host, "is_root", lambda: False)
-        monkeypatch.setattr(start, "GPUS", {})
+        monkeypatch.setattr(start, "DEVICES", {})
         monkeypatch.setattr(
             runtime, "find", lambda path: Apptainer(program=path or Path("apptainer"), version="1.4.5")
         )

@@ -1,0 +1,40 @@
+"""cuBLAS, cuDNN and PyTorch's own kernels on this rank's GPU; all numbers are whole, so results are exact.
+
+A product of matrices of ones is their inner dimension, a convolution of ones the number of its weights, and
+the squares below n add up to (n-1)n(2n-1)/6. bfloat16 holds each partial sum: they are small multiples of 32.
+"""
+
+import envbuild_gpus
+import envbuild_job
+import group
+import torch
+
+SIDE = 4096
+NUMBERS = 1 << 20
+
+
+def main() -> None:
+    """Compute on the GPU and report."""
+    rank, size = envbuild_job.launched()
+    torch.cuda.set_device(envbuild_gpus.own_gpu(torch.cuda.device_count()))
+    values = {}
+    for name in ("bfloat16", "float32"):
+        ones = torch.ones(SIDE, SIDE, dtype=getattr(torch, name), device="cuda")
+        product = ones @ ones
+        values[f"{name}_least"], values[f"{name}_most"] = int(product.min()), int(product.max())
+    image, weights = torch.ones(1, 16, 64, 64, device="cuda"), torch.ones(16, 16, 3, 3, device="cuda")
+    convolved = torch.nn.functional.conv2d(image, weights)
+    numbers = torch.arange(NUMBERS, dtype=torch.int64, device="cuda")
+    envbuild_job.report(
+        rank=rank,
+        size=size,
+        gpus=group.gpus(),
+        convolution_least=int(convolved.min()),
+        convolution_most=int(convolved.max()),
+        squares=int((numbers * numbers).sum()),
+        **values,
+    )
+
+
+if __name__ == "__main__":
+    main()
