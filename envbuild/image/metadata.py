@@ -95,11 +95,12 @@ def _entry(path: str, content: bytes, mode: int = 0o644) -> InlineFile:
 
 
 def _jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
+    for_gpus = resolved.spec.accelerator.name != "cpu"
     return tuple(
         ImageJob(**job.model_dump(), recipe=chosen.recipe.name)
         for chosen in resolved.recipes
         for job in chosen.recipe.verify
-        if not job.variants or chosen.variant_name in job.variants
+        if (not job.variants or chosen.variant_name in job.variants) and (for_gpus or not job.gpus_per_rank)
     )
 
 

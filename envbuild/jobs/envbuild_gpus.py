@@ -100,26 +100,41 @@ class Driver:
             "architecture": f"sm_{capability}",
         }
 
+    def use(self, index: int) -> None:
+        """Make a GPU the one of this thread: it allocates and copies there from now on."""
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(index))
+        self.call("cuCtxSetCurrent", context)
+
+    def allocate(self, size: int) -> int:
+        """Return the address of `size` bytes on the GPU in use; they are freed when the process ends."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def write(self, address: int, data: ctypes.Array[Any]) -> None:
+        """Copy an array to the GPU."""
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(ctypes.sizeof(data)))
+
+    def read(self, address: int, data: ctypes.Array[Any]) -> None:
+        """Copy an array back from the GPU."""
+        self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(ctypes.sizeof(data)))
+
     def sum_of_squares(self, index: int) -> int:
         """Run the kernel on a GPU and add up what comes back: (n-1)n(2n-1)/6 for n = `ELEMENTS`."""
-        device = self._device(index)
-        context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        out, count = ctypes.c_uint64(), ctypes.c_uint32(ELEMENTS)
         host = (ctypes.c_uint64 * ELEMENTS)()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxSetCurrent", context)
+        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.use(index)
+        out, count = ctypes.c_uint64(self.allocate(ctypes.sizeof(host))), ctypes.c_uint32(ELEMENTS)
         self.call("cuModuleLoadData", ctypes.byref(module), _SQUARES)
         self.call("cuModuleGetFunction", ctypes.byref(kernel), module, b"squares")
-        self.call("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(ctypes.sizeof(host)))
         parameters = (ctypes.c_void_p * 2)(
             *(ctypes.cast(ctypes.byref(parameter), ctypes.c_void_p) for parameter in (out, count))
         )
         grid, block = (ELEMENTS // 256, 1, 1), (256, 1, 1)
         self.call("cuLaunchKernel", kernel, *grid, *block, 0, None, parameters, None)
         self.call("cuCtxSynchronize")
-        self.call("cuMemcpyDtoH_v2", host, out, ctypes.c_size_t(ctypes.sizeof(host)))
-        self.call("cuMemFree_v2", out)
-        self.call("cuDevicePrimaryCtxRelease_v2", device)
+        self.read(out.value, host)
         return sum(host)
 
     def _device(self, index: int) -> ctypes.c_int:
