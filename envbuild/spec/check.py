@@ -82,21 +82,11 @@ class _Dependency:
 
 
 def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = ()) -> ResolvedSpec:
-    """Check a spec against its recipes and base image, and choose versions.
+    """Check a spec against its recipes and base image, and choose versions; raise all errors at once.
 
     The version of a recipe is the first of its ``versions`` that the spec and all recipes that require it
-    admit. Variants are for one release of the accelerator if all recipes have one. Checks that depend on an
-    invalid key are skipped.
-
-    Parameters
-    ----------
-    errors : sequence of EnvbuildError
-        Errors of the files themselves, to be raised together with those of the checks.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors at once, in the order of their places.
+    allow. Variants are for one release of the accelerator if every recipe has one. Checks that depend on an
+    invalid key are skipped. `errors` are those of the files themselves; they are raised with the others.
     """
     check = _Check(inputs)
     every = [*errors, *check.named_base(), *unknown_beside_errors(inputs.spec, inputs.known_recipes)]

@@ -45,18 +45,7 @@ class Loaded(Generic[M]):
 
 
 def load(model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES) -> Loaded[M]:
-    """Read one file.
-
-    Parameters
-    ----------
-    path : Path
-        Its name, for messages.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors of the file.
-    """
+    """Read one file, or raise all its errors; `path` names it in messages."""
     loaded, errors = examine(model, content, path, max_bytes=max_bytes)
     raise_all(errors)
     if loaded is None:
@@ -67,13 +56,10 @@ def load(model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYT
 def examine(
     model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES
 ) -> tuple[Loaded[M] | None, list[EnvbuildError]]:
-    """Read one file as far as it can be read.
+    """Return the model of a file, if it can be read, and all its errors in order of place.
 
-    Returns
-    -------
-    tuple
-        The model and all errors in the order of their places. A spec with errors comes without its
-        invalid keys, so that the others can be checked; other files are read as a whole or not at all.
+    A spec with errors comes without its invalid keys, so that the others can be checked; other files are read
+    as a whole or not at all.
     """
     try:
         document = read_yaml(content, path, max_bytes=max_bytes)

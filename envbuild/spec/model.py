@@ -1,7 +1,6 @@
-"""What was asked: the model of a spec, and the words that all models are made of.
+"""The model of a spec, and the types that all models share.
 
-Pure values. `envbuild.spec.load` makes them from YAML text and reports every
-error with its place; nothing here reads a file.
+Pure: `envbuild.spec.load` makes these values from YAML text and reports every error with its place.
 """
 
 from __future__ import annotations
@@ -125,13 +124,7 @@ def full_match(pattern: str, what: str, limit: int = MAX_NAME) -> Checked:
 
 
 def python_requirement(value: str) -> str:
-    """Return a PEP 508 requirement as it was written.
-
-    Raises
-    ------
-    ValueError
-        It is none, or names an address.
-    """
+    """Return a PEP 508 requirement unchanged; ValueError if it is invalid or names an address."""
     try:
         parsed = Requirement(value)
     except (InvalidRequirement, RecursionError):
@@ -168,12 +161,9 @@ def _clean_text(value: str) -> str:
 
 
 def image_path(value: str) -> str:
-    """Return an absolute path of an image as it was written.
+    """Return an absolute path inside an image unchanged.
 
-    Raises
-    ------
-    ValueError
-        It is relative, ends in ``/``, or holds ``.``, ``..`` or ``//``.
+    ValueError if it is relative, ends in ``/``, or contains ``.``, ``..`` or ``//``.
     """
     parts = value.split("/")
     if not value.startswith("/") or value.endswith("/") or any(part in ("", ".", "..") for part in parts[1:]):

@@ -85,12 +85,11 @@ FailingCheck = Annotated[
 
 
 class VerifyJob(Model):
-    """A mini job of a recipe, and the values that it must report.
+    """A mini job of a recipe, and the values that its ranks must report.
 
-    The job reports facts, and the parent judges them. Expected values are integer
-    arithmetic in ``n``, the number of ranks, ``r``, the rank that reports, and
-    ``h``, the number of hosts of the ranks (``n*(n+1)//2``), evaluated exactly.
-    An expression without a value on a rank of 1, 2, 3, 64 or 4096 is an error.
+    The job reports facts; the parent process judges them. Expected values are integer expressions in ``n``
+    (number of ranks), ``r`` (the reporting rank) and ``h`` (number of hosts), such as ``n*(n+1)//2``, and are
+    evaluated exactly. An expression must have a value on every rank of 1, 2, 3, 64 and 4096.
     """
 
     id: JobId
@@ -267,10 +266,7 @@ class Control(Model):
     def changed(self, text: str) -> str:
         """Return the job's text with all changes made.
 
-        Raises
-        ------
-        ValueError
-            A text to be changed does not occur exactly once.
+        ValueError unless each text to change occurs exactly once.
         """
         for change in self.changes:
             times = text.count(change.this)

@@ -112,12 +112,9 @@ class ResolvedSpec:
         return self.base_path.parent / self.base.root.place if self.base.root else None
 
     def askers(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
-        """Return which recipes ask for the distributions that a text names: recipe and requirement.
+        """Return the recipes that require distributions which a text names, each with its requirement.
 
-        Parameters
-        ----------
-        bounds : bool
-            Only those whose requirement bounds the version.
+        With `bounds`, only requirements that limit the version count.
         """
         words = {canonicalize_name(word) for word in _NAME.findall(text)}
         return tuple(

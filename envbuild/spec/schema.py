@@ -1,4 +1,4 @@
-"""Models as JSON Schema, with which editors complete and check a file while it is written.
+"""JSON Schemas of the models, for editors to complete and check files.
 
 Draft 7, which the language server of every editor supports. A schema covers one file alone;
 `envbuild.spec.check` checks a spec together with its recipes, base image and site.

@@ -46,8 +46,8 @@ def variant_for(
 ) -> tuple[str, Variant] | None:
     """Return the first variant of a recipe for an accelerator, with its name.
 
-    ``cuda-13.0`` is for CUDA 13.0, ``cuda`` does not say for which, ``any`` and an MPI's ``cpu`` serve every
-    accelerator. One with a proven version that meets all `choices` comes before the others.
+    ``cuda-13.0`` is for CUDA 13.0, ``cuda`` names no release; ``any`` and an MPI's ``cpu`` serve every
+    accelerator. Variants with a tested version that meets all `choices` come first.
     """
     variants = list(_variants_for(accelerator, recipe))
     matching = (pair for pair in variants if matching_versions(proven(recipe, pair[1]), *choices))
@@ -70,7 +70,7 @@ def _variants_for(accelerator: Choice, recipe: Recipe) -> Iterator[tuple[str, Va
 def pick_accelerator_release(accelerator: Choice, candidates: Sequence[Candidate]) -> Choice:
     """Return the first release of an accelerator that all recipes have; `accelerator` if there is none.
 
-    So that ``cuda`` is the same CUDA for all, even if each recipe prefers another.
+    All recipes then use the same CUDA for ``cuda``, even if each prefers another.
     """
     for name in _variant_names(candidates):
         family, _, release = name.partition("-")
@@ -147,12 +147,8 @@ def accelerator_errors(
 ) -> Iterator[EnvbuildError]:
     """Yield an error if a recipe has no variant for the accelerator of a spec.
 
-    Parameters
-    ----------
-    at : Location
-        Where the spec names the recipe.
-    candidates : sequence of Candidate
-        All recipes of the spec: the hint offers what suits all of them.
+    `at` is where the spec names the recipe; `candidates` are all recipes of the spec: the hint offers what
+    suits all of them.
     """
     accelerator = spec.value.accelerator
     if ("accelerator",) in spec.document.places:
@@ -176,14 +172,9 @@ def accelerator_errors(
 def unknown_accelerator_errors(
     spec: Loaded[EnvSpec], known_variants: Sequence[str], errors: Sequence[EnvbuildError]
 ) -> Iterator[EnvbuildError]:
-    """Yield an error for an accelerator that does not exist, unless a recipe already reported it.
+    """Yield an error for an accelerator that does not exist, unless one of `errors` already reports it.
 
-    Parameters
-    ----------
-    known_variants : sequence of str
-        Those of all recipes; empty if the recipes of the spec have judged its release.
-    errors : sequence of EnvbuildError
-        All errors so far.
+    `known_variants` are those of all recipes; empty if the recipes of the spec have checked its release.
     """
     accelerator, at = spec.value.accelerator, spec.at("accelerator")
     name = accelerator.name
@@ -235,7 +226,7 @@ class BaseConstraint:
 def has_python(base: BaseImage, constraint: str) -> bool:
     """Return whether some patch release of a base's Python meets a constraint.
 
-    The definition names the minor release only; the lock pins the patch release.
+    The base image names only the minor release; the lock pins the patch release.
     """
     releases = (f"{base.python.version}.{patch}" for patch in range(100))
     return any(SpecifierSet(constraint).contains(release) for release in releases)
@@ -255,7 +246,7 @@ def first_fitting_base(
 ) -> Loaded[BaseImage] | None:
     """Return the base image for a spec that names none.
 
-    Of those that meet all constraints, the preferred come first and the frozen last, then newer versions
+    Among those that meet all constraints, preferred ones come first and frozen ones last, then newer versions
     before older ones. A finished root is used only if the spec names it: nothing can be added to it.
     """
     fitting = (

@@ -1,7 +1,6 @@
-"""What belongs to a centre or a machine and never to a spec: the model of a site.
+"""The model of a site: facts of a centre or machine, which never belong in a spec.
 
-Whatever a site file leaves out is unknown; nothing has a default that claims
-to know. `envbuild.rules` makes facts of it.
+A key that a site file omits is unknown; no default claims to know. `envbuild.rules` makes facts of it.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
 def can_be_met(constraint: SpecifierSet) -> bool:
     """Return whether some version meets a constraint; True if that is unknown (``===``).
 
-    A constraint is a union of intervals whose ends are the versions that it
-    names; so it is enough to try those, their neighbours and the lowest version.
+    A constraint is a union of intervals that end at the versions it names, so it is enough to try those,
+    their neighbours and the lowest version.
     """
     if any(part.operator == "===" for part in constraint):
         return True

@@ -1,7 +1,7 @@
 """Reads one YAML mapping as plain values, with the line and column of each.
 
-Built on the parser's events: anchors, aliases, tags and deep nesting are rejected before anything is
-made of them, and octal, sexagesimal and date forms of YAML 1.1 stay text.
+It works on the parser's events: anchors, aliases, tags and deep nesting are rejected before values are
+made, and octal, sexagesimal and date forms of YAML 1.1 stay text.
 """
 
 from __future__ import annotations
@@ -97,10 +97,7 @@ def name_of(loc: Loc) -> str:
 def read_yaml(content: bytes, path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     """Read one YAML mapping; errors that leave the rest readable are in the document.
 
-    Raises
-    ------
-    RequestError, ManyErrors
-        The file is too large, not UTF-8, not YAML or not a mapping: all errors up to there.
+    A file that is too large, not UTF-8, not YAML or not a mapping raises these and all errors up to there.
     """
     text = _decode(content, path, max_bytes)
     document = Document(path=path)
