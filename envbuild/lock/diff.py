@@ -1,7 +1,7 @@
-"""Whether a lock still satisfies a spec: a pin meets every constraint, and no pin is orphaned.
+"""Whether a lock still satisfies a spec: every constraint is met and every pin is needed. Pure.
 
-Pure. A lock is judged by its contents, never by a hash of the spec, so that
-a widened constraint or a comment needs no new lock.
+A lock is judged by its contents, never by a hash of the spec: a widened constraint or a comment needs no
+new lock.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
 
 
 def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Change, ...]:
-    """Return how the tools of a lock differ from those of this machine.
+    """Return how the tools of a lock differ from this machine's; the lock still satisfies its spec.
 
-    Such a lock satisfies its spec: other tools make other bytes and so other
-    keys, but of the same packages.
+    Other tools make other bytes, hence other layer keys, from the same packages.
     """
     locked = {pin.name: pin for pin in lock.tools}
     here = {pin.name: pin for pin in tools}

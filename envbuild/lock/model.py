@@ -1,4 +1,4 @@
-"""Every package, recipe, base image and tool that an image is made from.
+"""The lock: every package, recipe, base image and tool that an image is made from.
 
 Constructing a pin or a lock validates it, and so does `dataclasses.replace`. Text form:
 `envbuild.lock.text`; whether a lock still satisfies a spec: `envbuild.lock.diff`.
@@ -321,14 +321,9 @@ def _unpinned(lock: Lock) -> Iterator[str]:
 
 
 def marker_environment(python: str, architecture: str) -> dict[str, str]:
-    """Return the environment markers (PEP 508) of an image's Python, as the first release of its series.
+    """Return the environment markers (PEP 508) of a Python (``3.11``) on a Debian architecture (``amd64``).
 
-    Parameters
-    ----------
-    python : str
-        Version of two numbers (``3.11``).
-    architecture : str
-        In Debian's words.
+    The patch release counts as 0.
     """
     return {
         "implementation_name": "cpython",

@@ -1,8 +1,6 @@
-"""The lock as text: canonical YAML that people compare line by line.
+"""The lock as canonical YAML, one pin a line, so that people can compare two locks line by line.
 
-One pin is one line, so that a change of one package is a change of one line.
-Nothing in the text depends on the clock, the host or the order in which
-packages were resolved.
+The text does not depend on the clock, the host or the order in which packages were resolved.
 """
 
 from __future__ import annotations
@@ -58,20 +56,7 @@ def dump(lock: Lock) -> str:
 
 
 def load(text: bytes, path: Path, *, hint: str = _RESTORE) -> Lock:
-    """Read a lock file; nothing in it is trusted.
-
-    Parameters
-    ----------
-    path : Path
-        Its name, for messages.
-    hint : str
-        Hint of all errors.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors of the file, with line and column.
-    """
+    """Read a lock file, which is untrusted; raise all errors with line, column and `hint`."""
     loaded, errors = examine(Lock, text, path, max_bytes=MAX_BYTES)
     raise_all([RequestError(error.problem, at=error.at, hint=hint) for error in errors])
     if loaded is None:
