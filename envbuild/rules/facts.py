@@ -1,7 +1,7 @@
-"""Facts: what is known of an image and of a host, and where each fact stands. Pure.
+"""Facts of an image and of a host, each with its source. Pure.
 
-A stack's facts are one flat mapping; a host's come on top of an image's by `{**image, **host}`.
-An absent fact is unknown. An empty text or tuple means that there is known to be none.
+The facts of a stack are one flat mapping; a host's override an image's: `{**image, **host}`. An absent fact
+is unknown; an empty text or tuple means that there is known to be nothing.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def shown(value: Value) -> str:
 
 
 def with_tables(facts: Facts) -> dict[str, Fact]:
-    """Return facts with what tables know from them: an MPI's ABIs, the GPU code of a published build.
+    """Return facts with what tables derive from them: an MPI's ABIs, the GPU code of a published build.
 
     Known facts stay. The PMI is that of the MPI in use: the host's if ``mpi.source`` is ``host``.
     """
@@ -152,12 +152,9 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
 
 
 def pmi_facts(family: str, version: str, *, host: bool) -> dict[str, Fact]:
-    """Return what is known of the PMI of an MPI: ``pmi.spoken`` and ``pmi.optional``.
+    """Return the facts ``pmi.spoken`` and ``pmi.optional`` of an MPI.
 
-    Parameters
-    ----------
-    host : bool
-        Whether it is the host's; an image's own is one build, of which more is known.
+    Less is known of a host's MPI than of an image's, which is one build.
     """
     optional = ("optional-pmi-of-mpi",) if host else ("optional-pmi-of-image-mpi", "optional-pmi-of-mpi")
     return {

@@ -56,14 +56,9 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
 
 
 def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> dict[str, Fact]:
-    """Return what is known of an image whose programs run on its own MPI.
+    """Return the facts of an image with these `variables` whose programs run on its own MPI.
 
-    Parameters
-    ----------
-    files : mapping of str to Fact
-        What its files say; it comes before the lock.
-    variables : mapping of str to str
-        Its environment.
+    Facts of its `files` override the lock's.
     """
     locked = facts_of_lock(lock)
     names = texts_of(locked, "frameworks")

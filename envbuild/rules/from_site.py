@@ -18,14 +18,10 @@ _RUNTIME = ("name", "version", "user_namespaces", "setuid")
 
 
 def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool = False) -> dict[str, Fact]:
-    """Return what a site file says; what it leaves out is unknown.
+    """Return the facts that a site file states; a key that it omits is unknown.
 
-    Parameters
-    ----------
-    places : mapping, optional
-        Key of the file → where it stands, which is then the source of its facts.
-    host_fabric : bool
-        Whether images get `fabric_settings`; else its variables are those that the site names.
+    `places` maps keys of the file to where they stand: the source of the facts. With `host_fabric`, images
+    get the variables of `fabric_settings`; else only those that the site names.
     """
     gpus, scheduler, mpi, runtime = site.gpus, site.scheduler, site.mpi, _apptainer(site.runtimes)
     # A list that is not whole says nothing of what is absent from it.
@@ -104,9 +100,9 @@ def _fabric_rows(fabric: SiteFabric) -> list[tuple[str, tuple[str, ...], Value |
 
 
 def _fabric_variables(site: Site, fabric: SiteFabric, places: Places, host_fabric: bool) -> dict[str, Fact]:
-    """Return what the variables of a fabric say.
+    """Return the facts of a fabric's variables.
 
-    A site that names no variable has not said that none is set: only with some is it the whole list.
+    If the site names no variable, they are unknown; if it names some, the list is complete.
     """
     settings = fabric_settings(fabric) if host_fabric else fabric.environment
     place = str(nearest(places, ("fabric", "environment")) or f"site:{site.name}")
@@ -122,9 +118,9 @@ def _fabric_variables(site: Site, fabric: SiteFabric, places: Places, host_fabri
 
 
 def fabric_settings(fabric: SiteFabric) -> dict[str, str]:
-    """Return the variables of a job on a fabric, so that it stops if it cannot use it.
+    """Return the environment variables that make a job stop if it cannot use the fabric.
 
-    They follow from the provider, as far as a table knows that; the site's own come on top.
+    They follow from the provider if a table knows it; the site's own override them.
     """
     rows = look_up(SETTINGS, fabric.provider or "") or ()
     return {**{name: text for name, _, text in (row.partition("=") for row in rows)}, **fabric.environment}
@@ -151,20 +147,10 @@ def stack_facts(
     host: Facts | None = None,
     places: Places | None = None,
 ) -> dict[str, Fact]:
-    """Return the facts of an image and of the site where it is to run, as rules are judged by.
+    """Return the facts of an image and of the site where it runs, for the rules to judge.
 
-    Parameters
-    ----------
-    site : Site or None
-        None for an image by itself.
-    host_mpi : bool
-        Whether programs are to run on the host's MPI.
-    host_fabric : bool
-        Whether they are to use the host's libraries for its fabric.
-    host : mapping of str to Fact, optional
-        What the host's files say; it comes before the site file.
-    places : mapping, optional
-        As in `facts_of_site`.
+    Without `site`, the image is judged by itself. `host_mpi` and `host_fabric` say whether programs use the
+    host's MPI and the host's libraries for its fabric. Facts of the `host`'s files override the site file.
     """
     facts = dict(image)
     if site is not None:

@@ -239,13 +239,7 @@ def refusal(verdict: RuleResult) -> RequestError:
 
 
 def refuse_or_warn(verdicts: Iterable[RuleResult], emit: Emit) -> None:
-    """Refuse everything that is incompatible, all of it at once; emit the warnings.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        As `refusal` says it.
-    """
+    """Raise everything that is incompatible, all at once, as `refusal` words it; emit the warnings."""
     errors: list[EnvbuildError] = []
     for verdict in verdicts:
         if verdict.outcome == "incompatible":

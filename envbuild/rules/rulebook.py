@@ -11,13 +11,7 @@ from envbuild.rules.tables import at_least, in_range, run_code
 
 
 def judge(facts: Facts, about: tuple[str, ...] = ("",)) -> tuple[RuleResult, ...]:
-    """Judge a stack.
-
-    Parameters
-    ----------
-    about : tuple of str
-        How the ids of the rules begin (``MPI.``); all rules if absent.
-    """
+    """Judge a stack by the rules whose ids begin with one of `about` (``MPI.``); by all if absent."""
     return judge_rules(facts, [rule for rule in RULES if rule.id.startswith(about)])
 
 

@@ -64,7 +64,7 @@ def look_up(table: str, *keys: str) -> tuple[str, ...] | None:
 def version_of(text: str) -> Version | None:
     """Return a version that can be compared (PEP 440), or None.
 
-    Of a vendor's version (``1.22.0amzn4.0``) the numbers at its beginning count.
+    Of a vendor's version (``1.22.0amzn4.0``), the leading numbers count.
     """
     try:
         return Version(text)
@@ -90,10 +90,10 @@ def _matches(pattern: str, key: str) -> bool:
 
 
 def run_code(gpus: Sequence[str], code: Sequence[str]) -> bool | None:
-    """Whether each GPU runs some of the code; None if only PTX is left, which the driver compiles.
+    """Return whether every GPU runs some of the code; None if only PTX is left, which the driver compiles.
 
-    A binary of CUDA runs on GPUs of its major and of no lower minor, one of
-    ROCm on its own target alone.
+    A CUDA binary runs on GPUs of its major version and the same or a later minor one; a ROCm binary runs on
+    its own target only.
     """
     verdicts = [_runs(gpu, code) for gpu in gpus]
     return False if False in verdicts else None if None in verdicts or not verdicts else True
