@@ -1,7 +1,7 @@
-"""Which layers: their steps, their keys, and how they are put together.
+"""The layers of an image: their steps, their keys, and how they are put together.
 
-Pure: a key reads no disk, clock, network or environment. A plan may be read from an image that a stranger
-made: making one checks every value in it.
+Pure: a key reads no disk, clock, network or environment. A plan may come from an image that a stranger
+made, so constructing one checks every value.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class Patch(Model):
 class SourceStep(Model):
     """Build a distribution from its source archive, and install it below a prefix.
 
-    Made from the base, the toolchain, the virtual environment and the layers
-    that it compiles against, in this order.
+    Its inputs, in this order: the base, the toolchain, the virtual environment and the layers that it
+    compiles against.
     """
 
     kind: Literal["source"] = "source"
@@ -274,13 +274,10 @@ class BuildPlan(Model):
 
     @staticmethod
     def from_json(text: str) -> BuildPlan:
-        """Read what `to_json` wrote.
+        """Read the text that `to_json` wrote.
 
-        Raises
-        ------
-        ValueError
-            It is no plan of `KEY_FORMAT`; it holds a value that no planner of ours could have put there; or
-            the key of a layer is not that of its step, as where another version of envbuild made it.
+        ValueError if it is no plan of `KEY_FORMAT`, holds a value that no planner writes, or has a key that
+        does not follow from its step, as a plan of another version of envbuild has.
         """
         try:
             plan = BuildPlan.model_validate_json(text)
@@ -319,19 +316,7 @@ def layer_key(step: Step, inputs: Sequence[Layer], compression: Compression = "z
 
 
 def key_of_data(kind: str, step: object, inputs: Sequence[str], compression: str) -> str:
-    """Return the key of a step as JSON holds it.
-
-    Parameters
-    ----------
-    kind : str
-        The step's class.
-    step : object
-        All its fields.
-    inputs : sequence of str
-        Keys of the layers that it is made from.
-    compression : str
-        As in `Layer`.
-    """
+    """Return the key of a step from its class, its fields as in JSON, and its inputs' keys."""
     payload = {
         "format": KEY_FORMAT,
         "kind": kind,

@@ -57,14 +57,8 @@ def make_plan(
 ) -> BuildPlan:
     """Plan the layers of an image.
 
-    Parameters
-    ----------
-    root_texts : mapping
-        Path → content of the files that the image format wants in every root.
-    metadata : sequence of TextEntry
-        Files that describe the image, which it carries.
-    compression : str
-        What its file system is compressed by.
+    `root_texts` maps paths to contents that the image format needs in every root; `metadata` are the files in
+    which the image describes itself; `compression` is that of its file system.
     """
     base = _base(resolved, lock, root_texts)
     below = [base]

@@ -26,17 +26,9 @@ _Named = Mapping[str, tuple[str, str]]
 
 
 def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
-    """Say for each layer what differs from the same layer of an earlier plan.
+    """Return, by layer, how it differs from the same layer of an earlier plan; empty if it does not.
 
-    Parameters
-    ----------
-    previous : str or None
-        The earlier plan's `BuildPlan.to_json`; None if there is none.
-
-    Returns
-    -------
-    dict of str to str
-        Layer's name → a sentence; empty where nothing differs.
+    `previous` is the earlier plan's `BuildPlan.to_json`; None if there is none.
     """
     before = _layers(previous)
     changed: dict[str, str] = {}
