@@ -47,13 +47,7 @@ class Uri(NamedTuple):
 
 
 def configuration(paths: Mapping[str, Path], architecture: str) -> str:
-    """Return an apt.conf(5) that is read after the machine's own.
-
-    Raises
-    ------
-    MachineError
-        A path holds a character that apt.conf cannot hold.
-    """
+    """Return an apt.conf(5) to be read after the machine's own."""
     for path in paths.values():
         if re.search(r'["\n\\]', str(path)):
             raise MachineError(
@@ -93,12 +87,9 @@ def preferences(versions: Mapping[str, str]) -> str:
 
 
 def proxies(dump: str, addresses: Iterable[str]) -> dict[str, str]:
-    """Read the proxies of ``apt-config dump``; a host's own setting wins, and ``DIRECT`` means no proxy.
+    """Read ``apt-config dump``, and return the proxy of each address: ``scheme://host`` → proxy.
 
-    Returns
-    -------
-    dict
-        ``scheme://host`` of the addresses → address of the proxy.
+    A host's own setting overrides others, and ``DIRECT`` means no proxy.
     """
     settings = dict(re.findall(r'^Acquire::(\S+) "([^"]*)";$', dump, re.MULTILINE))
     result = {}
@@ -114,13 +105,7 @@ def proxies(dump: str, addresses: Iterable[str]) -> dict[str, str]:
 
 
 def parse_uris(text: str) -> tuple[Uri, ...]:
-    """Read the output of ``apt-get --print-uris``.
-
-    Raises
-    ------
-    MachineError
-        A line names a file without its SHA-256.
-    """
+    """Read the output of ``apt-get --print-uris``; every file must have a SHA-256."""
     files = []
     for line in text.splitlines():
         if not line.startswith("'"):
@@ -168,12 +153,9 @@ def virtual(output: str) -> dict[str, list[str]]:
 
 
 def no_package(name: str, showpkg: str) -> tuple[str, str]:
-    """Return what is wrong with a name for which apt took other packages, and what to write.
+    """Return the problem and hint for a name instead of which apt chose other packages.
 
-    Parameters
-    ----------
-    showpkg : str
-        Output of ``apt-cache showpkg`` for the name.
+    `showpkg` is the output of ``apt-cache showpkg`` for the name.
     """
     _, _, after = showpkg.partition("Reverse Provides:")
     providers = sorted({line.split()[0] for line in after.splitlines() if line.strip()})

@@ -1,6 +1,6 @@
-"""From Debian package names to pins, with apt's own solver in a private state directory.
+"""Resolves Debian package names to pins, with apt's own solver in a private state directory.
 
-apt runs as the calling user, changes nothing on the machine, and verifies signatures as the machine's own
+apt runs as the calling user, changes nothing on the machine, and verifies signatures as the machine's
 configuration says.
 """
 
@@ -52,20 +52,11 @@ class Debs:
 def resolve_debian(
     resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
 ) -> Debs:
-    """Choose the packages of the base, and what the system layer and builds from source add to them.
+    """Choose the packages of the base, of the system layer and of builds from source.
 
-    Parameters
-    ----------
-    previous : Lock or None
-        Its versions are kept if the archive still has them.
-
-    Raises
-    ------
-    RequestError
-        A package is unknown, or they cannot be installed together.
-    MachineError
-        An archive cannot be reached, or its signature is not trusted; or it is offline and there are no
-        package lists.
+    Versions of the `previous` lock are kept if the archives still have them. RequestError: a package is
+    unknown, or they cannot be installed together. MachineError: an archive cannot be reached or trusted, or
+    package lists are missing offline.
     """
     base_image = resolved.base
     sources = {
@@ -114,13 +105,7 @@ def _kept(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> di
 
 
 def proxies(addresses: Iterable[str]) -> dict[str, str]:
-    """Return the proxies that apt is configured to use for some addresses.
-
-    Returns
-    -------
-    dict
-        ``scheme://host`` → address of the proxy, for `network.Client`.
-    """
+    """Return the proxies that apt uses for addresses: ``scheme://host`` → proxy, for `network.Client`."""
     finished = process.run(
         [host.find_program("apt-config"), "dump", "Acquire::http", "Acquire::https"],
         env=host.environment(),

@@ -1,7 +1,7 @@
-"""Make every locked file exist here, checked; and keep locked files elsewhere.
+"""Fetches locked files, and exports them to directories.
 
-A locked file is the same wherever it comes from, because its digest decides: it is looked for in the cache,
-in directories that `export` filled, in local directories with wheels, and last in the network.
+The digest decides, so a locked file may come from anywhere: the cache, directories that `export` filled,
+local directories with wheels, and last the network.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ def fetch(
     context: ResolveContext,
     limits: network.RequestLimits | None = None,
 ) -> None:
-    """Make the files of all pins exist in the cache, each checked by length and SHA-256.
+    """Put the files of all pins into the cache, each checked by length and SHA-256.
 
-    Raises
-    ------
-    RequestError
-        Files are gone everywhere, or missing and `context.offline` is set; all are named.
-    MachineError
-        An archive or index cannot be reached, or the cache cannot be written.
+    RequestError: files are gone everywhere, or missing and `context.offline` is set; all are named.
+    MachineError: an archive or index cannot be reached, or the cache cannot be written.
     """
     missing = _not_cached(pins, files, context.emit)
     wheels = context.python_sources(resolved.site).local_directories() if missing else ()
@@ -63,15 +59,7 @@ def fetch(
 
 
 def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
-    """Keep locked files in a directory: ``debs/``, ``wheels/``, ``roots/`` and ``SHA256SUMS``.
-
-    Raises
-    ------
-    MachineError
-        The directory cannot be written.
-    RequestError
-        A file of the cache is missing or was changed.
-    """
+    """Copy locked files to a directory: ``debs/``, ``wheels/``, ``roots/`` and ``SHA256SUMS``."""
     names = {pin.sha256: f"{_directory_of(pin)}/{file_name(pin)}" for pin in pins}
     sums = "".join(f"{digest}  {name}\n" for digest, name in sorted(names.items(), key=lambda item: item[1]))
     try:

@@ -1,7 +1,7 @@
-"""The cache of locked files: content-addressed, and without a file that was not compared with its pin.
+"""The cache of locked files, by content.
 
-``files/sha256/ab/<hex>/<file name>``: the digest decides; tools need the name. A file gets its name
-after its bytes were compared with the pin and flushed. A killed download leaves an ``.unverified-*`` file.
+``files/sha256/ab/<hex>/<file name>``: the digest decides; tools need the name. A file gets its name only
+after its bytes match the pin and are flushed. A killed download leaves an ``.unverified-*`` file.
 """
 
 from __future__ import annotations
@@ -41,14 +41,9 @@ class FileCache:
 
     @contextlib.contextmanager
     def adding(self, pin: Pin) -> Iterator[Path]:
-        """Yield a path to write; at the end of the block the file is compared with the pin and named.
+        """Yield a path to write; when the block ends, the file joins the cache if it matches the pin.
 
-        Raises
-        ------
-        WrongBytes
-            It is not the locked file; nothing is kept.
-        MachineError
-            The cache cannot be written.
+        If it does not, WrongBytes is raised and nothing is kept.
         """
         final = self.path(pin)
         try:
@@ -76,13 +71,7 @@ def file_name(pin: Pin) -> str:
 
 
 def check(path: Path, pin: Pin) -> None:
-    """Compare a file with a pin.
-
-    Raises
-    ------
-    WrongBytes
-        Its length or digest is another, or it cannot be read.
-    """
+    """Compare a file with a pin; WrongBytes if length or digest differ, or it cannot be read."""
     try:
         size_bytes, digest = path.stat().st_size, ""
         if size_bytes == pin.size_bytes:

@@ -31,27 +31,12 @@ def make_lock(
     tools: tuple[ToolPin, ...],
     context: ResolveContext,
 ) -> Lock:
-    """Return a lock that satisfies what is asked.
+    """Return a lock that satisfies a spec, with the versions of the `previous` lock where they fit.
 
-    Debian packages are resolved again only where the base or the system
-    requests changed, Python distributions only where their requests or the
-    base's Python did; versions of the previous lock are kept where they fit.
-
-    Parameters
-    ----------
-    previous : Lock or None
-        The lock to renew.
-    upgrade : sequence of str or None
-        Packages that may take newer versions; empty for all, None for none.
-    tools : tuple of ToolPin
-        The tools of this machine.
-
-    Raises
-    ------
-    RequestError
-        Something is unknown, or cannot be met.
-    MachineError
-        An archive or index cannot be reached.
+    Debian packages are resolved again only if the base or the system requests changed; Python distributions
+    only if their requests or the base's Python did. `upgrade` names the packages that may take newer
+    versions: empty for all, None for none. RequestError: a package is unknown, or requirements clash.
+    MachineError: an archive or index cannot be reached.
     """
     old = previous if previous is not None and previous.base.architecture == resolved.architecture else None
     upgradable = _upgradable(resolved, old, upgrade)

@@ -1,4 +1,4 @@
-"""Addresses for the logical origins of a lock: ``debian:bookworm-security``, ``pypi``, ``pytorch-cpu``.
+"""Addresses of the logical origins of a lock: ``debian:bookworm-security``, ``pypi``, ``pytorch-cpu``.
 
 In this order:
 
@@ -7,14 +7,14 @@ In this order:
   has none, the archive of the same kind of suite (plain, ``-updates``, ``-security``) of another Debian
   release: one archive serves all releases.
 - ``pypi``: the index in uv's or pip's configuration, else uv's default. pip's ``extra-index-url`` is *not*
-  used: with two indexes of equal rank, anyone who uploads a private package's name to the public one under a
-  higher version decides what is installed ("dependency confusion").
+  used: of two equal indexes the higher version is installed, so anyone could replace a private package by
+  uploading its name to the public index ("dependency confusion").
 
 Directories and pages with wheels (``find-links``) come from the site file, uv and pip. Addresses may hold
 credentials; they never go into a lock, a log or a message.
 
 Sources: uv's reference (configuration files, ``UV_*`` variables), pip's user guide (configuration files and
-their order). A project's own ``uv.toml`` or ``pyproject.toml`` is not read: it describes that project, not
+their order). The ``uv.toml`` or ``pyproject.toml`` of a project is not read: it describes the project, not
 this machine.
 """
 
@@ -105,19 +105,9 @@ class Machine:
 
 
 def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/etc")) -> Machine:
-    """Read the machine's and the user's configuration of apt, uv and pip.
+    """Read the machine's configuration in `etc` and the user's, of apt, uv and pip.
 
-    Parameters
-    ----------
-    environ : mapping, optional
-        The environment; that of this process if absent.
-    etc : Path
-        Directory of the machine's configuration.
-
-    Raises
-    ------
-    MachineError
-        A file cannot be read, or an address is not a valid URL.
+    `environ` defaults to the environment of this process.
     """
     settings = list(_settings(os.environ if environ is None else environ, etc))
     for place, key, value in settings:
@@ -137,9 +127,9 @@ def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/et
 
 
 def python_sources(site: Site | None, machine: Machine) -> PythonSources:
-    """Return where Python distributions come from: the site's settings, then the machine's.
+    """Return the sources of Python distributions: the site's settings, then the machine's.
 
-    A ``file:`` address of a directory with wheels is a find-links place, not an index.
+    A ``file:`` address of a directory with wheels is a find-links entry, not an index.
     """
     links = list(site.find_links) if site else []
     indexes: tuple[str, ...] | None = None
@@ -174,20 +164,7 @@ def without_credentials(address: str) -> str:
 def archives(
     origin: str, components: Sequence[str], site: Site | None, machine: Machine
 ) -> tuple[Archive, ...]:
-    """Return the archives that serve a Debian origin, in the order in which they are asked.
-
-    Parameters
-    ----------
-    origin : str
-        ``debian:SUITE``.
-    components : sequence of str
-        Components that one archive must have, such as ``main``.
-
-    Raises
-    ------
-    MachineError
-        No address is configured.
-    """
+    """Return the archives that serve ``debian:SUITE`` with all `components`, in the order to ask them."""
     suite = origin.partition(":")[2]
     if site is not None and origin in site.origins:
         keys = _keys(suite, machine)

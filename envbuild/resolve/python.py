@@ -25,17 +25,8 @@ def resolve_python(
 ) -> tuple[PythonPin, ...]:
     """Choose one file for every Python distribution of the image.
 
-    Parameters
-    ----------
-    previous : Lock or None
-        Its versions are preferred if they still fit.
-
-    Raises
-    ------
-    RequestError
-        The requirements cannot be met together, or one has no wheel for the base.
-    MachineError
-        An index cannot be reached.
+    Versions of the `previous` lock are preferred. RequestError: requirements clash, or a distribution has no
+    wheel for the base. MachineError: an index cannot be reached.
     """
     requests = resolved.python_requests()
     if not requests:
@@ -71,16 +62,8 @@ def resolve_build_tools(
 ) -> tuple[PythonPin, ...]:
     """Choose the wheels that builds from source import, one resolution for each build.
 
-    Parameters
-    ----------
-    image : sequence of PythonPin
-        Pins of the image; their versions are preferred for what a build
-        imports with the layers that it compiles against.
-
-    Raises
-    ------
-    RequestError, MachineError
-        As `resolve_python`.
+    If a build imports the layers that it compiles against, it prefers the image's versions of what they need.
+    Errors as `resolve_python`.
     """
     pins: list[PythonPin] = []
     uv = Uv(resolved, context)
@@ -119,7 +102,7 @@ def _resolve(
 ) -> tuple[PythonPin, ...]:
     """Resolve requests together and pin a file for each distribution.
 
-    Versions of `like` are preferred, and those of `old` that may not be upgraded.
+    Preferred are the versions of `like`, and those of `old` that may not be upgraded.
     """
     kept = [pin for pin in old if not upgrade.covers(pin.name)]
     resolution = resolver.resolve(requests, keep={pin.name: pin.version for pin in (*kept, *like)})

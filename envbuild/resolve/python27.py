@@ -1,6 +1,6 @@
-"""Find the wheels of exact versions with pip, for Python 2.7, which uv does not know: nothing is resolved.
+"""Locates wheels of exact versions with pip, for Python 2.7, which uv does not support.
 
-A spec or recipe for such a base names the complete list, each as ``name==version``.
+Nothing is resolved: a spec or recipe for such a base names the complete list, each as ``name==version``.
 
 Sources: pip's user guide (configuration, environment), pip's reference (installation report, version 1).
 """
@@ -46,13 +46,7 @@ class Python27:
         self.sources = self.context.python_sources(self.resolved.site)
 
     def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
-        """Return the distributions that the requirements name, each exactly; `keep` changes nothing.
-
-        Raises
-        ------
-        RequestError
-            A requirement is not exact, or two contradict each other.
-        """
+        """Return the distributions that the requirements name; each must be exact. `keep` changes nothing."""
         del keep
         environment = python_environment(self.resolved)
         versions: dict[str, str] = {}
@@ -73,13 +67,7 @@ class Python27:
         return tuple(Resolved(name=name, version=version) for name, version in versions.items())
 
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
-        """Return the wheel of each exact version, with its address; none if no origin has it.
-
-        Raises
-        ------
-        MachineError
-            An index cannot be reached, or pip fails.
-        """
+        """Return the wheel of each exact version, with its address; none if no origin has it."""
         wanted = dict(sorted(versions.items()))
         while wanted:
             finished, report = self._run([f"{name}=={version}" for name, version in wanted.items()])

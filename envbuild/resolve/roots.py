@@ -30,10 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
     """Return the files of a base's finished root, from bottom to top; none for a base of packages.
 
-    Raises
-    ------
-    RequestError
-        It is missing, is not the one that the definition names, or is for another architecture.
+    RequestError: it is missing, differs from the definition's digest, or is for another architecture.
     """
     root, place = resolved.base.root, resolved.root_place
     if root is None or place is None:

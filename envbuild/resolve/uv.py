@@ -64,19 +64,9 @@ class Uv:
         return self.context.cache_dir / "uv-resolution.log"
 
     def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[wheels.Resolved, ...]:
-        """Resolve requirements together.
+        """Resolve requirements together; versions of `keep` (by distribution) are preferred.
 
-        Parameters
-        ----------
-        keep : mapping
-            Distribution → version that is preferred if it fits.
-
-        Raises
-        ------
-        RequestError
-            They cannot be met together.
-        MachineError
-            An index cannot be reached.
+        RequestError if requirements clash; MachineError if an index cannot be reached.
         """
         pins = "".join(f"{name}=={version}\n" for name, version in sorted(keep.items()))
         text, errors = self._compile(requirements, _RESOLUTION, preferences=pins)
@@ -87,13 +77,7 @@ class Uv:
         )
 
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[wheels.Candidate]]:
-        """Return the files of exact versions: wheels, or the source if it is built; none if no origin has it.
-
-        Raises
-        ------
-        MachineError
-            An index cannot be reached.
-        """
+        """Return the files of exact versions: wheels, or the source if it is built; none if all origins lack it."""
         # `==2.13.0` would also take `2.13.0+cpu`.
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
         text, _ = self._compile(exact, _FILES)
@@ -144,13 +128,7 @@ class Uv:
     def _compile(
         self, requirements: Sequence[str], options: Sequence[str], *, preferences: str = ""
     ) -> tuple[str, list[EnvbuildError]]:
-        """Run uv until it answers; return its output, and errors for requirements that it is without.
-
-        Raises
-        ------
-        EnvbuildError
-            Requirements clash, or an index or this machine keeps uv from an answer.
-        """
+        """Run uv until it answers; return its output, and errors for requirements that it left out."""
         errors: list[EnvbuildError] = []
         messages: list[str] = []
         while requirements:

@@ -35,13 +35,7 @@ _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it p
 
 
 def platform(architecture: str, glibc: str) -> str:
-    """Return uv's name of a platform: ``x86_64-manylinux_2_36``.
-
-    Raises
-    ------
-    MachineError
-        uv knows no platform that old.
-    """
+    """Return uv's name of a platform: ``x86_64-manylinux_2_36``."""
     supported = [minor for minor in _UV_GLIBC if minor <= int(glibc.partition(".")[2])]
     if not supported:
         raise MachineError(
@@ -53,18 +47,10 @@ def platform(architecture: str, glibc: str) -> str:
 def project(
     requirements: Sequence[str], *, python: str, sources: Mapping[str, str], indexes: Mapping[str, str]
 ) -> str:
-    """Return a pyproject.toml that stands for one request.
+    """Return a pyproject.toml for one resolution.
 
-    Parameters
-    ----------
-    requirements : sequence of str
-        PEP 508.
-    python : str
-        Version (``3.11``).
-    sources : mapping
-        Distribution → name of the only index that it is taken from; nothing else is.
-    indexes : mapping
-        Index name → address.
+    `python` is a version (``3.11``), `indexes` maps names to addresses, and `sources` maps a distribution to
+    the name of the only index from which it may come.
     """
     lines = [
         "[project]",
@@ -91,12 +77,9 @@ def project(
 
 
 def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
-    """Return a uv.toml with what source archives require, so that uv need not build them to know.
+    """Return a uv.toml that states what source archives require, so that uv need not build them.
 
-    Parameters
-    ----------
-    built : mapping
-        Distribution → its version and requirements.
+    `built` maps a distribution to its version and requirements.
     """
     lines = []
     for name, (version, requirements) in sorted(built.items()):
@@ -110,18 +93,10 @@ def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
 
 
 def parse_resolution(text: str) -> list[tuple[str, str, tuple[str, ...], str]]:
-    """Read ``uv pip compile --annotation-style line --emit-index-annotation``.
+    """Read the output of ``uv pip compile --annotation-style line --emit-index-annotation``.
 
-    Returns
-    -------
-    list of (str, str, tuple of str, str)
-        Canonical name, version, canonical names of the distributions that require it, and the address of
-        the index or directory that it comes from.
-
-    Raises
-    ------
-    MachineError
-        A line is not understood.
+    Each item: canonical name, version, canonical names of the distributions that require it, and the
+    address of the index or directory that it comes from.
     """
     entries: list[tuple[str, str, tuple[str, ...], str]] = []
     for line in filter(str.strip, text.splitlines()):
@@ -141,13 +116,7 @@ def parse_resolution(text: str) -> list[tuple[str, str, tuple[str, ...], str]]:
 
 
 def parse_pylock(text: str) -> dict[str, list[Candidate]]:
-    """Read the files of a pylock.toml (PEP 751): canonical name → wheels and source archives.
-
-    Raises
-    ------
-    MachineError
-        It is not such a file.
-    """
+    """Read the wheels and source archives of a pylock.toml (PEP 751), by canonical name."""
     try:
         packages = tomllib.loads(text).get("packages", [])
         return {canonicalize_name(entry["name"]): list(_candidates(entry)) for entry in packages}
