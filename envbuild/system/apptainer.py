@@ -39,14 +39,9 @@ class OldApptainerError(MachineError):
 
 
 class NotStartedError(MachineError):
-    """Apptainer did not start the program.
+    """Apptainer did not start the program; `said` are its last lines.
 
-    Attributes
-    ----------
-    said : str
-        Its last lines.
-    early : bool
-        Whether it failed before it opened the image: the machine lacks something.
+    `early`: it failed before it opened the image, because the machine lacks something.
     """
 
     def __init__(self, what: str, done: Finished, *, early: bool) -> None:
@@ -97,21 +92,10 @@ class Apptainer:
         isolated: bool = True,
         home: bool = True,
     ) -> list[str]:
-        """Return the command line that runs something in an image.
+        """Return the command line that executes `action` (exec, run or test) with `flags` in an image.
 
-        Parameters
-        ----------
-        action : str
-            ``exec``, ``run`` or ``test``.
-        flags : sequence of str
-            Further flags of the action, such as ``--nv``.
-        network : bool
-            Whether it may reach the network; if not, it has a loopback alone.
-        isolated : bool
-            Whether it sees neither the host's environment, home, nor devices
-            beyond a minimal /dev (``--containall --cleanenv --no-home``).
-        home : bool
-            Whether one that is not isolated sees the user's home.
+        Without `network` it has only a loopback. If `isolated`, it sees neither the host's environment and
+        home nor devices beyond a minimal /dev; else `home` decides whether it sees the user's home.
         """
         words = [str(self.program), "--silent", action, *flags]
         if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
@@ -140,13 +124,8 @@ class Apptainer:
 def not_started(done: Finished, what: str) -> NotStartedError | None:
     """Return an error if Apptainer started nothing; None if it did, or this is unknown.
 
-    Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program in
-    a container can print and return the same: it gets no better verdict by that.
-
-    Parameters
-    ----------
-    what : str
-        The program or image, for people.
+    Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program in a
+    container can print and return the same, which gains it nothing. `what` names the program or image.
     """
     stderr = plain(done.stderr)
     early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", stderr) is not None
@@ -158,12 +137,7 @@ def not_started(done: Finished, what: str) -> NotStartedError | None:
 def find(path: Path | None = None) -> Apptainer:
     """Return the Apptainer to use: `path`, else ENVBUILD_APPTAINER, else the one on PATH.
 
-    SingularityCE works as well; it is used if PATH has no Apptainer.
-
-    Raises
-    ------
-    MachineError
-        There is none, or (an `OldApptainerError`) it is too old.
+    SingularityCE is used if PATH has no Apptainer. One that is too old is an OldApptainerError.
     """
     named = path or os.environ.get("ENVBUILD_APPTAINER")
     # Absolute: it is started in another directory.
@@ -202,15 +176,7 @@ class Configuration:
 
 
 def configuration(buildcfg: str, machine: Survey) -> Configuration:
-    """Return how an Apptainer is set up.
-
-    Parameters
-    ----------
-    buildcfg : str
-        Output of its ``buildcfg``; may be empty.
-    machine : Survey
-        Where the paths are that it names.
-    """
+    """Return how an Apptainer is set up, from its ``buildcfg`` (may be empty) and the files it names."""
     built = dict(re.findall(r"^(\w+)=(/.*|[01])$", buildcfg, flags=re.MULTILINE))
     # One that was built without it has the setting nevertheless.
     without = built.get("APPTAINER_SUID_INSTALL") == "0"

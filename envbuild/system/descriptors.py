@@ -1,4 +1,4 @@
-"""Directories and files that are reached through an open descriptor, whatever happens to their names.
+"""Directories and files reached through an open descriptor, whatever happens to their names.
 
 A user who may write to the parent of a directory can put another one, or a link, in its place at any time.
 A path through `/proc/self/fd` (proc(5)) leads to the directory that was opened and checked. It means nothing
@@ -17,26 +17,14 @@ _open: set[int] = set()
 
 
 def open_directory(path: Path) -> int:
-    """Open a directory, for `through`; a symbolic link in its place is not followed.
-
-    Raises
-    ------
-    OSError
-        It does not exist, is no directory, or cannot be read.
-    """
+    """Open a directory, for `through`; do not follow a symbolic link in its place."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     _open.add(descriptor)
     return descriptor
 
 
 def open_file(path: Path) -> int:
-    """Open a file to be read, for `through`; a symbolic link in its place is not followed.
-
-    Raises
-    ------
-    OSError
-        It does not exist, or cannot be read.
-    """
+    """Open a file to be read, for `through`; do not follow a symbolic link in its place."""
     # A pipe in its place must not make us wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     _open.add(descriptor)

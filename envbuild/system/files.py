@@ -36,13 +36,7 @@ class TooLargeError(ValueError):
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading.
-
-    Raises
-    ------
-    OSError, ValueError
-        It does not exist or cannot be read; an `IrregularError` if it is no regular file.
-    """
+    """Open a file for reading; IrregularError if it is not a regular file."""
     return os.fdopen(_open_regular(path), "rb")
 
 
@@ -58,15 +52,7 @@ def _open_regular(path: Path | str) -> int:
 
 
 def read_small(path: Path, *, limit_bytes: int) -> bytes:
-    """Read a whole file of envbuild's.
-
-    Raises
-    ------
-    OSError
-        It is not there, cannot be read, or is no regular file.
-    ValueError
-        It is longer; a `TooLargeError`.
-    """
+    """Read a whole file of envbuild's; TooLargeError if it exceeds the limit."""
     with open_regular(path) as stream:
         content = stream.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -75,13 +61,7 @@ def read_small(path: Path, *, limit_bytes: int) -> bytes:
 
 
 def make_directory(path: Path, *, mode: int = 0o755) -> None:
-    """Make a directory, and those above it, unless they are there; of one mode, whatever the umask.
-
-    Raises
-    ------
-    OSError
-        It cannot be made, or something else is in its place.
-    """
+    """Make a directory and its parents unless they exist, with this mode whatever the umask."""
     try:
         # At once: in a directory that others can write to for a moment, they could leave theirs.
         path.mkdir(mode)
@@ -96,21 +76,9 @@ def make_directory(path: Path, *, mode: int = 0o755) -> None:
 
 
 def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
-    """Read a whole file that a user named.
+    """Read a whole file that a user named `at` a place; RequestError if it cannot be read or is too large.
 
-    Parameters
-    ----------
-    limit_bytes : int
-        A longer file is refused.
-    at : Location, optional
-        Where the file was named, for messages.
-    hint : str, optional
-        What to do when it is not there, nor another of nearly that name.
-
-    Raises
-    ------
-    RequestError
-        It is missing, no regular file, unreadable or too large.
+    `hint` is used if there is neither such a file nor one with a similar name.
     """
     try:
         return read_small(path, limit_bytes=limit_bytes)
@@ -147,13 +115,7 @@ def is_directory(path: Path) -> bool:
 
 
 def list_directory(path: Path) -> tuple[str, ...]:
-    """Return the names in a directory, sorted; none if there is no such directory.
-
-    Raises
-    ------
-    RequestError
-        It cannot be read.
-    """
+    """Return the names in a directory, sorted; none if there is no such directory."""
     try:
         names = tuple(sorted(entry.name for entry in path.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
@@ -167,19 +129,9 @@ def list_directory(path: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
-    """Yield a new file, open for writing; it takes its place at the end of the block, unless that fails.
+    """Yield a new file, open for writing, that replaces `path` when the block ends without an error.
 
-    Parameters
-    ----------
-    path : Path
-        Its place; a file there is replaced.
-    mode : int
-        Its mode, less the umask.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; or something else than a regular file is there.
+    `mode` is subject to the umask. Anything at `path` except a regular file is an OSError.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -210,14 +162,8 @@ def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    A symbolic link is followed; an existing file keeps its mode.
-
-    Raises
-    ------
-    RequestError
-        It cannot be written here.
-    MachineError
-        The disk is full or broken.
+    A symbolic link is followed; an existing file keeps its mode. RequestError: the place cannot be written.
+    MachineError: the disk is full or broken.
     """
     target = path.resolve()
     try:
@@ -230,15 +176,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that does not exist yet, and the directories that lead to it.
-
-    Raises
-    ------
-    RequestError
-        It exists, or cannot be written here.
-    MachineError
-        The disk is full or broken.
-    """
+    """Write a file that must not exist yet, and its parent directories; errors as `write_atomically`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # No link is followed, and of two commands at once one fails.
@@ -373,19 +311,10 @@ def copy_range(
     offset: int,
     advanced: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Copy a part of an open file into another, by reference where their file system can.
+    """Copy `size` bytes of an open file into another, by reference if their file system can.
 
-    Parameters
-    ----------
-    start, size, offset : int
-        Where the part begins, its length, and where it goes, in bytes.
-    advanced : callable
-        Called with the number of bytes each time that so many were copied.
-
-    Raises
-    ------
-    OSError
-        The source cannot be read, or ends before; or the target cannot be written.
+    `start` and `offset` are the places in source and target; `advanced` is called with the number of bytes
+    of each copied piece.
     """
     end = start + size
     while start < end:
@@ -410,13 +339,7 @@ def _copy_some(source: int, start: int, count: int, target: int, offset: int) ->
 
 
 def write_at(file: int, content: bytes, offset: int) -> None:
-    """Write bytes at a place of an open file.
-
-    Raises
-    ------
-    OSError
-        They cannot be written.
-    """
+    """Write bytes at a place of an open file."""
     view = memoryview(content)
     while view:
         count = os.pwrite(file, view, offset)

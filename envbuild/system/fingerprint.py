@@ -1,6 +1,6 @@
-"""The kind of this host: the facts that decide whether a verdict still holds.
+"""The fingerprint of a host: facts that decide whether a test verdict still holds.
 
-Equal nodes of a cluster have equal fingerprints; another driver, kernel or fabric firmware makes another one.
+Equal nodes of a cluster have equal fingerprints; another driver, kernel or fabric firmware changes it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,9 @@ class HostFingerprint:
 
 
 def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -> HostFingerprint:
-    """Return this host's fingerprint.
+    """Return this host's fingerprint, with the `apptainer` in use, else the machine's, if any.
 
-    Parameters
-    ----------
-    apptainer : Apptainer, optional
-        The one in use; if absent, the machine's, if it has one.
-    root : Path
-        Parent of /proc, /sys and /dev.
+    `root` is the parent of /proc, /sys and /dev.
     """
     survey = Survey(root=root)
     facts = {

@@ -30,15 +30,9 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def environment(*, network: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a small, fixed environment for a child process.
+    """Return a small, fixed environment for a child process; `extra` variables override it.
 
-    Parameters
-    ----------
-    network : bool
-        Whether to pass on proxy and CA settings, HOME (for netrc) and the
-        user's own configuration directory.
-    extra : mapping, optional
-        Further variables; they win.
+    `network` adds proxy and CA settings, HOME (for netrc) and the user's configuration directory.
     """
     result = {
         # The user's PATH comes first so that a tool installed there is found; the
@@ -56,13 +50,7 @@ def environment(*, network: bool = False, extra: Mapping[str, str] | None = None
 
 
 def find_program(name: str, *, hint: str | None = None) -> Path:
-    """Return the path of a program.
-
-    Raises
-    ------
-    MachineError
-        It is not on this machine.
-    """
+    """Return the path of a program; MachineError if it is not on this machine."""
     path = search_path(name)
     if path is None:
         raise MachineError(
@@ -75,14 +63,9 @@ def find_program(name: str, *, hint: str | None = None) -> Path:
 def search_path(
     name: str, *, variables: Mapping[str, str] | None = None, root: Path = Path("/")
 ) -> str | None:
-    """Return the absolute path of a program on PATH, or in a system directory.
+    """Return the absolute path of a program on PATH, or in a system directory, of a file system at `root`.
 
-    Parameters
-    ----------
-    variables : mapping, optional
-        The environment; ours if absent.
-    root : Path
-        Where the machine's file system begins; the returned path is within.
+    `variables` default to our environment; the returned path is within `root`.
     """
     searched = (os.environ if variables is None else variables).get("PATH", "")
     for directory in f"{searched}:{_SYSTEM_PATH}".split(":"):

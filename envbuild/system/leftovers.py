@@ -1,4 +1,4 @@
-"""Work in progress whose names hold host and process, so that leftovers of killed processes can be removed.
+"""Names of unfinished work with host and process, so that leftovers of killed processes can be removed.
 
 Work of another host or of a living process is never touched, whichever hosts share the file system.
 """
@@ -37,13 +37,7 @@ def private_work(parent: Path, *, before: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
-    """Remove files and directories that killed processes of this host and user left.
-
-    Parameters
-    ----------
-    before, after : str
-        Text around `own_name` in the names.
-    """
+    """Remove what killed processes of this host and user left: names with `own_name` between two texts."""
     # Not those of `login-2` if this host is `login`.
     ours = re.compile(rf"{re.escape(f'{before}envbuild-{host.name()}')}-([0-9]+)-[0-9a-f]+{re.escape(after)}")
     try:

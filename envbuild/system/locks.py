@@ -1,7 +1,7 @@
 """Locks among processes, on files.
 
-The kernel releases a lock when its holder ends, however it ends (flock(2)). Some network file systems have no
-locks, or do not share them among machines.
+The kernel releases a lock when its holder ends, however it ends (flock(2)). Some network file systems have
+no locks, or do not share them among machines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ _PAUSE_S = 0.1
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock's file, created if absent; closing it releases the lock.
-
-    Raises
-    ------
-    OSError
-        It cannot be created.
-    """
+    """Open a lock's file, created if absent; closing it releases the lock."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -42,15 +36,7 @@ def try_lock(file: int, *, shared: bool) -> bool | None:
 def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lambda: None) -> bool:
     """Take a lock once no other process has it; return False if the file system has no locks.
 
-    Parameters
-    ----------
-    waiting : callable
-        Called once if another process has it.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        The run was ended while it waited.
+    `waiting` is called once if another process has it. KeyboardInterrupt: the run was ended meanwhile.
     """
     taken = try_lock(file, shared=shared)
     if taken is False:
@@ -66,12 +52,7 @@ def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lamb
 def exclusive(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Keep other processes out of the block; without effect if the file system has no locks.
 
-    Parameters
-    ----------
-    path : Path
-        The lock's file, created if absent.
-    waiting : callable
-        Called once if another process has it.
+    The file is created if absent; `waiting` is called once if another process has the lock.
     """
     lock = open_lock(path)
     try:

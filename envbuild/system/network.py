@@ -1,6 +1,6 @@
 """The only module that opens connections.
 
-Proxies and netrc come from the environment, certificates from the machine's store unless the environment
+Proxies and netrc come from the environment; certificates from the machine's store, unless the environment
 names others. Callers compare digests: nothing here decides whether bytes are the right ones.
 """
 
@@ -39,13 +39,7 @@ _ADDRESS = "correct that address: `origins` of the site file, or pip's or apt's 
 
 
 class NetworkError(MachineError):
-    """A request failed.
-
-    Attributes
-    ----------
-    gone : bool
-        The server answered that it does not have the file (404, 410).
-    """
+    """A request failed; `gone` if the server answered that it does not have the file (404, 410)."""
 
     def __init__(self, problem: str, *, gone: bool = False, hint: str = _REACH) -> None:
         super().__init__(problem, hint=hint)
@@ -77,10 +71,10 @@ def local_path(address: str) -> Path | None:
 
 
 def trusted_certificates() -> str | bool:
-    """Return the machine's trusted certificates: SSL_CERT_FILE, SSL_CERT_DIR, or OpenSSL's own places.
+    """Return the machine's trusted certificates: SSL_CERT_FILE, SSL_CERT_DIR, or OpenSSL's default places.
 
-    A centre's own authority is there, and not in the package that requests uses. That package
-    (True) is the fallback of a machine that has none.
+    A centre's own authority is there, but not in the package that requests uses. That package (True) is the
+    fallback of a machine that has none.
     """
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
@@ -92,14 +86,9 @@ def trusted_certificates() -> str | bool:
 
 
 class Client:
-    """Makes requests for several threads; a ``with`` block closes its connections.
+    """Makes requests for several threads, within limits; a ``with`` block closes its connections.
 
-    Parameters
-    ----------
-    limits : Limits, optional
-        Limits of every request.
-    proxies : mapping, optional
-        ``scheme://host`` → its proxy, besides those of the environment.
+    `proxies` (``scheme://host`` → proxy) add to those of the environment.
     """
 
     def __init__(self, limits: RequestLimits | None = None, proxies: Mapping[str, str] | None = None) -> None:
@@ -114,13 +103,7 @@ class Client:
         self._session.close()
 
     def status(self, address: str) -> int:
-        """Return the HTTP status that an address answers with; one attempt.
-
-        Raises
-        ------
-        NetworkError
-            There is no answer.
-        """
+        """Return the HTTP status of an address; one attempt."""
         with (
             _session(replace(self._limits, attempts=1), self._proxies) as session,
             self._answer("GET", address, session=session) as response,
@@ -128,13 +111,7 @@ class Client:
             return response.status_code
 
     def length(self, address: str) -> int:
-        """Return the length of a file, in bytes; if the server does not say it, the bytes are counted.
-
-        Raises
-        ------
-        NetworkError
-            There is no answer, or no such file.
-        """
+        """Return the length of a file, in bytes; count them if the server does not state it."""
         path = local_path(address)
         if path is not None:
             return _local_length(path)
@@ -155,19 +132,8 @@ class Client:
     def download(self, address: str, target: Path, *, size_bytes: int) -> Iterator[int]:
         """Write the file at an address, and yield the length of `target` as it changes.
 
-        A transfer that breaks off is resumed where it ended.
-
-        Parameters
-        ----------
-        size_bytes : int
-            Expected length; more is never written.
-
-        Raises
-        ------
-        NetworkError
-            The file did not arrive within the limits, is not there, or has another length.
-        OSError
-            `target` cannot be written.
+        A broken transfer is resumed where it ended. Never more than `size_bytes`, the expected length, are
+        written. NetworkError: the file did not arrive within the limits, is gone, or has another length.
         """
         path = local_path(address)
         if path is not None:

@@ -18,14 +18,10 @@ _OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
 
 
 class PrivateTree:
-    """A tree of files that trusted users alone can change.
+    """A tree of files that only trusted users can change.
 
-    Parameters
-    ----------
-    root : Path
-        Its top, an open directory (see `descriptors`); its opener has checked it.
-    trusted : collection of int
-        User ids, besides this user, root, and in a namespace the owner of ``/``.
+    `root` is its top, an open directory (see `descriptors`) that its opener has checked. `trusted` are user
+    ids besides this user, root, and in a namespace the owner of ``/``.
     """
 
     def __init__(self, root: Path, trusted: Collection[int] = ()) -> None:
@@ -34,13 +30,7 @@ class PrivateTree:
         self._private: set[Path] = set()
 
     def is_private(self, name: str | Path) -> bool:
-        """Return whether a path below the top is a file that others can neither write to nor replace.
-
-        Raises
-        ------
-        OSError
-            It does not exist, or its status cannot be read.
-        """
+        """Return whether a path below the top is a file that others can neither write to nor replace."""
         status = (self._root / name).lstat()
         return stat.S_ISREG(status.st_mode) and self.is_closed(status) and self._holds(Path(name).parent)
 
@@ -62,11 +52,7 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
     """Return the directories above a path in which others can rename an entry of the path, from ``/`` on.
 
     Below a directory that only its owner can pass, such as many homes, no other user can rename anything.
-
-    Parameters
-    ----------
-    trusted : collection of int
-        As of `PrivateTree`.
+    `trusted` as in `PrivateTree`.
     """
     users = {*trusted, *_always_trusted()}
     opened = []
@@ -84,13 +70,7 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
 
 
 def closed_temporary_directory() -> Path:
-    """Return a directory for temporary files in which no other user can rename ours.
-
-    Raises
-    ------
-    MachineError
-        There is none.
-    """
+    """Return a directory for temporary files in which no other user can rename ours."""
     for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
         if path.is_dir() and not open_parents(path / "below"):
             return path.resolve()

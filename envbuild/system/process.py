@@ -103,36 +103,12 @@ def run(
     stdout_bytes: int = STDOUT_BYTES,
     guarded: bool = False,
 ) -> Finished:
-    """Run a process to its end.
+    """Run a process to its end, in its own process group, which ends on time-out, interrupt or error.
 
-    It has its own process group, which is ended as a whole on time-out, interrupt or error.
-
-    Parameters
-    ----------
-    argv : sequence of str or Path
-        Program and arguments: a list, never a shell string.
-    env : mapping
-        The complete environment; nothing else is inherited.
-    cwd : Path, optional
-        Its working directory; ours if absent.
-    timeout_s : float, optional
-        Wall-clock limit in seconds.
-    stdin : bytes
-        Its input.
-    log : Path, optional
-        File to which both streams are appended as they come; of more than `LOG_BYTES` the beginning and
-        the end.
-    stdout_bytes : int
-        How much of stdout is kept.
-    guarded : bool
-        Whether the group is ended even if we are killed; costs another process.
-
-    Raises
-    ------
-    MachineError
-        The program does not exist or cannot be started.
-    KeyboardInterrupt
-        `end_all` was called while it ran.
+    `argv` is never a shell string, and `env` is complete: nothing is inherited. `log` receives both streams
+    as they come, of more than `LOG_BYTES` the beginning and the end; `stdout_bytes` limits what is kept of
+    stdout. A `guarded` group ends even if we are killed; that costs another process. KeyboardInterrupt:
+    `end_all` was called meanwhile.
     """
     words = tuple(named(str(word)) for word in argv)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -156,13 +132,7 @@ def run(
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
-    """Become another program: its streams, signals and exit code are then ours.
-
-    Raises
-    ------
-    MachineError
-        The program does not exist or cannot be started.
-    """
+    """Become another program: its streams, signals and exit code are then ours."""
     words = [str(word) for word in argv]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -192,9 +162,9 @@ def pause(seconds: float) -> None:
 
 @contextlib.contextmanager
 def thread_pool(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield threads that run processes; waiting tasks are dropped if the block fails.
+    """Yield threads that run processes; drop waiting tasks if the block fails.
 
-    On an interrupt, which does not reach the processes' groups by itself, the processes are ended too.
+    On an interrupt the processes end too: it does not reach their groups by itself.
     """
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:

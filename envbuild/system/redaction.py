@@ -11,8 +11,8 @@ _TOKEN = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9_-]{12,}")
 def redact(address: str) -> str:
     """Return an address without user name, password, query and fragment: fit to be shown.
 
-    Nor does it show a part of the path that looks like a token, which some private indexes have there: a
-    word of 12 or more with a capital, a small letter and a digit, no dot.
+    Parts of the path that look like a token, as in some private indexes, are hidden too: words of 12 or more
+    characters with a capital, a small letter and a digit, but no dot.
     """
     parts = urlsplit(address)
     try:

@@ -12,13 +12,7 @@ def sealed(text: str) -> str:
 
 
 def check_seal(text: str) -> str:
-    """Return a text that `sealed` has made.
-
-    Raises
-    ------
-    ValueError
-        The text is not the one that was written.
-    """
+    """Return a text that `sealed` has made; ValueError if it was changed."""
     _, _, rest = text.partition(",")
     if text != sealed("{" + rest):
         raise ValueError("its text is not the one that was written")
@@ -31,11 +25,5 @@ def sealed_line(text: str) -> str:
 
 
 def check_sealed_line(text: str) -> str:
-    """Return a text that `sealed_line` has made, without its line break.
-
-    Raises
-    ------
-    ValueError
-        The text is not the one that was written.
-    """
+    """Return a text that `sealed_line` has made, without its line break; ValueError if it was changed."""
     return check_seal(text.removesuffix("\n"))

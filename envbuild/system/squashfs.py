@@ -65,13 +65,7 @@ def corrupts(version: tuple[int, ...]) -> bool:
 
 @functools.cache
 def _options_of(program: Path) -> tuple[str, ...]:
-    """Return the options that a mksquashfs needs to pack what it is given.
-
-    Raises
-    ------
-    MachineError
-        No options help.
-    """
+    """Return the options that this mksquashfs needs to pack files unchanged."""
     finished = process.run([program, "-version"], env=host.environment(), timeout_s=30)
     version = release(finished.output)
     if corrupts(version):
@@ -83,29 +77,13 @@ def _options_of(program: Path) -> tuple[str, ...]:
 
 
 def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: Compression = "zstd") -> None:
-    """Make a squashfs of a directory tree.
+    """Make a squashfs of a directory tree; an existing `out` is replaced.
 
     Names, kinds, modes and contents decide its bytes; owners, times, hard links, extended attributes, the
-    order of the directories and the mode of the tree's own directory do not.
-
-    Parameters
-    ----------
-    tree : Path
-        Its root; it stays as it is.
-    out : Path
-        The file; an existing one is replaced.
-    whiteouts : sequence of str
-        Paths of lower layers to hide, relative to the root, by a character device 0/0. The directory of
-        each must be in the tree.
-    compression : str
-        ``zstd`` (level 3), or ``gzip`` for kernels without zstd.
-
-    Raises
-    ------
-    BuildError
-        A file cannot be read, a whiteout lies in no directory of the tree, or mksquashfs failed otherwise.
-    MachineError
-        There is no mksquashfs, or no space.
+    order of the directories and the mode of `tree` itself do not. `whiteouts` are paths of lower layers,
+    relative to the tree, that a character device 0/0 hides; the directory of each must be in the tree.
+    `compression` is ``zstd`` (level 3), or ``gzip`` for kernels without zstd. BuildError: a file cannot be
+    read, a whiteout has no directory, or mksquashfs failed. MachineError: no mksquashfs, or no space.
     """
     pseudo = []
     for path in whiteouts:
@@ -122,21 +100,10 @@ def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: C
 
 
 def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: int = 0) -> None:
-    """Make a squashfs again with another compression, with neither root nor an unpacked tree.
+    """Compress a squashfs at a byte offset of its file differently, without root or an unpacked tree.
 
-    Modes, owners and device nodes pass through an ordinary user's hands unchanged, as text beside `out`.
-
-    Parameters
-    ----------
-    offset : int
-        Where in its file the squashfs begins, in bytes.
-
-    Raises
-    ------
-    BuildError
-        It is no squashfs, or damaged.
-    MachineError
-        There is no unsquashfs or mksquashfs, or no space.
+    Modes, owners and device nodes stay, as text beside `out`: an ordinary user cannot unpack them.
+    BuildError: it is damaged or no squashfs. MachineError: no unsquashfs or mksquashfs, or no space.
     """
     dump = out.with_name(f"{out.name}.dump")
     argv = [str(host.find_program("unsquashfs", hint=_HINT)), "-no-progress", "-quiet"]
@@ -168,13 +135,7 @@ class Digests:
 
 
 def digests(squashfs: Path) -> Digests:
-    """Read a squashfs of ours.
-
-    Raises
-    ------
-    OSError
-        It cannot be read.
-    """
+    """Return the digests of a squashfs that envbuild made."""
     whole, data, tables, at = hashlib.sha256(), hashlib.sha256(), hashlib.sha256(), 0
     with squashfs.open("rb") as file:
         end = int.from_bytes(os.pread(file.fileno(), 8, _INODE_TABLE), "little")

@@ -80,12 +80,9 @@ class Survey:
         return True
 
     def says(self, program: str | None, *arguments: str) -> str:
-        """Return the output of a program, both streams; empty if it does not exist, fails or hangs.
+        """Return both output streams of a program of the machine, by absolute path.
 
-        Parameters
-        ----------
-        program : str or None
-            Its absolute path on the machine.
+        Empty if it does not exist, fails or hangs.
         """
         if program is None or program in self.hung:
             return ""

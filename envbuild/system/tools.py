@@ -34,13 +34,7 @@ class ToolIdentity:
 
 
 def identify(names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
-    """Return the identities of tools, sorted by name.
-
-    Raises
-    ------
-    MachineError
-        Tools are missing or do not print their version; all are reported at once.
-    """
+    """Return the identities of tools, sorted by name; report all that are missing or broken at once."""
     identities: list[ToolIdentity] = []
     errors: list[EnvbuildError] = []
     for name in sorted(set(names)):
@@ -53,13 +47,7 @@ def identify(names: Sequence[str] = NAMES) -> tuple[ToolIdentity, ...]:
 
 
 def locate(name: str) -> Path:
-    """Return the path of a tool; for uv the one that envbuild was installed with, else the one on PATH.
-
-    Raises
-    ------
-    MachineError
-        It is not on this machine.
-    """
+    """Return the path of a tool; for uv the one that envbuild was installed with, else the one on PATH."""
     if name == "uv":
         with contextlib.suppress(ImportError, FileNotFoundError):
             from uv import find_uv_bin  # noqa: PLC0415  # late: few commands need it
