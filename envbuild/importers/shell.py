@@ -32,8 +32,8 @@ _SECRET = re.compile(
 def split_script(script: str, line: int) -> Iterator[tuple[int, list[str], str]]:
     """Yield the commands of a script that begins at a line.
 
-    Each is its line, its words without quotes but with their variables, and the reason why it is not
-    understood, if any.
+    Each item: its line, its words without quotes but with their variables, and why it is not understood;
+    empty if it is.
     """
     if "<<" in script or len(script) > _MAX_SCRIPT:
         yield line, script[:MAX_TEXT].split(), "a here-document or a long script is not understood"

@@ -1,4 +1,4 @@
-"""Split a Dockerfile, definition file or requirements file into statements, each with its line.
+"""Splits a Dockerfile, definition file or requirements file into statements, each with its line.
 
 spython parses one instruction at a time: its parsers lose line numbers, mix unnamed stages, fail on
 unusual input and misread some forms of `ENV`.
@@ -38,13 +38,7 @@ class Statement:
 
 
 def read_statements(text: str, path: Path) -> list[Statement]:
-    """Return the statements of a file in order.
-
-    Raises
-    ------
-    RequestError
-        The file has none of the three formats.
-    """
+    """Return the statements of a file in order; RequestError if it has none of the three formats."""
     lines = text.split("\n")
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
     if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
