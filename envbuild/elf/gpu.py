@@ -79,14 +79,9 @@ def ordered(names: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def read_gpu_code(file: BinaryIO) -> GpuCode | None:
-    """Read for which GPUs a 64-bit little-endian ELF file holds code; None for one without any.
+    """Return the GPUs for which a 64-bit little-endian ELF file holds code; None if it has none.
 
-    Raises
-    ------
-    ValueError
-        It is cut short, or its fat binaries are of a form that is not known.
-    OSError
-        It cannot be read.
+    ValueError if it is cut short, or its fat binaries have an unknown form.
     """
     elf = open_elf(file)
     if elf is None:

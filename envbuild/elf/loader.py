@@ -1,9 +1,8 @@
-"""Simulate the loader, ld.so(8), over any tree: the libraries that it loads, and from where; pure.
+"""Simulates the loader, ld.so(8), over any tree: which libraries it loads, and from where. Pure.
 
-The order of glibc: an object that is loaded already and has the name; then,
-for a name without a slash, DT_RPATH of the object that asks and of those that
-loaded it (none of an object that has DT_RUNPATH), LD_LIBRARY_PATH, the
-object's own DT_RUNPATH, the cache, the loader's own directories.
+glibc's order: an object of that name that is already loaded; then, for a name without a slash, DT_RPATH of
+the requesting object and of those that loaded it (none of an object that has DT_RUNPATH), LD_LIBRARY_PATH,
+the object's own DT_RUNPATH, the cache, the loader's own directories.
 
 Source: glibc, elf/dl-load.c; for the cache sysdeps/generic/dl-cache.h (``cache_file_new``, used since 2.2).
 """
@@ -35,8 +34,8 @@ class Tree(Protocol):
     def lookup(self, path: str) -> ElfObject | None:
         """Return the ELF file at an absolute path, symbolic links followed; None for anything else.
 
-        Two paths that lead to one file give the same object (``is``): the
-        loader knows a file that it has loaded, whatever it is called.
+        Two paths of one file must give the same object (``is``): the loader knows a file that it has loaded
+        by any name.
         """
 
 
@@ -97,18 +96,11 @@ class Closure:
 def closure(
     path: str, tree: Tree, search: Search, *, opens: Mapping[str, Sequence[str]] | None = None
 ) -> Closure:
-    """Return all that is loaded with a program, a library or an extension.
+    """Return everything that is loaded with a program, a library or an extension.
 
-    Parameters
-    ----------
-    opens : mapping of str to sequence of str, optional
-        Name of an object (see `name_of`) → names that it opens while it runs. The loader looks for them after
-        all that is needed, and not among `Search.preloaded`; a name that leads nowhere is not missing.
-
-    Raises
-    ------
-    ValueError
-        There is no such object, or it would load thousands.
+    `opens` maps an object (see `name_of`) to names that it opens at run time. The loader looks for them after
+    all that is needed, and not among `Search.preloaded`; if one is absent, it is not missing. ValueError:
+    there is no such object, or it would load thousands.
     """
     elf = tree.lookup(path)
     if elf is None:
@@ -224,25 +216,16 @@ def _expanded(text: str, dependent: Loaded) -> str:
 
 
 def default_directories(machine: str) -> tuple[str, ...]:
-    """Return the directories that the loader of Debian and its derivatives always searches.
-
-    Parameters
-    ----------
-    machine : str
-        As in `ElfObject`.
-    """
+    """Return the directories that Debian's loader always searches on a machine (``amd64``)."""
     lib = _LIB.get(machine)
     multiarch = (f"/{lib}", f"/usr/{lib}") if lib else ()
     return (*multiarch, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
 
 def cache_directories(files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories that ``ld.so.conf`` names, in its order.
+    """Return the directories that ``/etc/ld.so.conf`` names, in its order.
 
-    Parameters
-    ----------
-    files : mapping of str to str
-        Path → text of ``/etc/ld.so.conf`` and of the files that it may include.
+    `files` maps paths to texts: that file and those that it may include.
     """
     return tuple(dict.fromkeys(_conf("/etc/ld.so.conf", files, set())))
 
@@ -268,7 +251,7 @@ def _conf(path: str, files: Mapping[str, str], seen: set[str]) -> Iterator[str]:
 def cached_names(data: bytes) -> tuple[str, ...] | None:
     """Return the names in the loader's cache, sorted; None if it is damaged or of another form.
 
-    An older form may come before it in the same file; offsets count from the start of this one.
+    An older form may precede it in the same file; offsets count from the start of this one.
     """
     start = data.find(_CACHE_MAGIC)
     if start < 0 or len(data) < start + _CACHE_HEADER.size:

@@ -16,17 +16,10 @@ _SERIES: dict[str, Abi] = {"12": "openmpi-12", "20": "openmpi-20", "40": "openmp
 def mpi_abi(soname: str, defined_symbols: AbstractSet[str]) -> Abi | None:
     """Return the ABI of a library with MPI's C functions; None for anything else.
 
-    Symbols alone decide the family. Open MPI's handles are objects that
-    it exports. MPICH's ABI has ``MPI_UNWEIGHTED`` as an object, which is a
-    constant in the standard ABI; libraries of both have ``MPI_Abi_get_version``.
-    ``MPIR_…`` decides nothing: Open MPI exports such names for debuggers.
-
-    Parameters
-    ----------
-    soname : str
-        Its number is the series of Open MPI, if it is one.
-    defined_symbols : set of str
-        At least those of `TELLTALES` that it defines.
+    Symbols alone decide the family; `defined_symbols` contains at least those of `TELLTALES` that it defines.
+    Open MPI's handles are objects that it exports. MPICH's ABI has ``MPI_UNWEIGHTED`` as an object, which is
+    a constant in the standard ABI; libraries of both have ``MPI_Abi_get_version``. ``MPIR_…`` decides
+    nothing: Open MPI exports such names for debuggers. The number in an Open MPI's soname is its series.
     """
     if "MPI_Init" not in defined_symbols:
         return None

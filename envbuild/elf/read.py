@@ -1,7 +1,7 @@
-"""Read ELF files: their headers, the tables that the loader reads, and their dynamic symbols.
+"""Reads ELF files: their headers, the tables that the loader reads, and their dynamic symbols.
 
-Files are hostile until checked: the number of bytes that are read is bounded, and anything malformed is a
-ValueError. The tables of the loader are found by its addresses, since section headers may be stripped.
+Files are hostile until checked: the number of bytes read is bounded, and anything malformed is a ValueError.
+The loader's tables are located by their addresses, since section headers may be stripped.
 
 Source: System V ABI, chapters 4 and 5; Linux Standard Base Core, "Symbol Versioning".
 """
@@ -82,34 +82,16 @@ class Section:
 
 
 def read_elf(file: BinaryIO) -> ElfObject | None:
-    """Read the data that the loader needs; None unless it is a 64-bit little-endian program or library.
+    """Return the data that the loader needs; None unless it is a 64-bit little-endian program or library.
 
-    Raises
-    ------
-    ValueError
-        It is malformed, cut short, or much larger than such tables are.
-    OSError
-        It cannot be read.
+    ValueError if it is malformed, cut short, or has tables that are much larger than usual.
     """
     elf = open_elf(file)
     return _Dynamic(elf).object() if elf and elf.kind in (_ET_EXEC, _ET_DYN) else None
 
 
 def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
-    """Read the names of the dynamic symbols of an ELF file.
-
-    Parameters
-    ----------
-    prefixes : tuple of str
-        Read only names that begin with one of these; all if empty.
-
-    Raises
-    ------
-    ValueError
-        As `read_elf`, or it is no such ELF file.
-    OSError
-        It cannot be read.
-    """
+    """Return the dynamic symbols of an ELF file whose names begin with one of `prefixes`; all if empty."""
     elf = open_elf(file)
     if elf is None:
         raise ValueError("it is no 64-bit little-endian ELF file")
@@ -149,13 +131,7 @@ def open_elf(file: BinaryIO) -> ElfFile | None:
 
 
 def read_exactly(file: BinaryIO, at: int, length: int) -> bytes:
-    """Return bytes of a file.
-
-    Raises
-    ------
-    ValueError
-        It does not have so many there.
-    """
+    """Return bytes of a file; ValueError if it is shorter."""
     if at > 1 << 62:
         raise ValueError("a table lies outside of it")
     file.seek(at)
@@ -168,7 +144,7 @@ def read_exactly(file: BinaryIO, at: int, length: int) -> bytes:
 class ElfFile:
     """The headers of a 64-bit little-endian ELF file.
 
-    Of its small tables only so much is read: tables that go in circles come to an end.
+    Reads of its small tables are limited, so that circular tables come to an end.
     """
 
     def __init__(self, file: BinaryIO, header: bytes) -> None:
