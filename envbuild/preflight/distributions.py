@@ -1,4 +1,4 @@
-"""Read the metadata of installed Python distributions: names, versions and requirements. Pure.
+"""Reads the metadata of installed Python distributions: names, versions and requirements. Pure.
 
 Source: the core metadata (PEP 566), the database of installed distributions (PEP 376), and
 setuptools' ``egg-info``, all as `importlib.metadata` reads them.
@@ -55,17 +55,9 @@ def metadata_header(path: str, text: str) -> str:
 
 
 def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
-    """Return the distributions that some metadata files describe.
+    """Return the distributions with valid name and version, by the path of the file that names them.
 
-    Parameters
-    ----------
-    texts : mapping of str to str
-        Path that matches `METADATA` → its header.
-
-    Returns
-    -------
-    dict of str to Distribution
-        Path of the file with its name → the distribution, if its name and version are valid.
+    `texts` maps paths that match `METADATA` to the headers of these files.
     """
     distributions = {}
     for path, text in texts.items():

@@ -20,13 +20,8 @@ _HINT = "take a build for these GPUs, or compile it for them (TORCH_CUDA_ARCH_LI
 def framework_facts(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
     """Return the GPU architectures that each framework was compiled for, by its file with the most code.
 
-    Some source files are for single GPUs on purpose: an architecture counts if half as many binaries are for
-    it as for the most common one.
-
-    Parameters
-    ----------
-    code : mapping of str to GpuCode
-        By path. A framework with a file that cannot be read is left out.
+    Some source files are for single GPUs on purpose: an architecture counts if it has at least half as many
+    binaries as the most common one. A framework with a file that cannot be read is left out.
     """
     own = {path: gpu for path, gpu in code.items() if not components().is_vendors(path)}
     facts: dict[str, Fact] = {}
@@ -43,17 +38,11 @@ def framework_facts(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
 
 
 def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[CheckResult]:
-    """Yield a line of a report for each file that lacks code for one of the GPUs, or one line for all files.
+    """Yield a line of a report for each file that lacks code for one of a site's GPUs, or one for all files.
 
-    A vendor's own libraries keep code in other forms, and follow their toolkit. If the rest of a framework
-    serves the GPU, the makers left that file out, which is no failure.
-
-    Parameters
-    ----------
-    code : mapping of str to GpuCode
-        By path.
-    gpus : sequence of str
-        Of the site (``sm_90``, ``gfx90a``); without any there are no lines.
+    There are no lines without `gpus` (``sm_90``, ``gfx90a``). A vendor's own libraries keep code in other
+    forms, and follow their toolkit. If the rest of a framework serves the GPU, the makers left that file out,
+    which is no failure.
     """
     judged = {
         path: file_code

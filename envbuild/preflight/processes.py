@@ -24,13 +24,10 @@ _MAX_LINKS = 40
 
 
 class ImageTree:
-    """The files of an image, as far as the loader cares.
+    """The files of an image, as the loader sees them.
 
-    Parameters
-    ----------
-    host_libs : mapping of str to ScannedFile
-        Name → library of the host, in the directory `HOST_LIB_DIR`, as when the image runs. The image's own
-        files below `BIND_ROOT` are hidden then.
+    `host_libs` are the host's libraries by name, in the directory `HOST_LIB_DIR`, as when the image runs;
+    they hide the image's own files below `BIND_ROOT`.
     """
 
     def __init__(self, scan: FileSystemScan, host_libs: Mapping[str, ScannedFile] | None = None) -> None:
@@ -103,16 +100,9 @@ class ImageTree:
 
 
 class Simulation:
-    """The processes of an image.
+    """The processes of an image with these libraries of the host (see `ImageTree`).
 
-    Parameters
-    ----------
-    machine : str
-        As in `ElfObject`; files for others are left alone.
-    library_path : sequence of str
-        LD_LIBRARY_PATH in the image.
-    host_libs : mapping of str to ScannedFile
-        As in `ImageTree`.
+    `library_path` is LD_LIBRARY_PATH in the image; files for other machines (see `ElfObject`) are ignored.
     """
 
     def __init__(
@@ -162,7 +152,7 @@ class Simulation:
         return self._dlopens[self.path_of(loaded)]
 
     def processes(self) -> Iterator[Closure]:
-        """Yield the files that can be started or imported: all that nothing else loads, programs first.
+        """Yield the files that are started or imported: all that no other file loads, programs first.
 
         A library comes with the files that load it; alone it would lack their DT_RPATH.
         """

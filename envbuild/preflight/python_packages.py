@@ -1,4 +1,4 @@
-"""Judge an image's Python packages: unmet requirements, extension modules for another Python. Pure.
+"""Checks an image's Python packages: unmet requirements, extension modules for another Python. Pure.
 
 Source: PEP 508 (requirements), PEP 3149 (tags of extension modules), PEP 384 (``abi3``).
 """
@@ -57,17 +57,10 @@ class _Package:
 def judge_python(
     scan: FileSystemScan, *, python: str, architecture: str, requests: Sequence[str] = ()
 ) -> PythonPackages:
-    """Judge the distributions and extension modules in an image's environment.
+    """Check distributions and extension modules for an image's Python (``3.11``) and Debian architecture.
 
-    Debian's packages count if the image's Python sees them. Their own requirements, with other names and
-    bounds, are dpkg's to judge.
-
-    Parameters
-    ----------
-    python, architecture : str
-        Version of the image's Python (``3.11``); processor, in Debian's words.
-    requests : sequence of str
-        Requirements that the image was made for: their extras count.
+    Debian's packages count if the image's Python sees them, but their own requirements, with other names and
+    bounds, are left to dpkg. `requests` are the lock's requirements; the extras that they name count.
     """
     own = [f"{prefix}/lib/python{python}/site-packages" for prefix in _PREFIXES]
     packages = _packages(scan, _search_path(scan, python, own))

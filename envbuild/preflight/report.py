@@ -98,15 +98,7 @@ class PreflightReport:
 def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = None) -> PreflightReport:
     """Examine every process of an image.
 
-    Parameters
-    ----------
-    host_libs : mapping of str to Path, optional
-        Soname → library of the host, in a directory that the loader searches first.
-
-    Raises
-    ------
-    RequestError
-        A library of the host cannot be read.
+    `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
     """
     manifest = scan.manifest
     simulation = simulate(scan, host_libs)
@@ -307,12 +299,9 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 
 def findings_of(verdicts: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
-    """Yield a line of a report for each verdict of a rule: unknown is SKIP, which is no pass.
+    """Yield a line of a report for each rule result; an unknown one, if shown, is SKIP, which is no pass.
 
-    Parameters
-    ----------
-    all_unknown : bool
-        Whether to include everything unknown; else only the warnings.
+    All unknown results are shown with `all_unknown`, else only those that warn.
     """
     for verdict in verdicts:
         if verdict.outcome == "unknown" and not (verdict.warn or all_unknown):

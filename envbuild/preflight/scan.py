@@ -1,4 +1,4 @@
-"""Scan an image: what its loader and its Python would see, read once and kept by the image's digest.
+"""Scans an image: what its loader and its Python see, read once and kept by the image's digest.
 
 An image is read in place: the blocks with headers, tables and metadata, not whole files.
 """
@@ -97,23 +97,12 @@ class ImageScan:
 
 
 def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
-    """Scan an image, or read its scan from the store.
+    """Scan an image, or read its scan from the store, which keeps that of a verified image.
 
-    Parameters
-    ----------
-    store : Store
-        Keeps the scan of a verified image. If it cannot be written or holds a damaged scan, the image is
-        scanned anew.
-    changed : tuple of str, optional
-        Result of `verify_image`. Without it, an image is verified unless it is the file that was verified
-        last, by its inode and times: one of 3 GB that is launched again and again is not read each time.
-
-    Raises
-    ------
-    RequestError
-        It is no image of envbuild, or was built with a file system that cannot be read.
-    CheckError
-        Its lock or file system cannot be read, and it is not as it was written.
+    Without `changed`, the result of `verify_image`, an image is verified unless it is the file that was
+    verified last, by its inode and times: an image of 3 GB that is launched often is not read each time.
+    RequestError: it is no image of envbuild, or its file system's format is unknown. CheckError: it is
+    damaged.
     """
     now = signature(image)
     manifest = read_manifest(image)
@@ -140,13 +129,7 @@ def _scan(image: Path) -> FileSystemScan:
 
 
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
-    """Scan a file system.
-
-    Raises
-    ------
-    ValueError
-        It is damaged. A damaged ELF file is noted in the scan.
-    """
+    """Scan a file system; ValueError if it is damaged. A damaged ELF file is noted in the scan."""
     scan = FileSystemScan()
     metadata = {}
 
@@ -180,15 +163,7 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
 
 
 def scan_host_file(path: Path) -> ScannedFile | None:
-    """Scan a library of the host; None if it is no ELF file.
-
-    Raises
-    ------
-    ValueError
-        It is malformed.
-    OSError
-        It cannot be read.
-    """
+    """Scan a library of the host; None if it is no ELF file, ValueError if it is malformed."""
     with path.open("rb") as file:
         return _scan_elf(file, path.name, path.stat().st_size)
 
