@@ -41,7 +41,8 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
 _DEB_PART = r"(?!\.{1,2}/)[A-Za-z0-9._+~%:-]+/"
 _MAX_PATH = 1024  # characters
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Architecture: Debian's name → Python's, which wheels bear."""
 
 
 def _python_version(value: str) -> str:
@@ -329,7 +330,7 @@ def marker_environment(python: str, architecture: str) -> dict[str, str]:
         "implementation_name": "cpython",
         "implementation_version": f"{python}.0",
         "os_name": "posix",
-        "platform_machine": _MACHINES.get(architecture, architecture),
+        "platform_machine": MACHINES.get(architecture, architecture),
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_system": "Linux",

@@ -87,7 +87,7 @@ class BaseStep(Model):
 
 
 class RootStep(Model):
-    """Unpack a root that somebody else has made."""
+    """Unpack a finished root."""
 
     kind: Literal["root"] = "root"
     format: Annotated[str, full_match("tar|oci|squashfs", "a format of a root")]

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.plan.model import (
     ENV_PREFIX,
     MPI_PREFIX,
@@ -91,7 +91,7 @@ def _base(resolved: ResolvedSpec, lock: Lock, root_texts: Mapping[str, str]) -> 
     if lock.base_root:
         root = RootStep(
             format=lock.base_root[0].kind,
-            archives=_roots(lock),
+            archives=tuple(map(_input_file, lock.base_root)),
             python=lock.base.python,
             texts=dict(root_texts),
             tools=_tools(lock, "mksquashfs"),
@@ -100,7 +100,7 @@ def _base(resolved: ResolvedSpec, lock: Lock, root_texts: Mapping[str, str]) -> 
     step = BaseStep(
         suite=resolved.base.suite,
         architecture=lock.base.architecture,
-        debs=_debs(lock.base_debs),
+        debs=_sorted_files(lock.base_debs),
         texts=dict(root_texts),
         tools=_tools(lock, "mmdebstrap", "mksquashfs"),
     )
@@ -134,14 +134,10 @@ def _wheel(pin: PythonPin, resolved: ResolvedSpec, lock: Lock) -> Layer:
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
         interpreter=_interpreter(resolved, lock),
-        wheel=InputFile(name=pin.file, sha256=pin.sha256),
+        wheel=_input_file(pin),
         tools=_tools(lock, "installer", "mksquashfs"),
     )
-    return _layer(_wheel_name(pin), step, (), needs=("base",))
-
-
-def _wheel_name(pin: PythonPin) -> str:
-    return f"wheel:{pin.name}"
+    return _layer(f"wheel:{pin.name}", step, (), needs=("base",))
 
 
 def _venv(resolved: ResolvedSpec, lock: Lock) -> Layer:
@@ -204,8 +200,8 @@ def _source_layers(
         step = SourceStep(
             prefix=ENV_PREFIX,
             interpreter=_interpreter(resolved, lock),
-            archive=InputFile(name=pin.file, sha256=pin.sha256),
-            build_wheels=_wheels(tool for tool in lock.build_python if tool.layer == chosen.layer),
+            archive=_input_file(pin),
+            build_wheels=_sorted_files(tool for tool in lock.build_python if tool.layer == chosen.layer),
             patches=tuple(
                 Patch(name=name, content=base64.b64encode(content).decode())
                 for name, content in chosen.patches().items()
@@ -229,7 +225,7 @@ def _debian_layer(
     step = SystemStep(
         suite=resolved.base.suite,
         architecture=lock.base.architecture,
-        debs=_debs(debs),
+        debs=_sorted_files(debs),
         texts=dict(root_texts),
         tools=_tools(lock, "mmdebstrap", "mksquashfs"),
     )
@@ -237,11 +233,12 @@ def _debian_layer(
 
 
 def _interpreter(resolved: ResolvedSpec, lock: Lock) -> Interpreter:
+    packages = resolved.base.python.packages
     return Interpreter(
         abi=lock.base.abi,
         architecture=lock.base.architecture,
-        debs=_roots(lock)
-        or _debs(pin for pin in lock.base_debs if pin.name in resolved.base.python.packages),
+        debs=tuple(map(_input_file, lock.base_root))
+        or _sorted_files(pin for pin in lock.base_debs if pin.name in packages),
     )
 
 
@@ -255,18 +252,12 @@ def _layer(name: str, step: Step, inputs: Sequence[Layer], needs: tuple[str, ...
     )
 
 
-def _roots(lock: Lock) -> tuple[InputFile, ...]:
-    return tuple(InputFile(name=pin.file, sha256=pin.sha256) for pin in lock.base_root)
+def _input_file(pin: DebPin | PythonPin | RootPin) -> InputFile:
+    return InputFile(name=pin.file_name if isinstance(pin, DebPin) else pin.file, sha256=pin.sha256)
 
 
-def _debs(pins: Iterable[DebPin]) -> tuple[InputFile, ...]:
-    files = (InputFile(name=pin.file_name, sha256=pin.sha256) for pin in pins)
-    return tuple(sorted(files, key=_BY_NAME))
-
-
-def _wheels(pins: Iterable[PythonPin]) -> tuple[InputFile, ...]:
-    files = (InputFile(name=pin.file, sha256=pin.sha256) for pin in pins)
-    return tuple(sorted(files, key=_BY_NAME))
+def _sorted_files(pins: Iterable[DebPin | PythonPin]) -> tuple[InputFile, ...]:
+    return tuple(sorted(map(_input_file, pins), key=_BY_NAME))
 
 
 def _tools(lock: Lock, *names: str) -> tuple[Tool, ...]:

@@ -62,11 +62,11 @@ def _layers(previous: str | None) -> dict[str, dict[str, Any]]:
 def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
     now: dict[str, Any] = layer.step.model_dump(mode="json")
     then: dict[str, Any] = earlier.get("step", {})
-    found: list[str] = []
+    differences: list[str] = []
     for field in sorted(now.keys() | then.keys()):
         if now.get(field) != then.get(field):
-            found += _field(field, then.get(field), now.get(field))
-    return found
+            differences += _field(field, then.get(field), now.get(field))
+    return differences
 
 
 def _field(field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
@@ -101,14 +101,14 @@ def _pins(what: str, then: _Named, now: _Named) -> list[str]:
 
 
 def _by_name(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
-    found = {}
+    by_name = {}
     for item in (value,) if isinstance(value, dict) else value or ():
         if "version" in item:
-            found[item["name"]] = (f"{item['version']} ({item['digest'][7:15]})", item["digest"])
+            by_name[item["name"]] = (f"{item['version']} ({item['digest'][7:15]})", item["digest"])
         else:
             name, version = _name_and_version(item["name"])
-            found[name] = (version, item["sha256"])
-    return found
+            by_name[name] = (version, item["sha256"])
+    return by_name
 
 
 def _by_content(value: Any, name: str) -> _Named:  # noqa: ANN401  # whatever JSON holds

@@ -108,8 +108,8 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
         errors.append(RequestError(problem, hint=_OTHER_ADDRESS))
     except EnvbuildError as error:
         # A store that cannot be written stops both in the same words.
-        told = {single.problem for single in errors}
-        errors += [single for single in error.each() if single.problem not in told]
+        known = {reported.problem for reported in errors}
+        errors += [single for single in error.each() if single.problem not in known]
 
 
 def _debian(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from packaging.version import Version
+
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
@@ -142,7 +144,7 @@ def _choose(
             file
             for file in candidates.get(entry.name, ())
             if file.is_wheel != (entry.name in resolved.built)
-            and wheels.same_version(file.version, entry.version)
+            and Version(file.version) == Version(entry.version)
         ]
         pin = kept.get(entry.name)
         locked = [file for file in fitting if pin is not None and file.is_same(pin)]

@@ -77,7 +77,10 @@ class Uv:
         )
 
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[wheels.Candidate]]:
-        """Return the files of exact versions: wheels, or the source if it is built; none if all origins lack it."""
+        """Return the files of exact versions; none of a version that no origin has.
+
+        These are wheels, or the source archive if a recipe builds it.
+        """
         # `==2.13.0` would also take `2.13.0+cpu`.
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
         text, _ = self._compile(exact, _FILES)

@@ -19,7 +19,8 @@ from packaging.utils import (
 from packaging.version import InvalidVersion
 
 from envbuild.errors import MachineError
-from envbuild.resolve.wheels import MACHINES, Candidate
+from envbuild.lock.model import MACHINES
+from envbuild.resolve.wheels import Candidate
 from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
-from envbuild.lock.model import PythonPin
+from envbuild.lock.model import MACHINES, PythonPin
 
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architecture: Debian's name → that of wheels."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
@@ -97,8 +95,3 @@ def satisfies(file: str, requirement: Requirement, accepted: Sequence[Tag]) -> b
         return False
     meets = requirement.specifier.contains(version, prereleases=True)
     return meets and name == canonicalize_name(requirement.name) and not own_tags.isdisjoint(accepted)
-
-
-def same_version(version: str, other: str) -> bool:
-    """Return whether two texts are the same PEP 440 version."""
-    return Version(version) == Version(other)

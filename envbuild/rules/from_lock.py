@@ -25,11 +25,10 @@ _JAX = re.compile(r"jax|jaxlib|jax-(cuda|rocm)[0-9]+-(plugin|pjrt)")
 
 def facts_of_lock(lock: Lock) -> dict[str, Fact]:
     """Return what a lock says of its image, whose programs run on the image's own MPI."""
-    pins = {pin.name: pin for pin in lock.python}
-    versions = {name: pin.version for name, pin in pins.items()}
+    versions = {pin.name: pin.version for pin in lock.python}
     debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
     toolkit = _cuda_toolkit(versions)
-    builds = {pin.name: _framework(pin, pins, toolkit) for pin in lock.recipes if pin.kind == "framework"}
+    builds = {pin.name: _framework(pin, lock, toolkit) for pin in lock.recipes if pin.kind == "framework"}
     accelerator = lock.accelerator.partition("@")[0]
     # The libraries of a build for CUDA may be within its wheel.
     bundled = _toolkits(builds, "cuda")
@@ -87,10 +86,11 @@ def _toolkits(builds: Mapping[str, Mapping[str, str]], accelerator: str) -> list
     return sorted({build["toolkit"] for build in of_it if "toolkit" in build})
 
 
-def _framework(recipe: RecipePin, pins: Mapping[str, PythonPin], toolkit: str | None) -> dict[str, str]:
-    pin = pins.get(_DISTRIBUTIONS.get(recipe.name, recipe.name))
+def _framework(recipe: RecipePin, lock: Lock, toolkit: str | None) -> dict[str, str]:
+    name = _DISTRIBUTIONS.get(recipe.name, recipe.name)
+    pin = next((pin for pin in lock.python if pin.name == name), None)
     local = pin.version.partition("+")[2] if pin is not None else ""
-    build = _build_of(local) if local else _build_of_wheels(recipe.name, pin, pins, toolkit)
+    build = _build_of(local) if local else _build_of_wheels(recipe.name, pin, lock, toolkit)
     return {"version": recipe.version, **build}
 
 
@@ -104,33 +104,22 @@ def _build_of(local: str) -> dict[str, str]:
     return {"accelerator": "rocm", "toolkit": rocm[1]} if rocm else {}
 
 
-def _build_of_wheels(
-    name: str, pin: PythonPin | None, pins: Mapping[str, PythonPin], toolkit: str | None
-) -> dict[str, str]:
+def _build_of_wheels(name: str, pin: PythonPin | None, lock: Lock, toolkit: str | None) -> dict[str, str]:
     """Return a build by the distributions that are locked beside it."""
-    if name == "tensorflow" and "tensorflow-cpu" in pins:
+    locked = {pin.name for pin in lock.python}
+    if name == "tensorflow" and "tensorflow-cpu" in locked:
         return {"accelerator": "cpu"}
     if pin is None or name not in _BRINGS_CUDA:
         return {}
-    if any(_BRINGS_CUDA[name].fullmatch(loaded) for loaded in _with_plugins(pin, pins)):
+    # PyTorch loads what it requires, the others whatever is there.
+    loaded = lock.needed_by([pin.name]) if pin.name == "torch" else locked
+    if any(_BRINGS_CUDA[name].fullmatch(distribution) for distribution in loaded):
         return {"accelerator": "cuda"} | ({"toolkit": toolkit} if toolkit else {})
-    rocm = next((match for pin in pins if (match := re.fullmatch(r"jax-rocm([0-9]+)-plugin", pin))), None)
-    if rocm:
-        return {"accelerator": "rocm", "toolkit": rocm[1]}
+    rocm = filter(None, (re.fullmatch(r"jax-rocm([0-9]+)-plugin", other) for other in sorted(locked)))
+    if match := next(rocm, None):
+        return {"accelerator": "rocm", "toolkit": match[1]}
     # The same wheel without CUDA's libraries beside it silently runs on the CPU.
     return {"accelerator": "cpu"}
-
-
-def _with_plugins(pin: PythonPin, pins: Mapping[str, PythonPin]) -> set[str]:
-    """Return what a framework would load: PyTorch what it requires, the others whatever is there."""
-    if pin.name != "torch":
-        return set(pins)
-    loaded: set[str] = set()
-    new = {pin.name}
-    while new:
-        loaded |= new
-        new = {required for name in new if name in pins for required in pins[name].requires} - loaded
-    return loaded
 
 
 def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:

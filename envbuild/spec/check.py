@@ -119,10 +119,6 @@ def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[Ch
         site_places=site.document.places if site is not None else {},
         files=inputs.files,
         architecture=inputs.architecture,
-        system_places={
-            name: spec.at("packages", "system", number)
-            for number, name in enumerate(spec.value.packages.system)
-        },
     )
 
 
@@ -321,14 +317,18 @@ def _choose(
     )
 
 
-def not_known(what: str, name: str, known: Sequence[str], at: Location | None) -> RequestError:
-    """Return the error for an unknown name, with the nearest and all known names."""
-    return _not_known(what, name, known, at, f"known: {', '.join(known)}")
+def not_known(
+    what: str, name: str, known: Sequence[str], at: Location | None, listed: str = ""
+) -> RequestError:
+    """Return the error for an unknown name; its hint has the nearest known name, and `listed` or all."""
+    all_known = listed or f"known: {', '.join(known)}"
+    words = [did_you_mean(name, known), all_known if known else "none is known here"]
+    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))
 
 
 def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:
     """Return the error for an unknown recipe; there are too many to list them all."""
-    return _not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
+    return not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
 def unknown_beside_errors(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
@@ -339,8 +339,3 @@ def unknown_beside_errors(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterat
             name = entry.partition("@")[0] if isinstance(entry, str) else ""
             if re.fullmatch(NAME, name) and name not in known:
                 yield recipe_not_known(name, known, spec.at(key, index))
-
-
-def _not_known(what: str, name: str, known: Sequence[str], at: Location | None, listed: str) -> RequestError:
-    words = [did_you_mean(name, known), listed if known else "none is known here"]
-    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))

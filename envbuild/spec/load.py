@@ -44,9 +44,9 @@ class Loaded(Generic[M]):
         return self.document.at_key(*loc)
 
 
-def load(model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES) -> Loaded[M]:
+def load(model: type[M], content: bytes, path: Path) -> Loaded[M]:
     """Read one file, or raise all its errors; `path` names it in messages."""
-    loaded, errors = examine(model, content, path, max_bytes=max_bytes)
+    loaded, errors = examine(model, content, path)
     raise_all(errors)
     if loaded is None:
         raise AssertionError("a file that cannot be read has an error")

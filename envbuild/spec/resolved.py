@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,8 +89,6 @@ class ResolvedSpec:
     """Steps to a value of the spec → its place."""
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     """Steps to a value of the site's file → its place."""
-    system_places: Mapping[str, Location] = field(default_factory=dict)
-    """Where the spec names each Debian package."""
     base_path: Path = Path("base.yaml")
     """The file of the base image definition; a finished root is relative to its directory."""
     base_errors: tuple[EnvbuildError, ...] = ()
@@ -130,7 +128,7 @@ class ResolvedSpec:
         return {chosen.recipe.source.distribution: chosen for chosen in self.recipes if chosen.recipe.source}
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what to know before one builds it: what was passed over, nobody mends or has proven yet."""
+        """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
         frozen = [(self.base.name, self.base.frozen)]
         frozen += [(chosen.recipe.name, chosen.recipe.frozen) for chosen in self.recipes]
         untried = [(self.base.name, self.base.untried)]
@@ -160,21 +158,22 @@ class ResolvedSpec:
         return tuple(sorted(wanted - set(self.base.packages)))
 
     def system_place(self, name: str) -> Location:
-        """Return where a Debian package is asked for; the spec's file where a recipe or the base asks."""
-        return self.system_places.get(name) or Location(path=self.path)
+        """Return where the spec asks for a Debian package; its file if it does not."""
+        return self._place("system", self.spec.packages.system, name)
 
     def python_place(self, text: str) -> Location:
         """Return where the spec asks for the first distribution that a text names; else its file."""
-        wanted = [canonicalize_name(Requirement(each).name) for each in self.spec.packages.python]
-        for word in _NAME.findall(text):
-            if canonicalize_name(word) in wanted:
-                steps = ("packages", "python", wanted.index(canonicalize_name(word)))
-                return self.spec_places.get(steps) or Location(path=self.path)
-        return Location(path=self.path)
+        wanted = [canonicalize_name(Requirement(written).name) for written in self.spec.packages.python]
+        names = (canonicalize_name(word) for word in _NAME.findall(text))
+        return self._place("python", wanted, next((name for name in names if name in wanted), ""))
+
+    def _place(self, key: str, names: Sequence[str], name: str) -> Location:
+        steps = ("packages", key, names.index(name) if name in names else "")
+        return self.spec_places.get(steps) or Location(path=self.path)
 
     def system_asker(self, name: str) -> str:
-        """Return who asks for a Debian package where the spec does not: the end of a sentence, or nothing."""
-        if name in self.system_places:
+        """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
+        if name in self.spec.packages.system:
             return ""
         if name in self.base.packages:
             return f", and the base image {self.base.name} asks for it"

@@ -23,27 +23,32 @@ Errors = Iterator[EnvbuildError]
 
 def spec_errors(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage | None) -> Errors:
     """Yield the errors that a spec and its chosen recipes make together."""
-    yield from _repeated(spec, "frameworks", "framework")
-    yield from _repeated(spec, "fabric", "fabric's library")
+    frameworks = [choice.name for choice in spec.value.frameworks]
+    yield from _repeated(spec, ("frameworks",), frameworks, "framework", "named")
+    libraries = [choice.name for choice in spec.value.fabric]
+    yield from _repeated(spec, ("fabric",), libraries, "fabric's library", "named")
     yield from _shared_names(recipes)
     if base is not None and base.root is not None:
         yield from _finished_root(spec, recipes, base)
     yield from _python_packages(spec, recipes)
-    yield from _system_packages(spec)
+    packages = spec.value.packages.system
+    yield from _repeated(spec, ("packages", "system"), packages, "package", "listed")
     yield from _targets(spec)
     yield from _variables(spec, recipes)
     yield from _compiled_against(recipes)
     yield from _mixed_accelerators(recipes)
 
 
-def _repeated(spec: Loaded[EnvSpec], key: str, what: str) -> Errors:
+def _repeated(
+    spec: Loaded[EnvSpec], loc: tuple[str, ...], names: Sequence[str], what: str, verb: str
+) -> Errors:
     first: dict[str, int] = {}
-    for index, choice in enumerate(getattr(spec.value, key)):
-        if choice.name in first:
-            hint = f"it was first named at {spec.at(key, first[choice.name])}"
-            problem = f"the {what} `{choice.name}` is named twice"
-            yield RequestError(problem, at=spec.at(key, index), hint=hint)
-        first.setdefault(choice.name, index)
+    for index, name in enumerate(names):
+        if name in first:
+            hint = f"it was first {verb} at {spec.at(*loc, first[name])}"
+            problem = f"the {what} `{name}` is {verb} twice"
+            yield RequestError(problem, at=spec.at(*loc, index), hint=hint)
+        first.setdefault(name, index)
 
 
 def _shared_names(recipes: Sequence[ChosenRecipe]) -> Errors:
@@ -99,16 +104,6 @@ def _python_packages(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> 
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
         if requirement.marker is None:
             first.setdefault(name, index)
-
-
-def _system_packages(spec: Loaded[EnvSpec]) -> Errors:
-    first: dict[str, int] = {}
-    for index, name in enumerate(spec.value.packages.system):
-        if name in first:
-            hint = f"it was first listed at {spec.at('packages', 'system', first[name])}"
-            at = spec.at("packages", "system", index)
-            yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
-        first.setdefault(name, index)
 
 
 def _targets(spec: Loaded[EnvSpec]) -> Errors:
@@ -209,9 +204,7 @@ def can_be_met(constraint: SpecifierSet) -> bool:
     A constraint is a union of intervals that end at the versions it names, so it is enough to try those,
     their neighbours and the lowest version.
     """
-    if any(part.operator == "===" for part in constraint):
-        return True
-    if not len(constraint):
+    if not len(constraint) or any(part.operator == "===" for part in constraint):
         return True
     try:
         named = [Version(part.version.removesuffix(".*")) for part in constraint]

@@ -97,10 +97,9 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
 def is_below(path: Path, directory: Path) -> bool:
     """Return whether a path, symbolic links followed, lies below a directory."""
     try:
-        below = path.resolve().is_relative_to(directory.resolve())
+        return path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError):
-        below = False
-    return below
+        return False
 
 
 def exists(path: Path) -> bool:
@@ -117,14 +116,12 @@ def is_directory(path: Path) -> bool:
 def list_directory(path: Path) -> tuple[str, ...]:
     """Return the names in a directory, sorted; none if there is no such directory."""
     try:
-        names = tuple(sorted(entry.name for entry in path.iterdir()))
+        return tuple(sorted(entry.name for entry in path.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
-        names = ()
+        return ()
     except OSError as error:
-        raise RequestError(
-            f"the directory `{path}` cannot be read: {_reason(error)}", hint=_READABLE
-        ) from None
-    return names
+        problem = f"the directory `{path}` cannot be read: {_reason(error)}"
+        raise RequestError(problem, hint=_READABLE) from None
 
 
 @contextlib.contextmanager
