@@ -194,7 +194,7 @@ def _chain(dependent: Loaded) -> Iterator[Loaded]:
 
 def _in(directories: Sequence[str], name: str, dependent: Loaded, rule: str) -> Iterator[tuple[str, str]]:
     for directory in directories:
-        # An empty one means the working directory, which is unknown here.
+        # An empty entry means the working directory, which is unknown here.
         if expanded := _expanded(directory, dependent):
             yield f"{expanded.rstrip('/')}/{name}", rule
 

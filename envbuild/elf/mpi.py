@@ -1,4 +1,4 @@
-"""The ABI of a libmpi, by its symbols; pure."""
+"""The ABI of a libmpi, by its symbols. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 Abi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
 
-# Symbols that decide the answer.
+# Symbols that decide the ABI.
 TELLTALES = ("MPI_Init", "MPI_UNWEIGHTED", "MPI_Abi_get_version", "ompi_mpi_comm_world")
 _SERIES: dict[str, Abi] = {"12": "openmpi-12", "20": "openmpi-20", "40": "openmpi-40"}
 

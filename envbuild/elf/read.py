@@ -115,7 +115,7 @@ def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
 
 
 def _occurrences(strings: bytes, prefix: bytes) -> Iterator[int]:
-    """Yield where a text stands, also within a name: linkers keep `MPI_Send` as the end of `PMPI_Send`."""
+    """Yield the offsets of a text, even within a name: linkers store `MPI_Send` as the end of `PMPI_Send`."""
     at = strings.find(prefix)
     while at >= 0:
         yield at
@@ -192,7 +192,7 @@ class ElfFile:
             yield Section(name, kind, offset, size_bytes)
 
     def _charge(self, length: int) -> None:
-        # Tiny reads cost time, too.
+        # Tiny reads take time, too.
         self._left_bytes -= max(length, 16)
         if self._left_bytes < 0:
             raise ValueError("its tables are too large")
@@ -292,7 +292,7 @@ class _Dynamic:
         return self._elf.text(self._place(_DT_STRTAB) + start)
 
     def _place(self, tag: int) -> int:
-        """Return the place in the file that a tag's address means; 0 without the tag."""
+        """Return the offset in the file of a tag's address; 0 without the tag."""
         if tag not in self._values:
             return 0
         address = self._number(tag)

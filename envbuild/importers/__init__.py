@@ -1,1 +1,1 @@
-"""Propose a spec for a Dockerfile, an Apptainer definition file or a requirements file."""
+"""Proposes a spec for a Dockerfile, an Apptainer definition file or a requirements file."""

@@ -1,4 +1,4 @@
-"""Propose a spec for the statements of a file; each piece of the file gets a note."""
+"""Proposes a spec for the statements of a file; each piece of the file gets a note."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def propose(
 
 
 def _refusal(**entries: object) -> str:
-    """Return why a spec cannot hold entries; empty if it can."""
+    """Return why a spec rejects entries; empty if it accepts them."""
     try:
         EnvSpec.model_validate({"name": "x", "version": "1", **entries})
     except ValidationError as error:
@@ -116,7 +116,7 @@ def _refusal(**entries: object) -> str:
 
 
 class _Importer:
-    """The spec so far, and what the file has defined."""
+    """The spec so far, and the variables and files that the file has defined."""
 
     def __init__(self, directory: Path, recipes: Sequence[Recipe], bases: Sequence[BaseImage]) -> None:
         self.directory = directory

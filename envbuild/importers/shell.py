@@ -1,4 +1,4 @@
-"""Split shell text into simple commands, and recognize secrets. Nothing is run."""
+"""Splits shell text into simple commands, and recognizes secrets. Runs nothing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What exactly: the lock, its text, and whether it still satisfies what is asked."""
+"""The lock, its text, and whether it still satisfies a spec."""

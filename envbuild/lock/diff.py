@@ -92,7 +92,7 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
 
 
 def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
-    """Yield wrong facts about a base image whose digest is right."""
+    """Yield differences in the facts of a base image whose digest is right."""
     pin, base = lock.base, resolved.base
     for key, what, was, now in (
         ("python", "Python", pin.python, base.python.version),

@@ -53,7 +53,7 @@ def _python_version(value: str) -> str:
     return value
 
 
-# No archive holds a package of a tebibyte; a larger number is an error, or an attack on the disk.
+# No package is as large as a tebibyte; a larger number is an error, or an attack on the disk.
 SizeBytes = Annotated[int, Strict(), Field(ge=0, le=2**40)]
 Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
 FileName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "a file name", limit=255)]
@@ -279,12 +279,12 @@ class Lock:
 
     @property
     def pins(self) -> tuple[DebPin | PythonPin | RootPin, ...]:
-        """Everything that is pinned to a file, in the order of the tables; one file may be there twice."""
+        """All pins of files, in the order of the tables; one file may be there twice."""
         debs = (*self.base_debs, *self.system_debs)
         return (*self.base_root, *debs, *self.python, *self.build_debs, *self.build_python)
 
     def needed_by(self, names: Iterable[str]) -> set[str]:
-        """Return the Python distributions of the image that some need, themselves among them."""
+        """Return named Python distributions of the image and all that they need."""
         pins = {pin.name: pin for pin in self.python}
         seen: set[str] = set()
         todo = list(names)
@@ -312,7 +312,7 @@ def _repeated(lock: Lock) -> Iterator[str]:
 
 
 def _unpinned(lock: Lock) -> Iterator[str]:
-    """Yield what pins require and the lock lacks; each build is resolved apart from the image."""
+    """Yield requirements of pins that are not pinned; each build is resolved apart from the image."""
     edges = [("", pin) for pin in lock.python] + [(pin.layer, pin) for pin in lock.build_python]
     pinned = {(resolution, pin.name) for resolution, pin in edges}
     for resolution, pin in edges:

@@ -31,12 +31,12 @@ _KEYS = (
     *("format", "name", "version", "accelerator", "base", "recipes", "requests", "system_requests", "tools"),
     *("base_debs", "system_debs", "python", "base_root", "build_debs", "build_python"),
 )
-# Only a base that is a finished root needs the first, and builds from source the others.
+# Finished roots need the first, builds from source the others.
 _OPTIONAL_TABLES = ("base_root", "build_debs", "build_python")
 
 
 def digest(lock: Lock) -> str:
-    """Return ``sha256:…`` over the canonical JSON of the lock: its identity, whatever its text looks like."""
+    """Return ``sha256:…`` over the canonical JSON of the lock: its identity, independent of its text."""
     return sha256_of(canonical_json(asdict(lock)))
 
 
@@ -65,7 +65,7 @@ def load(text: bytes, path: Path, *, hint: str = _RESTORE) -> Lock:
 
 
 def lock_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a lock file: what one pin alone must look like."""
+    """Return the JSON Schema of a lock file, which covers each pin alone."""
     schema = json_schema(Lock, "envbuild lock")
     schema["required"].append("format")
     return schema
@@ -76,6 +76,6 @@ def _inline(value: object) -> str:
         return "{" + ", ".join(f"{key}: {_inline(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    # Strings and integers of JSON are those of YAML, but for surrogate pairs and what YAML takes
-    # for a line break; quoting every string keeps `3.10` and `no` strings.
+    # Strings and integers of JSON are valid YAML, except for surrogate pairs and characters that are
+    # line breaks in YAML; quoting every string keeps `3.10` and `no` strings.
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", json.dumps(value, ensure_ascii=False))

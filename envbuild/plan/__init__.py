@@ -1,1 +1,1 @@
-"""Which layers: kinds, ownership of paths, keys, what changed and why."""
+"""The layers of an image: steps, keys, and why a layer is built."""

@@ -29,7 +29,7 @@ from envbuild.spec.model import (
 )
 
 KEY_FORMAT: Final = 2  # here and in `BuildPlan`
-# No plan has more; each layer's inputs are looked up by name.
+# More than any plan has.
 _MAX_LAYERS = 1024
 
 Compression = Literal["zstd", "gzip"]
@@ -81,7 +81,7 @@ class BaseStep(Model):
     debs: tuple[InputFile, ...]
     """All packages of the base."""
     texts: dict[_RootPath, str]
-    """Path → content of the files that the image format wants in every root."""
+    """Path → content of files that the image format needs in every root."""
     tools: tuple[Tool, ...]
     revision: int = 2
 
@@ -109,7 +109,7 @@ class SystemStep(Model):
     suite: Name
     architecture: Name
     debs: tuple[InputFile, ...]
-    """The packages that are added."""
+    """The added packages."""
     texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 4
@@ -123,7 +123,7 @@ class Interpreter(Model):
     architecture: Name
     """In Debian's words."""
     debs: tuple[InputFile, ...]
-    """The packages that hold it, since another openssl is no other interpreter; all files of a finished root.
+    """The packages that contain it (another openssl makes no other interpreter); or a finished root's files.
     """
 
     @property
@@ -145,7 +145,7 @@ class WheelStep(Model):
 
 
 class InlineFile(Model):
-    """A file that we write."""
+    """A file that envbuild writes."""
 
     path: ImagePath
     content: _Base64
@@ -174,7 +174,7 @@ class SourceStep(Model):
     archive: InputFile
     """The source archive (``horovod-0.28.1.tar.gz``)."""
     build_wheels: tuple[InputFile, ...]
-    """What the build imports, beside the layers that it is made from."""
+    """Wheels that the build imports, in addition to its input layers."""
     patches: tuple[Patch, ...]
     """Applied in this order."""
     environment: dict[VariableName, Text]
@@ -219,15 +219,15 @@ class Layer(Model):
     no image holds.
     """
     key: Digest
-    """``sha256:…``: the promise."""
+    """``sha256:…`` over the step, the keys of `inputs` and the compression."""
     step: Step = Field(discriminator="kind")
-    """What makes it."""
+    """The step that makes it."""
     inputs: tuple[LayerName, ...] = ()
     """Names of the layers that it is made from; their keys are in its key."""
     needs: tuple[LayerName, ...] = ()
     """Names of further layers that must exist to build it (the sandbox's root), without a part in its key."""
     compression: Compression = "zstd"
-    """What its squashfs is compressed by."""
+    """Compression of its squashfs."""
 
 
 class BuildPlan(Model):
@@ -238,7 +238,7 @@ class BuildPlan(Model):
     image: Annotated[tuple[LayerName, ...], Field(min_length=1)]
     """Names of the layers of the image, from bottom to top."""
     tools: tuple[Tool, ...]
-    """What writes the tables of the image's file system."""
+    """The tools that write the tables of the image's file system."""
     format: Literal[2] = KEY_FORMAT
     """`KEY_FORMAT`."""
 

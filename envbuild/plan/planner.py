@@ -1,4 +1,4 @@
-"""From a lock to layers: what each holds, and which become parts of the image. Pure."""
+"""Plans the layers of a lock, and which of them the image contains. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from envbuild.spec.resolved import ResolvedSpec
 
 _BY_NAME = attrgetter("name")
 
-# Python 2.7 takes an empty variable, which is how an image unsets one, for a place to look in.
+# An image unsets a variable by an empty value, which Python 2.7 takes for a directory.
 _LEGACY_START = """\
 #!/bin/sh
 [ -n "$PYTHONHOME" ] || unset PYTHONHOME
@@ -154,8 +154,8 @@ def _venv(resolved: ResolvedSpec, lock: Lock) -> Layer:
         )
         links = {f"{ENV_PREFIX}/bin/{name}": "python" for name in ("python2", f"python{version}")}
         return _layer("venv", FilesStep(files=files, links=links, tools=squash), ())
-    # The virtual environment that `python -m venv --without-pip` makes (PEP 405), less the scripts that
-    # activate it: an image has its paths set.
+        # As `python -m venv --without-pip` makes it (PEP 405), without the scripts that activate it:
+        # the paths of an image are set.
     sees_debian = any(chosen.recipe.debian_python for chosen in resolved.recipes)
     configuration = _VENV.format(version=version, sees_debian=str(sees_debian).lower())
     links = {

@@ -1,4 +1,4 @@
-"""What changed since the last plan, and so why a layer is built. Pure."""
+"""Explains why a layer is built: what changed since the last plan. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envbuild.plan.model import BuildPlan, Layer
 
 _SHOWN = 4
 
-# Fields of steps that hold pins → what they are for people.
+# Fields of steps that hold pins → their names in a sentence.
 _PINNED = {
     "wheel": "wheel",
     "debs": "packages",
@@ -21,7 +21,7 @@ _PINNED = {
     "tools": "tools",
 }
 
-# What people call it → its version, and all that makes it what it is.
+# Name for people → version, and the identity of the item.
 _Named = Mapping[str, tuple[str, str]]
 
 
@@ -43,7 +43,7 @@ def reasons(plan: BuildPlan, previous: str | None) -> dict[str, str]:
             try:
                 own = _differences(layer, earlier)
             except (AttributeError, KeyError, TypeError, ValueError):
-                own = []  # as above
+                own = []  # a plan of an older format
             changed[layer.name] = (
                 "; ".join(own) or ", ".join(f"{name} changed" for name in inputs) or "changed"
             )

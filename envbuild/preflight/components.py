@@ -1,4 +1,4 @@
-"""Data on libraries beyond their tables: families, what they open by name, whose GPU code is."""
+"""Table of library families, of libraries opened by name, and of files with GPU code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 @cache
 def _matches(pattern: str, name: str) -> bool:
-    """Match once: each process of an image asks for the same names again."""
+    """Return whether a name matches; cached, since all processes of an image ask for the same names."""
     return re.fullmatch(pattern, name) is not None
 
 
@@ -42,7 +42,7 @@ class Family(_Row):
         return any(_matches(f"{self.library}|{self.beside or '(?!)'}", name) for name in names)
 
     def owns(self, path: str, *names: str) -> bool:
-        """Whether a file is of no use without the image's own library."""
+        """Whether a file is useless without the image's own library."""
         return bool(re.fullmatch(self.parts or "(?!)", path)) or self.concerns(names)
 
 
@@ -55,7 +55,7 @@ class DlopenRule(_Row):
     optional: bool = False
     """Whether the opener works without them."""
     name_in_file: bool = False
-    """Whether only openers in whose file the name is written open it."""
+    """Whether only openers that contain the name open it."""
     gpu: bool = False
     """Whether only openers with GPU code open them."""
     image_holds: str = ""
@@ -70,7 +70,7 @@ class DlopenRule(_Row):
 
 
 class GpuFiles(_Row):
-    """Whose a file with GPU code is."""
+    """Owners of files with GPU code."""
 
     frameworks: dict[str, str]
     """Framework → pattern of the paths of its files."""

@@ -1,4 +1,4 @@
-"""The GPU code in an image's files, and whether a site's GPUs run it. Pure."""
+"""Checks whether a site's GPUs run the GPU code in an image's files. Pure."""
 
 from __future__ import annotations
 

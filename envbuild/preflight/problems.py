@@ -61,7 +61,7 @@ def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulati
         winner = dependent.needs.get(library) or next(
             (loaded for loaded in objects if library in loaded.names), None
         )
-        # A library without any versions serves all; the loader prints a warning, and goes on.
+        # A library without versions serves all; the loader only prints a warning.
         if winner is None or not winner.elf.versions_defined:
             continue
         lacking = [version for version in versions if version not in winner.elf.versions_defined]
@@ -148,13 +148,13 @@ def _copies(process: Closure, simulation: Simulation) -> Iterator[Problem]:
 
 
 def rpath_files(process: Closure, simulation: Simulation) -> Iterator[str]:
-    """Yield the files whose DT_RPATH leads to a libmpi: no other MPI can take its place."""
+    """Yield the files whose DT_RPATH leads to a libmpi, which no other MPI can then replace."""
     family = simulation.table.families["mpi"]
     for loaded in process.objects:
         parent = loaded.parent
         if loaded.rule != "DT_RPATH" or parent is None or not family.is_library(*loaded.names):
             continue
-        # An MPI's own parts may lead to one another: a host's takes the place of all of them.
+        # An MPI's own parts may lead to each other: a host's MPI replaces all of them.
         if _directory(simulation.path_of(loaded)) != _directory(simulation.path_of(parent)):
             yield simulation.path_of(parent)
 

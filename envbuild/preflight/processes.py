@@ -1,4 +1,4 @@
-"""Simulate every process that an image can start, as the loader would make it. Pure."""
+"""Simulates the loading of every process that an image can start. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ImageTree:
     def real(self, path: str) -> str | None:
         """Return where an absolute path leads, links followed; None if it leads nowhere."""
         parent, _, name = path.rpartition("/")
-        # Many names are looked for in few directories.
+        # Many names are looked up in few directories.
         if parent not in self._directories:
             self._directories[parent] = self._walk("/", parent)
         directory = self._directories[parent]
@@ -172,18 +172,18 @@ class Simulation:
             yield process
 
     def _is_replaced(self, path: str) -> bool:
-        """Whether a file belongs to a library that a host's replaces."""
+        """Return whether a file belongs to a library that a host's replaces."""
         if self.is_host_file(path):
             return False
         names = (path.rpartition("/")[2], self.objects[path].elf.soname)
         return any(family.owns(path, *names) for family in self._replaced)
 
     def is_host_file(self, path: str) -> bool:
-        """Whether a file is the host's, not the image's."""
+        """Return whether a file is the host's, not the image's."""
         return path in self._host_paths
 
     def process(self, path: str) -> Closure:
-        """Return what one program or module loads."""
+        """Return the libraries that one program or module loads."""
         directory = self.table.self_loading_directory(path)
         search = replace(self.search, preloaded=self._self_loading[directory]) if directory else self.search
         return closure(path, self.tree, search, opens=self._opens)

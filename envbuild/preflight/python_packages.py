@@ -35,7 +35,7 @@ _OTHER = "two distributions want other versions of it: choose versions of them t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonPackages:
-    """The judgement of an image's Python packages."""
+    """The result for an image's Python packages."""
 
     distributions: int = 0
     """Those that were judged: the image's own (count)."""
@@ -88,7 +88,7 @@ def judge_python(
 
 
 def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[str]:
-    """Return the directories that the image's Python looks in, in its order."""
+    """Return the directories that the image's Python searches, in its order."""
     library = f"/usr/lib/python{python}"
     debian = [f"/usr/local/lib/python{python}/dist-packages", f"{library}/dist-packages"]
     if python.startswith("2."):
@@ -118,7 +118,7 @@ def _packages(scan: FileSystemScan, search_path: Sequence[str]) -> dict[str, _Pa
 
 
 def _requirement(text: str) -> Requirement | None:
-    """Return a requirement; None if today's grammar does not allow it, so that it cannot be judged."""
+    """Return a requirement; None if it violates today's grammar, so that it cannot be checked."""
     try:
         return Requirement(text)
     except (InvalidRequirement, RecursionError):
@@ -171,7 +171,7 @@ def _shown_path(package: _Package) -> str:
 
 
 def _runs_on(python: str, specifiers: str) -> bool:
-    """Whether a distribution is for some patch release of a Python (``3.11``)."""
+    """Return whether a distribution supports some patch release of a Python (``3.11``)."""
     try:
         admitted = SpecifierSet(specifiers)
     except InvalidSpecifier:
@@ -197,7 +197,7 @@ def _applies(requirement: Requirement, extras: set[str], environment: Mapping[st
 
 
 def _foreign_extensions(paths: Collection[str], directories: Sequence[str], python: str) -> Iterator[Problem]:
-    """Yield a problem for each extension module of which no variant is for the image's Python."""
+    """Yield a problem for each extension module without a variant for the image's Python."""
     cpython = f"cpython-{python.replace('.', '')}"
     # Until 3.7 a letter named the allocator.
     own_tags = {"", cpython, f"{cpython}m"} | ({"abi3"} if python.startswith("3.") else set())

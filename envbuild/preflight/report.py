@@ -1,4 +1,4 @@
-"""Run the preflight of a scanned image: problems of its processes, and facts for the rules."""
+"""Runs the preflight of a scanned image: problems of its processes, and facts for the rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HOST_LIBRARIES = re.compile(
 )
 # A driver's libraries are never in an image, even if a program needs them.
 _DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
-# Findings of one rule that are shown: others have the same cause.
+# Shown problems of one rule: others have the same cause.
 _SHOWN = 20
 # Names by which programs find an MPI's C library.
 _MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
@@ -68,24 +68,24 @@ class PreflightReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the image is good."""
+        """Whether there are no problems."""
         return not self.problems
 
     def findings(self) -> list[CheckResult]:
         """Return a line of a report for each problem, and for each rule without any."""
-        findings = []
+        results = []
         for rule, expected in EXPECTED.items():
             problems = [problem for problem in self.problems if problem.rule == rule]
-            findings += [
+            results += [
                 CheckResult("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
                 for problem in problems[:_SHOWN]
             ]
             if len(problems) > _SHOWN:
                 more = f"{len(problems) - _SHOWN} more of this rule"
-                findings.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
+                results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
             if not problems:
-                findings.append(CheckResult("PASS", rule, expected, self._observed(rule)))
-        return findings
+                results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
+        return results
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
@@ -194,7 +194,7 @@ def _needed_mpis(process: Closure, simulation: Simulation) -> Iterator[tuple[str
     """Yield name and ABI of each MPI library that a process needs and gets."""
     family = simulation.table.families["mpi"]
     program = process.objects[0]
-    # An MPI's own tools are of no use on another one.
+    # An MPI's own tools do not work on another one.
     if family.owns(program.path, *program.names):
         return
     for dependent in process.objects:
@@ -215,7 +215,7 @@ def _oldest_cudnn(simulation: Simulation, processes: Sequence[Closure]) -> str |
         simulation.path_of(loaded)
         for process in processes
         for loaded in process.objects
-        # The loader did not choose a library that nothing loads, which is examined as a process.
+        # A library that nothing loads is examined as a process: the loader did not choose it.
         if loaded.parent is not None and family.is_library(*loaded.names, loaded.elf.soname)
     }
     texts = [_cudnn_version(path, simulation) for path in sorted(paths)]
@@ -298,20 +298,20 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
             yield problem
 
 
-def findings_of(verdicts: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
+def findings_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
     """Yield a line of a report for each rule result; an unknown one, if shown, is SKIP, which is no pass.
 
     All unknown results are shown with `all_unknown`, else only those that warn.
     """
-    for verdict in verdicts:
-        if verdict.outcome == "unknown" and not (verdict.warn or all_unknown):
+    for result in results:
+        if result.outcome == "unknown" and not (result.warn or all_unknown):
             continue
-        observed = verdict.reason
-        if verdict.outcome == "compatible":
-            observed = ", ".join(f"{path}={fact}" for path, fact in verdict.facts.items())
-        elif verdict.missing:
-            observed = f"unknown: {', '.join(verdict.missing)}"
-        facts = verdict.fact_lines if verdict.outcome == "incompatible" else ()
-        hint = "; ".join(text for text in (verdict.hint, *facts) if text)
-        name = f"{verdict.rule}/{verdict.subject}" if verdict.subject else verdict.rule
-        yield CheckResult(_STATUS[verdict.outcome], name, verdict.title, observed, hint)
+        observed = result.reason
+        if result.outcome == "compatible":
+            observed = ", ".join(f"{path}={fact}" for path, fact in result.facts.items())
+        elif result.missing:
+            observed = f"unknown: {', '.join(result.missing)}"
+        facts = result.fact_lines if result.outcome == "incompatible" else ()
+        hint = "; ".join(text for text in (result.hint, *facts) if text)
+        name = f"{result.rule}/{result.subject}" if result.subject else result.rule
+        yield CheckResult(_STATUS[result.outcome], name, result.title, observed, hint)

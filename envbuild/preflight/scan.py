@@ -29,7 +29,7 @@ from envbuild.store.store import Store
 from envbuild.system.files import read_input, signature
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
-# Raised whenever a scan holds more, or other data.
+# Incremented whenever the data of a scan change.
 SCAN_FORMAT = 6
 
 # Where the loader and Python look.
@@ -49,16 +49,16 @@ class ScannedFile:
 
     elf: ElfObject
     symbols: Symbols = field(default_factory=Symbols)
-    """Those of the families that it is part of or uses."""
+    """Those of the library families that it belongs to or uses."""
     names_in_file: tuple[str, ...] = ()
-    """Names of libraries that it opens only if they are written in it, and are."""
+    """Names of libraries that it contains and therefore may open."""
     gpu: GpuCode | None = None
     """Its GPU code; no fat binaries if it is of an unknown form."""
 
 
 @dataclass(slots=True)
 class FileSystemScan:
-    """What a file system holds; all paths are absolute."""
+    """The contents of a file system; all paths are absolute."""
 
     directories: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class FileSystemScan:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A scan that the store keeps, and the image file that was last verified to hold it."""
+    """A scan in the store, and the image file that was last verified to have these contents."""
 
     signature: list[int]
     files: FileSystemScan
@@ -245,7 +245,7 @@ def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _write(store: Store, digest: str, record: _Record) -> None:
     text = json.dumps(asdict(record), default=sorted, sort_keys=True, separators=(",", ":"))
     try:
-        # Sealed, since a flipped bit would turn a library into another.
+        # Sealed: a flipped bit would turn a library into another.
         store.write(_record_name(digest), sealed_line(text))
     except EnvbuildError:
         return  # the next call scans the image anew

@@ -1,1 +1,1 @@
-"""From what is asked to a lock, and from a lock to its files."""
+"""Resolves a spec to a lock, and fetches the locked files."""

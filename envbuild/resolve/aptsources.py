@@ -1,4 +1,4 @@
-"""Read apt's own list of sources, in both of its formats (sources.list(5))."""
+"""Reads apt's list of sources, in both of its formats (sources.list(5))."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AptSource:
 
 
 def read_sources(etc_apt: Path) -> list[AptSource]:
-    """Read every file that apt would read, in its order; unreadable files are left out."""
+    """Read every file that apt reads, in its order; omit unreadable files."""
     parts = sorted((etc_apt / "sources.list.d").glob("*"), key=lambda path: path.name)
     sources: list[AptSource] = []
     for path in (etc_apt / "sources.list", *parts):

@@ -1,4 +1,4 @@
-"""Texts that apt reads and writes: pure functions, no process."""
+"""Texts that apt reads and writes. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envbuild.system.redaction import redact_text
 
 _URI = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+)\.deb (?P<size>\d{1,15}) SHA256:(?P<sha256>[0-9a-f]{64})")
 
-# Hooks of the machine must not run for a private state directory (some clean /var/cache/apt).
+# Hooks of the machine must not run: some clean /var/cache/apt.
 _CLEARED = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success",
             "APT::Architectures", "APT::Default-Release")  # fmt: skip
 
@@ -24,7 +24,7 @@ _SETTINGS = {
     "Dir::Cache::srcpkgcache": "",
     "APT::Install-Recommends": "false",
     "APT::Install-Suggests": "false",
-    # Lists below a private directory are out of reach for the user that apt would change to.
+    # apt's own user could not read lists below a private directory.
     "APT::Sandbox::User": "root",
     "APT::Update::Error-Mode": "any",
     "Acquire::Languages": "none",
@@ -79,7 +79,7 @@ def stanza(archive: Archive, suite: str, components: Sequence[str]) -> str:
 
 
 def preferences(versions: Mapping[str, str]) -> str:
-    """Return apt_preferences(5) that keep versions, older ones included, where an archive has them."""
+    """Return apt_preferences(5) that keep versions, even older ones, if an archive has them."""
     return "\n".join(
         f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n"
         for name, version in sorted(versions.items())
@@ -134,7 +134,7 @@ def parse_madison(text: str) -> dict[tuple[str, str], list[str]]:
 
 
 def unknown(output: str) -> list[str]:
-    """Return the names that apt says no archive has."""
+    """Return the names that no archive has, according to apt."""
     return sorted(set(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE)))
 
 

@@ -1,4 +1,4 @@
-"""What resolvers are given beside the spec."""
+"""Inputs of resolvers in addition to the spec."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveContext:
-    """Where and how packages are resolved, apart from what is asked."""
+    """Settings of a resolution."""
 
     machine: Machine
     cache_dir: Path

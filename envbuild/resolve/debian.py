@@ -28,7 +28,7 @@ from envbuild.system.redaction import redact
 
 _TIMEOUT_S = 600.0
 _MOST_HINTS = 20  # looking for similar names takes a while
-_NEAR = 3  # characters by which a misspelt name may be too long or too short
+_NEAR = 3  # difference in length of a misspelt name, in characters
 _WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
 _SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
 
@@ -38,14 +38,14 @@ class Debs:
     """The Debian packages of an image and of its builds."""
 
     base: tuple[DebPin, ...] = ()
-    """As ``mmdebstrap --variant=apt`` with the base's packages would have it."""
+    """As ``mmdebstrap --variant=apt`` with the base's packages installs them."""
     system: tuple[DebPin, ...] = ()
     """Further packages that the requested ones need."""
     build: tuple[BuildDebPin, ...] = ()
     """Further packages that each build from source needs."""
 
     def all(self) -> tuple[DebPin, ...]:
-        """Return them one after the other."""
+        """Return all of them."""
         return (*self.base, *self.system, *self.build)
 
 
@@ -90,7 +90,7 @@ def resolve_debian(
 
 
 def _essential(suite: str) -> str:
-    """Return the apt pattern of what every Debian system has; flags count as the suite itself states them."""
+    """Return the apt pattern of the essential packages of a suite, by the suite's own flags."""
     name = re.escape(suite)
     return f"?narrow(?or(?archive(^{name}$),?codename(^{name}$)),?essential)"
 
@@ -99,7 +99,7 @@ def _kept(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> di
     """Return the versions to keep: name → version."""
     if previous is None or previous.base.architecture != resolved.architecture:
         return {}
-    # Of a toolchain's pin and an image's, the image's wins.
+    # An image's pin overrides a toolchain's.
     pins = (*previous.build_debs, *previous.base_debs, *previous.system_debs)
     return {pin.name: pin.version for pin in pins if not upgrade.covers(pin.name)}
 
@@ -158,7 +158,7 @@ class _Apt:
         self.prefer({})
 
     def prefer(self, versions: dict[str, str]) -> None:
-        """Let these versions win wherever an archive has them."""
+        """Prefer these versions if an archive has them."""
         self._write("preferences", apttext.preferences(versions))
 
     def update(self, sources: Mapping[str, Sequence[Archive]]) -> None:
@@ -169,7 +169,7 @@ class _Apt:
             return
         chosen: dict[str, Archive] = {}
         errors: list[EnvbuildError] = []
-        # Each alone, so that a second address can stand in for the first.
+        # One by one, so that a second address can replace the first.
         for origin, entries in sources.items():
             for archive in entries:
                 self._use({origin: archive})
@@ -212,7 +212,7 @@ class _Apt:
         self._write("private.sources", "\n".join(stanzas))
 
     def add(self, wanted: Sequence[str], base: Sequence[DebPin]) -> tuple[DebPin, ...]:
-        """Return what some packages need beyond the base, which stays as it is."""
+        """Return the packages that others need in addition to the base, whose versions stay."""
         if not wanted:
             return ()
         names = {pin.name for pin in base}
@@ -252,7 +252,7 @@ class _Apt:
                 f"apt takes `{file.name}` from an archive that is not among its sources",
                 hint="name that archive under `origins` of the site file, if it is to be used",
             )
-        # Suites of one archive share its files: the one that lists this version counts.
+        # Suites of one archive share its files: choose the one that lists this version.
         origin = next((origin for origin in serving if origin.partition(":")[2] in suites), serving[0])
         return DebPin(
             name=file.name,

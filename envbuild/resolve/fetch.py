@@ -88,7 +88,7 @@ def _directory_of(pin: Pin) -> str:
 
 
 def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
-    """Return the pins whose files the cache lacks; a disk may have damaged a file since it was compared."""
+    """Return the pins whose files the cache lacks, or has damaged: a disk may lose data."""
     wanted = list({pin.sha256: pin for pin in pins}.values())
     paths = [files.path(pin) for pin in wanted]
     with thread_pool(_THREADS) as pool:
@@ -119,7 +119,7 @@ def _take_local(
         places.append(root_place(resolved, pin))
     for place in filter(os.path.isfile, places):
         try:
-            # Read before the cache is touched, so that an error names the right one of the two.
+            # Read before the cache is touched, so that an error names the right file.
             check(place, pin)
             with files.adding(pin) as part:
                 copy(place, part)
@@ -157,7 +157,7 @@ def _lost_roots(missing: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[Envb
 def _archive_addresses(
     missing: Sequence[Pin], resolved: ResolvedSpec, machine: Machine
 ) -> dict[str, list[str]]:
-    """Return where each Debian package may be: SHA-256 → addresses in order."""
+    """Return the possible addresses of each Debian package, in order, by SHA-256."""
     pins = [pin for pin in missing if isinstance(pin, DebPin)]
     # An archive may be listed twice, with other keys.
     roots = {
@@ -172,7 +172,7 @@ def _archive_addresses(
 
 
 def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[str, list[str]]:
-    """Ask where the locked files are: SHA-256 → addresses, maybe none."""
+    """Return the current addresses of each wheel or source archive by SHA-256; maybe none."""
     left = [pin for pin in missing if isinstance(pin, PythonPin)]
     addresses = {}
     while left:
@@ -193,10 +193,10 @@ def _download_all(
     files: FileCache,
     emit: Emit,
 ) -> None:
-    """Download side by side; errors are collected, so that all are reported at once."""
+    """Download in parallel; report all errors at once."""
     total = sum(pin.size_bytes for pin in pins)
     title = f"fetch {pluralize(len(pins), 'file')}"
-    # The largest first: a big file begun last would leave the other threads idle.
+    # The largest first: a big file at the end would leave the other threads idle.
     ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
     with task(emit, "fetch", title, total_bytes=total) as running:
 
@@ -219,14 +219,14 @@ def _download(
     resolved: ResolvedSpec,
     files: FileCache,
 ) -> EnvbuildError | None:
-    """Try each address of a file until one gives the locked bytes; return the last error otherwise."""
+    """Try the addresses of a file until one serves the locked bytes; else return the last error."""
     error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
     reported = 0
     for address in addresses:
         try:
             with files.adding(pin) as part:
                 for count in client.download(address, part, size_bytes=pin.size_bytes):
-                    if count > reported:  # less after another address, or a server that began anew
+                    if count > reported:  # less after a new address or a restarted transfer
                         running.advance(count - reported)
                         reported = count
         except WrongBytes as difference:

@@ -27,13 +27,13 @@ class WrongBytes(Exception):
 
 
 class FileCache:
-    """Locked files below one directory, which is made when the first file is added."""
+    """Locked files below one directory, which is created with the first file."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, pin: Pin) -> Path:
-        """Return where a pin's file is, or would be."""
+        """Return the path of a pin's file, which need not exist."""
         name = file_name(pin)
         if not _SHA256.fullmatch(pin.sha256) or not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a file's digest and name: {pin.sha256!r} {name!r}")

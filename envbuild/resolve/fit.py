@@ -1,4 +1,4 @@
-"""Judge a lock by the rules, for its site, with the places in the spec and the site file."""
+"""Judges a lock by the rules, for its site, with the places in the spec and the site file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _OLDER_BUILD_HELPS = ("CUDA.driver-floor", "GPU.dropped-by-cuda")
 
 
 def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
-    """Return the verdicts on a lock and its site; those against it say where to change that."""
-    verdicts = judge(stack_of(resolved, lock))
+    """Return the rule results for a lock and its site; incompatible ones have a place and a hint."""
+    results = judge(stack_of(resolved, lock))
     return tuple(
-        replace(verdict, at=_place(verdict, resolved), hint=_hint(verdict, resolved))
-        if verdict.outcome == "incompatible"
-        else verdict
-        for verdict in verdicts
+        replace(result, at=_place(result, resolved), hint=_hint(result, resolved))
+        if result.outcome == "incompatible"
+        else result
+        for result in results
     )
 
 
@@ -52,20 +52,20 @@ def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | 
         yield f"frameworks.{choice.name}.version", ("frameworks", index)
 
 
-def _place(verdict: RuleResult, resolved: ResolvedSpec) -> Location:
-    """Return where to change it: in the spec if that decides one of the facts, else in the site's file."""
+def _place(result: RuleResult, resolved: ResolvedSpec) -> Location:
+    """Return the place to change: in the spec if it decides one of the facts, else in the site file."""
     for places in (resolved.spec_places, resolved.site_places):
         known = {str(at): at for at in places.values()}
-        for fact in verdict.facts.values():
+        for fact in result.facts.values():
             if fact.source in known:
                 return known[fact.source]
     return Location(path=resolved.path)
 
 
-def _hint(verdict: RuleResult, resolved: ResolvedSpec) -> str:
-    """Return a verdict's hint, with the older builds that the recipes of the spec have, if one helps."""
-    if verdict.rule not in _OLDER_BUILD_HELPS:
-        return verdict.hint
+def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:
+    """Return a result's hint, with the older builds that the recipes of the spec have, if one helps."""
+    if result.rule not in _OLDER_BUILD_HELPS:
+        return result.hint
     older = older_accelerators(
         {chosen.variant_name for chosen in resolved.recipes},
         [
@@ -77,12 +77,12 @@ def _hint(verdict: RuleResult, resolved: ResolvedSpec) -> str:
         ],
     )
     if not older:
-        return f"{verdict.hint}; the recipes here have none"
-    return f"{verdict.hint}; all recipes here have: {', '.join(f'`accelerator: {way}`' for way in older)}"
+        return f"{result.hint}; the recipes here have none"
+    return f"{result.hint}; all recipes here have: {', '.join(f'`accelerator: {way}`' for way in older)}"
 
 
 def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError]:
-    """Yield the Python distributions that would hide Debian's own, which a recipe was made for."""
+    """Yield errors for Python distributions that would hide Debian's, for which a recipe was made."""
     seers = [chosen.recipe.name for chosen in resolved.recipes if chosen.recipe.debian_python]
     theirs = {pin.name: pin.version for pin in lock.system_debs if seers}
     for pin in lock.python:
@@ -97,7 +97,7 @@ def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError
 
 
 def _asking(resolved: ResolvedSpec, pin: PythonPin, lock: Lock) -> Location:
-    """Return where the spec asks for a distribution, or for what needs it."""
+    """Return where the spec asks for a distribution, or for one that needs it."""
     for index, text in enumerate(resolved.spec.packages.python):
         wanted = [canonicalize_name(Requirement(text).name)]
         if pin.name in lock.needed_by(wanted):

@@ -1,4 +1,4 @@
-"""From what is asked to a lock: resolve what changed, keep what did not."""
+"""Makes a lock for a spec: resolves what changed, keeps what did not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_lock(
     root: tuple[RootPin, ...] = ()
     wheels: tuple[PythonPin, ...] = ()
     build_tools: tuple[PythonPin, ...] = ()
-    # Neither depends on the other: errors of both are reported at once.
+    # The two do not depend on each other: errors of both are reported at once.
     with _collected(errors):
         if resolved.base.root is not None:
             root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
@@ -145,7 +145,7 @@ def _python(
         and same_python(resolved, old)
         and not _touches(upgrade, old.python)
     ):
-        # Who owns a distribution may have changed all the same.
+        # The owner of a distribution may have changed nevertheless.
         return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in old.python)
     with task(context.emit, "lock:python", "resolve Python packages"):
         return resolve_python(resolved, previous=old, upgrade=upgrade, context=context)
@@ -176,7 +176,7 @@ def _build_tools(
 
 
 def _same_builds(resolved: ResolvedSpec, old: Lock) -> bool:
-    """Whether all that is built from source was so when the lock was made, by the same recipes."""
+    """Return whether the recipes that build from source are unchanged since the lock was made."""
     before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
     now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in resolved.built.values()}
     return now <= before
@@ -191,7 +191,7 @@ def _touches(upgrade: Upgrade, pins: Sequence[DebPin | PythonPin]) -> bool:
 
 
 def _upgradable(resolved: ResolvedSpec, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
-    """Return the packages as the lock names them; refuse names that it does not have."""
+    """Return the packages as the lock names them; reject names that it does not have."""
     if not upgrade or old is None:
         return Upgrade() if upgrade is None else Upgrade(None)
     debs = {pin.name for pin in _debs(old)}

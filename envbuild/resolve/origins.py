@@ -140,7 +140,7 @@ def python_sources(site: Site | None, machine: Machine) -> PythonSources:
         links += [address for address in addresses if _holds_wheels(address)]
         usable = tuple(address for address in addresses if not _holds_wheels(address))
         if site is not None and origin not in site.mirrors:
-            # A public index that stands in for a private one that is down has other packages of its names.
+            # In place of a private index that is down, a public one may have other packages of its names.
             usable = usable[:1]
         if origin == "pypi":
             indexes = usable
@@ -156,7 +156,7 @@ def python_sources(site: Site | None, machine: Machine) -> PythonSources:
 
 
 def without_credentials(address: str) -> str:
-    """Return an address without user, password, query and fragment: fit to be compared, not to be shown."""
+    """Return an address without credentials, query and fragment, to be compared but not shown."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -175,7 +175,7 @@ def archives(
         for archive in _archives([source for source in usable if _serves_sibling(source, suite)]):
             serving.append(archive)
             if Path(DEBIAN_KEYS).exists():
-                # The configured key may be that of one release alone.
+                # The configured key may be only one release's.
                 serving.append(replace(archive, signed_by=DEBIAN_KEYS))
     if not serving:
         raise MachineError(
@@ -195,14 +195,14 @@ def _archives(sources: Sequence[AptSource]) -> list[Archive]:
 
 
 def _serves_sibling(source: AptSource, suite: str) -> bool:
-    """Whether apt uses a source for the same kind of suite of another Debian release."""
+    """Return whether a source serves the same kind of suite of another Debian release."""
     release, _, kind = suite.partition("-")
     siblings = [other.partition("-")[::2] for other in source.suites]
     return release in _RELEASES and any(name in _RELEASES and kind == other for name, other in siblings)
 
 
 def _keys(suite: str, machine: Machine) -> str:
-    """Return the keys for an address of the site: a mirror is signed by the archive that it mirrors."""
+    """Return the keys for an address of the site: those of the archive that it mirrors."""
     configured = (source.signed_by for source in machine.apt if suite in source.suites and source.signed_by)
     return next(configured, DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else "")
 
@@ -231,7 +231,7 @@ def _settings(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, st
     yield "UV_NO_INDEX", "no-index", variables.get("UV_NO_INDEX", "")
     if not _truth(variables.get("UV_NO_CONFIG", "")):
         files = [(path, _toml(path)) for path in _uv_files(variables, etc)]
-        # Settings for `uv pip` win, in whichever file they stand.
+        # Settings for `uv pip` override others, in any file.
         for path, table in [*((path, table.get("pip", {})) for path, table in files), *files]:
             try:
                 yield from _uv_table(path, table)
@@ -321,7 +321,7 @@ def _unreadable(tool: str, path: Path, reason: str) -> MachineError:
 
 def _is_address(text: str) -> bool:
     try:
-        # `urlsplit` drops control characters, and reads the port only when asked for it.
+        # `urlsplit` drops control characters, and reads the port only on access.
         return text.isprintable() and (urlsplit(text).port or 0) >= 0
     except ValueError:
         return False

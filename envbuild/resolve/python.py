@@ -1,4 +1,4 @@
-"""From Python requirements to pins: one resolution per image, with uv, or pip for Python 2.7."""
+"""Resolves Python requirements to pins: once per image, with uv, or pip for Python 2.7."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def resolve_python(
 
 
 def same_python(resolved: ResolvedSpec, old: Lock) -> bool:
-    """Whether a lock was made for the Python and the C library of the base that is asked for. Pure."""
+    """Return whether a lock was made for the Python and C library of the spec's base."""
     python = resolved.base.python
     return (old.base.python, old.base.abi, old.base.glibc) == (
         python.version,
@@ -73,14 +73,14 @@ def resolve_build_tools(
         like_image = imported(chosen, image)
         requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
         old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
-        # If the build needs another version than the image has, it gets it: the image does not contain it.
+        # A build may use other versions than the image, which does not contain them.
         build = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image)
         pins += [replace(pin, layer=chosen.layer) for pin in build]
     return tuple(sorted(pins))
 
 
 def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
-    """Return what the layers that a recipe compiles against import beside themselves. Pure."""
+    """Return the pins that the layers which a recipe compiles against import from other layers."""
     pins = {pin.name: pin for pin in image}
     source = chosen.recipe.source
     against = {f"framework:{name}" for name in (source.against if source else ())}
@@ -166,7 +166,7 @@ def _choose(
 
 
 def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin]) -> list[int]:
-    """Return the length of each file: as the index or the last lock says, else by asking for it."""
+    """Return the length of each file: from the index or the last lock, else by a request."""
     sizes = {pin.sha256: pin.size_bytes for pin in old}
     sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
     with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
@@ -174,7 +174,7 @@ def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin]) -> list[int]:
 
 
 def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
-    """Warn if an image without an accelerator gets the libraries of one: gigabytes that are not needed."""
+    """Warn if an image for cpu gets libraries of an accelerator: gigabytes that it does not need."""
     if resolved.spec.accelerator.name != "cpu":
         return
     heavy = {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}

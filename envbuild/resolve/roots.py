@@ -1,4 +1,4 @@
-"""Pins of the files of a base's finished root.
+"""Pins the files of a base's finished root.
 
 Source: OCI image specification 1.1 (image layout, manifest, configuration).
 """
@@ -62,7 +62,7 @@ def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
 
 
 def place_of(resolved: ResolvedSpec, pin: RootPin) -> Path:
-    """Return where the definition of a base says that a file of its root lies."""
+    """Return the path of a file of a base's root, as its definition states it."""
     place = resolved.root_place
     if place is None:
         raise AssertionError("a base with pins of a root has one")
@@ -73,7 +73,7 @@ _WRITTEN = "name a layout as `skopeo copy docker://IMAGE oci:DIR` or `podman sav
 
 
 class _Layout:
-    """The directory of an OCI image layout; its files count by their digests alone."""
+    """The directory of an OCI image layout; files are identified by digest alone."""
 
     def __init__(self, place: Path, at: Location, architecture: str) -> None:
         self._blobs = place / "blobs" / "sha256"

@@ -1,4 +1,4 @@
-"""Resolve Python distributions with uv: versions with their dependents, then the files of these versions."""
+"""Resolves Python distributions with uv: first versions, then the files of these versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
-# Ten times what a large resolution takes: an index may answer without end.
+# Ten times as much as a large resolution takes: an index may answer without end.
 _MEMORY_BYTES = 2 << 30
 # uv starts a thread for each core, and its stack counts.
 _STACK_BYTES = 8 << 20
@@ -41,7 +41,7 @@ class Uv:
     context: ResolveContext
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
-    """Origin → addresses; the first is asked, the others stand in for it."""
+    """Origin → addresses; the next is asked only if the first is unreachable."""
     _origins: dict[str, tuple[str, ...]] = field(init=False)
     """Distribution → the origins that its recipe names."""
     _torch_backend: str = field(init=False)
@@ -146,7 +146,7 @@ class Uv:
             messages.append(redact_text(finished.stderr))
             self.log.write_text("\n".join(messages), encoding="utf-8")
             errors.append(self._failure(finished))
-            # uv names one package that cannot be had, and stops: without that, it names the next.
+            # uv stops at one unavailable package; a run without that one reports the next.
             named = {*uvtext.missing(finished.stderr), *uvtext.without_wheels(finished.stderr)}
             others = [text for text in requirements if canonicalize_name(Requirement(text).name) not in named]
             if len(others) == len(requirements):
@@ -173,7 +173,7 @@ class Uv:
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
                 )
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
-                # uv reads no other configuration beside a named one.
+                # uv reads no other configuration if one is named.
                 (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")

@@ -25,7 +25,7 @@ from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"
 
-# What `uv pip compile --python-platform` knows; wheels for an older C library run on a newer one.
+# Platforms of `uv pip compile --python-platform`; wheels for an older C library run on a newer one.
 _UV_GLIBC = (17, 28, *range(31, 41))
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")

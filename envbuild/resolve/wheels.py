@@ -1,4 +1,4 @@
-"""Distributions as uv and pip report them, and the choice of a wheel. Pure."""
+"""Distributions as reported by uv and pip, and the choice of a wheel. Pure."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Fact:
 
     value: Value
     source: str = ""
-    """Where it stands: ``lock``, ``image``, ``site:NAME``, ``table:NAME``, a line of a file."""
+    """Its source: ``lock``, ``image``, ``site:NAME``, ``table:NAME``, or a line of a file."""
 
     def __str__(self) -> str:
         return shown(self.value)
@@ -176,7 +176,7 @@ def plugin_file(setting: str) -> str:
 
 
 def takes_tcp(transports: str) -> bool:
-    """Whether UCX may use TCP by ``UCX_TLS``: a list of what it may use, or after ``^`` of what not."""
+    """Return whether ``UCX_TLS`` allows TCP: it lists allowed transports, or after ``^`` forbidden ones."""
     names = {name.strip() for name in transports.removeprefix("^").split(",")}
     return "tcp" not in names if transports.startswith("^") else bool(names & {"", "all", "tcp"})
 

@@ -1,4 +1,4 @@
-"""Facts of a lock: the builds that were chosen, not those that were asked for."""
+"""Facts of a lock: of the chosen builds, not of the requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from envbuild.lock.model import Lock, PythonPin, RecipePin
 from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, facts_from, texts_of
 
-# Framework → its distribution, where the names differ.
+# Framework → its distribution, if the names differ.
 _DISTRIBUTIONS = {"pytorch": "torch"}
 _CUDA_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu[0-9]+)?")
 _OF_A_MAJOR = re.compile(r"(?:nvidia|cupy|cuda)-.*-cu([0-9]{2})")
-# Those without a major in their name whose own version is CUDA's.
+# Distributions without a major in their name whose version is CUDA's.
 _OF_CUDA = re.compile(r"nvidia-cuda-(runtime|nvrtc|cupti|nvcc)|cuda-toolkit|cuda-bindings")
-# Framework → the distributions that make its wheel one for CUDA.
+# Framework → the distributions with which its wheel is a build for CUDA.
 _BRINGS_CUDA = {
     "pytorch": re.compile(r"nvidia-.*|cuda-toolkit"),
     "tensorflow": _CUDA_RUNTIME,
@@ -24,7 +24,7 @@ _JAX = re.compile(r"jax|jaxlib|jax-(cuda|rocm)[0-9]+-(plugin|pjrt)")
 
 
 def facts_of_lock(lock: Lock) -> dict[str, Fact]:
-    """Return what a lock says of its image, whose programs run on the image's own MPI."""
+    """Return the facts of a lock, for programs that run on the image's own MPI."""
     versions = {pin.name: pin.version for pin in lock.python}
     debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
     toolkit = _cuda_toolkit(versions)
@@ -73,7 +73,7 @@ def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> di
 
 
 def facts_of_variables(variables: Mapping[str, str]) -> dict[str, Fact]:
-    """Return what an image's own variables say of what carries its messages."""
+    """Return the facts of an image's own variables that choose how messages travel."""
     known = {
         path: read(variables[name]) for path, (name, read) in TRANSPORT_VARIABLES.items() if name in variables
     }
@@ -155,7 +155,7 @@ def _mpi(lock: Lock, debs: Mapping[str, str]) -> dict[str, str | None]:
         return {}
     family, version = recipe.name, recipe.version
     if family == "openmpi-debian":
-        # The base decides which: the recipe's own version is not the library's.
+        # The base decides the library's version; the recipe has another one.
         packages = (text for name, text in sorted(debs.items()) if re.fullmatch(r"libopenmpi[0-9]+.*", name))
         family, version = "openmpi", next(packages, "").partition("-")[0]
     return {"mpi.family": family, "mpi.version": version or None, "mpi.source": "image"}

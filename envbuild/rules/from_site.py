@@ -12,7 +12,7 @@ from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteRuntime
 
 SETTINGS = "settings-of-provider"
 Places = Mapping[tuple[str | int, ...], Location]
-# Implementations that are not made from another one.
+# Implementations that are not based on another one.
 _BASES = ("mpich", "openmpi")
 _RUNTIME = ("name", "version", "user_namespaces", "setuid")
 
@@ -24,7 +24,7 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
     get the variables of `fabric_settings`; else only those that the site names.
     """
     gpus, scheduler, mpi, runtime = site.gpus, site.scheduler, site.mpi, _apptainer(site.runtimes)
-    # A list that is not whole says nothing of what is absent from it.
+    # An incomplete list does not exclude other types.
     offered = scheduler.mpi_types if scheduler and not scheduler.more_mpi_types else ()
     rows: list[tuple[str, tuple[str, ...], Value | None]] = [
         ("architecture.host", ("architecture",), site.architecture),
@@ -64,7 +64,7 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
 
 
 def nearest(places: Places, key: tuple[str | int, ...]) -> Location | None:
-    """Return where a value stands, or the one around it; never the whole file."""
+    """Return the place of a value, or of the nearest one around it; never the whole file."""
     depths = range(len(key), 0, -1)
     return next((places[key[:depth]] for depth in depths if key[:depth] in places), None)
 
@@ -127,7 +127,7 @@ def fabric_settings(fabric: SiteFabric) -> dict[str, str]:
 
 
 def _overridden(fabric: SiteFabric) -> Iterator[str]:
-    """Yield what a site's own variables replace of what follows from its provider, in words."""
+    """Yield, in words, the settings of the provider that a site's own variables replace."""
     for row in look_up(SETTINGS, fabric.provider or "") or ():
         name, _, text = row.partition("=")
         own = fabric.environment.get(name)
@@ -156,9 +156,9 @@ def stack_facts(
     if site is not None:
         facts |= facts_of_site(site, places=places, host_fabric=host_fabric)
         if not host_fabric:
-            # The host's fabric comes with variables that go above an image's own; a site's shells are below.
+            # Only the host's fabric brings variables that override an image's own.
             facts |= {path: image[path] for path in TRANSPORT_VARIABLES if path in image}
-        elif site.fabric is not None and site.fabric.provider and _lends_libfabric(site.fabric):
+        elif site.fabric is not None and site.fabric.provider and _has_libfabric(site.fabric):
             facts["mpi.providers"] = Fact((site.fabric.provider,), f"site:{site.name}")
     facts |= host or {}
     if host_mpi:
@@ -166,5 +166,5 @@ def stack_facts(
     return with_tables(facts)
 
 
-def _lends_libfabric(fabric: SiteFabric) -> bool:
+def _has_libfabric(fabric: SiteFabric) -> bool:
     return any(name.startswith("libfabric.so") for name in _names(fabric.libraries))

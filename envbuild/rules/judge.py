@@ -1,7 +1,7 @@
 """Judge facts by rules: compatible, incompatible or unknown. Pure.
 
 A rule is a function that reads facts through a `Stack` and requires something of them. Reading an
-absent fact makes the rule unknown, so knowing less never turns a verdict into compatible.
+absent fact makes the rule unknown, so knowing less never turns a result into compatible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 class UnknownFact(Exception):
-    """A rule needs a fact that is not known, or known facts do not settle it."""
+    """A rule needs an unknown fact, or known facts do not settle it."""
 
     def __init__(self, missing: str = "") -> None:
         super().__init__(missing)
@@ -33,7 +33,7 @@ class BrokenRule(Exception):
 
 
 def require(holds: bool | None, reason: str) -> None:
-    """Break a rule if something does not hold; None makes it unknown."""
+    """Raise BrokenRule if `holds` is False, UnknownFact if it is None."""
     if holds is None:
         raise UnknownFact
     if not holds:
@@ -42,7 +42,7 @@ def require(holds: bool | None, reason: str) -> None:
 
 @dataclass(slots=True)
 class Stack:
-    """Facts as one rule reads them, and which it has read."""
+    """Facts for one rule, and those that it has read."""
 
     facts: Facts
     framework: str = ""
@@ -102,22 +102,22 @@ class Rule:
     id: str
     """Its stable id."""
     source: Sequence[str]
-    """Where it was read or seen."""
+    """Sources: documents and issues."""
     seen: str
-    """When (ISO 8601 date, or ``unknown``)."""
+    """Date of the sources (ISO 8601), or ``unknown``."""
     hint: str
     """What to do."""
     severity: Severity = "error"
     """``error`` refuses the stack. With ``warning`` and ``note`` it may work all the same:
-    the verdict is unknown, and a ``warning`` is shown."""
+    the result is unknown, and a ``warning`` is shown."""
     when: Callable[[Stack], bool] = lambda _: True
-    """Whether the rule concerns the stack; if not, there is no verdict."""
+    """Whether the rule concerns the stack; if not, there is no result."""
     warn_if_unknown: bool = False
     """Whether people are warned if the rule concerns the stack and a fact for the check is unknown."""
     per_framework: bool = False
     """Whether it is judged once for each framework."""
     title: str = field(init=False)
-    """What holds in a good stack."""
+    """The condition that a good stack meets."""
     check: Check = field(init=False)
 
     def __call__(self, check: Check) -> Check:
@@ -137,18 +137,18 @@ class RuleResult:
     outcome: Outcome
     """``compatible``, ``incompatible`` or ``unknown``."""
     facts: dict[str, Fact]
-    """Facts that the rule has read, those of its check first."""
+    """The facts that the rule has read, those of its check first."""
     missing: tuple[str, ...]
     """The fact, or the row of a table, that it would need."""
     reason: str
     hint: str
     """For people."""
     source: str
-    """Where the rule was read, and when."""
+    """The rule's sources and their date."""
     subject: str = ""
     """The framework that it is about; empty for the whole stack."""
     warn: bool = False
-    """Whether people are warned although the verdict is only unknown."""
+    """Whether people are warned although the result is only unknown."""
     at: Location | None = None
     """Where to change it, if a file decides a fact."""
 
@@ -181,13 +181,13 @@ class RuleResult:
 
 
 def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
-    """Judge a stack by rules, in their order; a rule that does not concern it gives no verdict."""
-    verdicts = (_judge(rule, facts, framework) for rule in rules for framework in _frameworks(rule, facts))
-    return tuple(verdict for verdict in verdicts if verdict is not None)
+    """Judge a stack by rules, in their order; a rule that does not concern it gives no result."""
+    results = (_judge(rule, facts, framework) for rule in rules for framework in _frameworks(rule, facts))
+    return tuple(result for result in results if result is not None)
 
 
 def _frameworks(rule: Rule, facts: Facts) -> Sequence[str]:
-    # Frameworks that are not known may be incompatible: one verdict says so.
+    # Unknown frameworks may be incompatible: there is one result for all.
     return sorted(texts_of(facts, "frameworks")) if rule.per_framework and "frameworks" in facts else ("",)
 
 
@@ -232,18 +232,18 @@ def _fact_lines(facts: Facts) -> Iterator[str]:
         yield f"{path} = {fact}" + (f" ({fact.source})" if fact.source else "")
 
 
-def refusal(verdict: RuleResult) -> RequestError:
-    """Return a verdict as an error: the rule and the reason, the facts and the source of each."""
-    problem = "\n".join((verdict.sentence, *(f"  {line}" for line in verdict.fact_lines)))
-    return RequestError(problem, at=verdict.at, hint=verdict.hint)
+def refusal(result: RuleResult) -> RequestError:
+    """Return the error for a result: rule, reason, and the facts with their sources."""
+    problem = "\n".join((result.sentence, *(f"  {line}" for line in result.fact_lines)))
+    return RequestError(problem, at=result.at, hint=result.hint)
 
 
-def refuse_or_warn(verdicts: Iterable[RuleResult], emit: Emit) -> None:
+def refuse_or_warn(results: Iterable[RuleResult], emit: Emit) -> None:
     """Raise everything that is incompatible, all at once, as `refusal` words it; emit the warnings."""
     errors: list[EnvbuildError] = []
-    for verdict in verdicts:
-        if verdict.outcome == "incompatible":
-            errors.append(refusal(verdict))
-        elif verdict.warn:
-            emit(Warned(text=verdict.sentence, hint=verdict.hint))
+    for result in results:
+        if result.outcome == "incompatible":
+            errors.append(refusal(result))
+        elif result.warn:
+            emit(Warned(text=result.sentence, hint=result.hint))
     raise_all(errors)

@@ -585,7 +585,7 @@ def python_of_framework(stack: Stack) -> None:
 
 
 def _same_name_other_abi(stack: Stack) -> bool:
-    """Whether libmpi.so.12 is Open MPI 1.10's on one side and MPICH's on the other."""
+    """Return whether libmpi.so.12 is Open MPI 1.10's on one side and MPICH's on the other."""
     image = set(texts_of(stack.facts, "mpi.needed_abis") or texts_of(stack.facts, "mpi.abis"))
     host, named_12 = set(texts_of(stack.facts, "host_mpi.abis")), {"mpich", "openmpi-12"}
     return not image & host and bool(image & named_12) and bool(host & named_12)

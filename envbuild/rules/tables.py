@@ -31,13 +31,13 @@ class Row(Model):
 
 
 class Table(Model):
-    """Rows in the order in which they are tried; without a row that matches the answer is unknown."""
+    """Rows in the order in which they are tried; if none matches, the answer is unknown."""
 
     summary: Text
     source: Annotated[tuple[Text, ...], Field(min_length=1)]
     seen: Annotated[str, full_match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|unknown", "a date, such as `2026-11-20`")]
     columns: Annotated[tuple[Text, ...], Field(min_length=1)]
-    """What each entry of `Row.match` is."""
+    """Meanings of the entries of `Row.match`."""
     rows: tuple[Row, ...]
 
 
@@ -74,13 +74,13 @@ def version_of(text: str) -> Version | None:
 
 
 def at_least(version: str, limit: str) -> bool | None:
-    """Whether a version is not below a limit; None for versions that cannot be compared."""
+    """Return whether a version is not below a limit; None for versions that cannot be compared."""
     known, floor = version_of(version), version_of(limit)
     return None if known is None or floor is None else known >= floor
 
 
 def in_range(version: str, specifier: str) -> bool | None:
-    """Whether a version is in a range (``>=5,<6``); None for a version that cannot be compared."""
+    """Return whether a version is in a range (``>=5,<6``); None if it cannot be compared."""
     known = version_of(version)
     return None if known is None else SpecifierSet(specifier).contains(known, prereleases=True)
 
@@ -95,8 +95,8 @@ def run_code(gpus: Sequence[str], code: Sequence[str]) -> bool | None:
     A CUDA binary runs on GPUs of its major version and the same or a later minor one; a ROCm binary runs on
     its own target only.
     """
-    verdicts = [_runs(gpu, code) for gpu in gpus]
-    return False if False in verdicts else None if None in verdicts or not verdicts else True
+    served = [_runs(gpu, code) for gpu in gpus]
+    return False if False in served else None if None in served or not served else True
 
 
 def _runs(gpu: str, code: Sequence[str]) -> bool | None:

@@ -1,1 +1,1 @@
-"""What was asked: models, the loader that keeps places, and the checks between them."""
+"""Models of spec, recipe, base image and site, their loader, and the checks across them."""

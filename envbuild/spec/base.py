@@ -1,4 +1,4 @@
-"""What images stand on: the model of a base image."""
+"""The model of a base image."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class CheckInputs:
     base: Loaded[BaseImage] | None
     """The base image that it names, if that exists."""
     bases: tuple[Loaded[BaseImage], ...]
-    """Those to choose from if it names none."""
+    """Base images to choose from if it names none."""
     base_errors: tuple[EnvbuildError, ...]
     """Errors of base images that were read in the search for one."""
     recipes: Mapping[str, RecipeSource]
@@ -159,7 +159,7 @@ class _Check:
             yield RequestError(problem, at=spec.at("python"), hint=f"it is Python {base.python.version}")
 
     def recipes(self) -> tuple[list[ChosenRecipe], list[EnvbuildError]]:
-        """Return the recipes with the versions and variants that suit all, and what is wrong with others."""
+        """Return the recipes with versions and variants that suit all, and the errors of the others."""
         errors: list[EnvbuildError] = []
         chosen: list[ChosenRecipe] = []
         accelerator = pick_accelerator_release(self._spec.value.accelerator, self._candidates())
@@ -179,7 +179,7 @@ class _Check:
     def base(
         self, recipes: Sequence[ChosenRecipe]
     ) -> tuple[Loaded[BaseImage] | None, Sequence[EnvbuildError]]:
-        """Return the base image, named or chosen, and what conflicts with it or rules out all."""
+        """Return the base image, named or chosen, and the constraints that conflict with it or with all."""
         spec, inputs = self._spec, self._inputs
         constraints = [
             BaseConstraint(
@@ -231,7 +231,7 @@ class _Check:
         return f"no recipe has that name; `envbuild recipes check {dependency.by}` checks the recipe"
 
     def _choices(self, reference: _Reference) -> tuple[Choice, ...]:
-        """Return what the spec and other recipes ask of the version of a recipe."""
+        """Return the constraints of the spec and of other recipes on the version of a recipe."""
         name = reference.choice.name
         others = (dependency.choice for dependency in self._dependencies if dependency.choice.name == name)
         return (reference.choice, *others)

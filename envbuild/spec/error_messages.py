@@ -42,13 +42,13 @@ _QUOTE_WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaProblem:
-    """One error of pydantic, and where it belongs."""
+    """One error of pydantic, and its place."""
 
     error: ErrorDetails
     kind: str
     """Pydantic's type of the error."""
     loc: Loc
-    """Steps in the file; of a missing key those to the place where it should be."""
+    """Steps in the file; for a missing key, the steps to its place."""
     at: Location
     model: type
     """The innermost model around it."""
@@ -167,7 +167,7 @@ def explain(problem: SchemaProblem, document: Document) -> RequestError:
 
 
 def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None]:
-    """Return what is wrong with a value or key, and a hint if there is a better one than its meaning."""
+    """Return the problem of a value or key, and a hint if there is a better one than its meaning."""
     error, kind, value = problem.error, problem.kind, problem.error["input"]
     context = error.get("ctx", {})
     if kind == "value_error":

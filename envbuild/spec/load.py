@@ -17,7 +17,7 @@ M = TypeVar("M")
 
 MAX_ERRORS = 50
 
-# They replace invalid required keys, so that the rest of a spec can be checked.
+# Values for invalid required keys, so that the rest of a spec can be checked.
 _STAND_INS: dict[type, dict[str, object]] = {EnvSpec: {"name": "unnamed", "version": "0"}}
 
 

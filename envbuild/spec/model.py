@@ -26,7 +26,7 @@ from envbuild.spec.fields import Checked, Format, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
-# One that ends in `-` apt would take away.
+# apt removes a package whose name is followed by `-`.
 DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 MODULE = rf"{VARIABLE}(?:\.{VARIABLE})*"
@@ -37,7 +37,7 @@ _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
 MAX_NAME = 128  # characters; names become file names
 MAX_TEXT = 4096  # characters
 
-# What users must not set from a spec: they decide whose code runs, or belong to the runtime.
+# A spec must not set these: they decide which code runs, or belong to the runtime.
 RESERVED_VARIABLES = frozenset(
     {"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "IFS", "HOME", "USER", "PWD", "SHELL"}
 )
@@ -79,7 +79,7 @@ def parse_choice(value: object) -> object:
     if isinstance(value, Choice):
         return value
     if not isinstance(value, str):
-        # Never a mapping: the parts of a `Choice` made from one would be unchecked.
+        # Never a mapping: it would become a `Choice` with unchecked parts.
         raise PydanticCustomError("name_type", "expected a name")
     name, at, constraint = value.partition("@")
     if len(value) > MAX_NAME:
@@ -171,7 +171,7 @@ def image_path(value: str) -> str:
     return value
 
 
-# What the runtime mounts itself, and what an image consists of.
+# The runtime mounts these, or an image consists of them.
 _UNBINDABLE = (
     *("/proc", "/sys", "/dev"),
     *("/.envbuild", "/.singularity.d", "/bin", "/etc", "/etc/group", "/etc/passwd", "/lib", "/lib64"),
@@ -272,7 +272,7 @@ ConflictName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a mod
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
 Digest = Annotated[str, full_match(r"sha256:[0-9a-f]{64}", "a digest (`sha256:` and 64 hex digits)")]
 LayerName = Annotated[str, full_match(r"[a-z0-9][a-z0-9._:+-]*", "a name of a layer")]
-# Kind of a recipe → the key of a spec that names such ones.
+# Kind of a recipe → the key of a spec that names such recipes.
 SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": "fabric"}
 
 

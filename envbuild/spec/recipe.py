@@ -34,7 +34,7 @@ def _variant_requirement(value: str) -> str:
     return value
 
 
-# Arithmetic that is right for one number of ranks may fail for another.
+# An expression may have a value for one number of ranks and none for another.
 _RANKS = (1, 2, 3, 64, 4096)
 _SHOWN = 60
 

@@ -16,7 +16,7 @@ from envbuild.spec.recipe import Recipe
 
 Errors = Iterator[EnvbuildError]
 
-# Where files of a spec and links of a recipe must not be, and why.
+# Places that files of a spec and links of a recipe must not use → why.
 OWNED = "another layer owns it: choose a place outside of it"
 _HIDDEN = "the runtime mounts its own there: choose another place"
 _LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
@@ -35,7 +35,7 @@ _SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 _SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 # The test sets these for every rank.
 _SET_BY_TEST = ("OMP_NUM_THREADS", "ENVBUILD_")
-# The judge adds these checks to each job: who reported, and how it ended.
+# The judge adds these checks to each job: which ranks reported, and how it ended.
 _CHECKS_OF_ALL = {"ranks", "end"}
 
 
@@ -84,7 +84,7 @@ def recipe_errors(source: RecipeSource) -> Errors:
 
 
 def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend]) -> Errors:
-    """Yield an error where ``environment`` replaces a search path, or adds a relative directory to it."""
+    """Yield an error if ``environment`` replaces a search path, or adds a relative directory to it."""
     for name, setting in environment.items():
         if problem := search_path_problem(name, setting):
             hint = f"write `{name}: {{prepend: /a/directory}}`"

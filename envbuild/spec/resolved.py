@@ -1,4 +1,4 @@
-"""A spec together with the recipes and the base image that it chose: what resolving starts from."""
+"""A checked spec with its recipes and base image: the input of resolving."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.site import Site
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Accelerator → how its vendor's distributions are called: a layer that frameworks share.
+# Accelerator → prefixes of its vendor's distributions: a layer that frameworks share.
 _VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
 
 
 def owned_by_vendor(distribution: str, accelerator: str) -> bool:
-    """Whether a distribution (canonical name) is of an accelerator's maker: ``cuda``, ``cuda-13.0``."""
+    """Return whether the vendor of an accelerator (``cuda``, ``cuda-13.0``) makes a distribution."""
     return distribution.startswith(_VENDORS.get(accelerator.partition("-")[0], ()))
 
 
@@ -48,7 +48,7 @@ class ChosenRecipe:
         return "mpi" if self.recipe.kind == "mpi" else f"framework:{self.recipe.name}"
 
     def requirements(self) -> tuple[str, ...]:
-        """Return what the resolver must meet for this recipe, its companions included."""
+        """Return the Python requirements of this recipe and its companions."""
         own = (text.replace("{version}", self.version) for text in self.variant.requirements)
         return (*own, *self.recipe.python)
 
@@ -69,7 +69,7 @@ class ChosenRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSpec:
-    """Everything that was asked for, checked and put together."""
+    """A checked spec, with everything that it names."""
 
     spec: EnvSpec
     path: Path
@@ -92,7 +92,7 @@ class ResolvedSpec:
     base_path: Path = Path("base.yaml")
     """The file of the base image definition; a finished root is relative to its directory."""
     base_errors: tuple[EnvbuildError, ...] = ()
-    """What is wrong with base images that were looked at in the search for this one."""
+    """Errors of base images that were read in the search for this one."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:

@@ -25,7 +25,7 @@ KNOWN_VARIANT = re.compile(r"any|cpu|(cuda|rocm)(-[0-9]+(\.[0-9]+)*)?")
 _ACCELERATORS = ("cpu", "cuda", "rocm")
 
 Candidate = tuple[Recipe, Sequence[Choice]]
-"""A recipe of a spec, and what the spec and other recipes ask of its version."""
+"""A recipe of a spec, and the constraints on its version."""
 
 
 # Versions and variants
@@ -37,7 +37,7 @@ def matching_versions(versions: Sequence[str], *choices: Choice) -> list[str]:
 
 
 def proven(recipe: Recipe, variant: Variant) -> tuple[str, ...]:
-    """Return the versions of a recipe that were proven for a variant, the preferred first."""
+    """Return the tested versions of a recipe for a variant, the preferred first."""
     return variant.versions or recipe.versions
 
 
@@ -196,16 +196,16 @@ def unknown_accelerator_errors(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseConstraint:
-    """What one recipe of a spec, or the spec itself, needs of the base image."""
+    """A requirement of a recipe, or of the spec itself, on the base image."""
 
     by: str
-    """Who needs it, for people: ```pytorch` 2.13.0``."""
+    """Its source, for people: ```pytorch` 2.13.0``."""
     at: Location
     """Where the spec names it."""
     requirement: BaseRequirement
 
     def unmet(self, base: BaseImage) -> tuple[str, str] | None:
-        """Return what is needed and what a base has instead; None if the base will do."""
+        """Return the requirement that a base does not meet, and what it has instead; None if it fits."""
         needed = self.requirement
         if needed.python and not has_python(base, needed.python):
             return f"Python {needed.python}", f"Python {base.python.version}"
@@ -282,7 +282,7 @@ def base_conflicts(
 def no_fitting_base(
     constraints: Sequence[BaseConstraint], bases: Sequence[Loaded[BaseImage]], architecture: str
 ) -> Iterator[EnvbuildError]:
-    """Yield why no base image fits: each constraint that none meets, else the first two that conflict."""
+    """Yield each constraint that no base image meets, else the first two that conflict, as errors."""
     here = [base for base in bases if architecture in base.value.architectures]
     known = ", ".join(f"{base.value.name} (Python {base.value.python.version})" for base in here)
     if not here:

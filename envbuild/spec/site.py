@@ -22,7 +22,7 @@ from envbuild.spec.model import (
     full_match,
 )
 
-# As a library tells it, not as its name does: Open MPI 1.10 calls its libmpi.so.12, too.
+# By a library's symbols, not its name: Open MPI 1.10 also has a libmpi.so.12.
 MpiAbi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
 HostVersion = Annotated[str, full_match(r"[0-9]+(\.[0-9A-Za-z]+)*", "a version, such as `580.65.06`")]
 GpuArchitecture = Annotated[
@@ -32,11 +32,11 @@ PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such
 AccountName = Annotated[
     str, full_match(r"[a-z_][a-z0-9_.-]*|[0-9]+", "an account: a login name or a user id")
 ]
-# What an image's own environment says of paths stays as it is: the host's lie elsewhere.
+# Search paths lead to files of the image; the host's files lie elsewhere.
 _PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-def _lent_variable(value: str) -> str:
+def _host_variable(value: str) -> str:
     if value in _PATHS:
         instead = "; `search` names directories of libraries" if value == "LD_LIBRARY_PATH" else ""
         raise ValueError(f"`{value}` leads to files of the image: a site may not set it{instead}")
@@ -46,7 +46,7 @@ def _lent_variable(value: str) -> str:
 LentVariable = Annotated[
     VariableName,
     Checked(
-        _lent_variable,
+        _host_variable,
         {"not": {"enum": [*_PATHS]}},
         f"a name of an environment variable, but not {', '.join(f'`{name}`' for name in _PATHS)}",
     ),

@@ -154,7 +154,7 @@ def _disagree(setting: str | Prepend, other: str | Prepend) -> bool:
 
 
 def _compiled_against(recipes: Sequence[ChosenRecipe]) -> Errors:
-    """Yield an error where a recipe compiles against one whose headers would be in no layer."""
+    """Yield an error if a recipe compiles against one whose headers are in no layer."""
     by_name = {chosen.recipe.name: chosen.recipe for chosen in recipes}
     without_layer = {chosen.layer: chosen.recipe.name for chosen in recipes if not chosen.recipe.owns}
     for chosen in recipes:

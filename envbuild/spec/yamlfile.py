@@ -84,7 +84,7 @@ def scalar_is_text(text: str) -> bool:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """Make text from a file fit for a message: one line, no control characters, not long."""
+    """Return text from a file for a message: one short line without control characters."""
     visible = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text[: limit + 1])
     return visible if len(text) <= limit else visible[:limit] + "…"
 
@@ -336,7 +336,7 @@ _SYNTAX_ERRORS = {
     "expected (the )?node content": ("a value is missing here", "write it, or remove the line"),
     "found incompatible YAML document": ("an unknown version of YAML", "remove the line"),
 }
-# The place of these is where the construct begins, not where it breaks.
+# Errors that are reported where the construct begins, not where it breaks.
 _AT_BEGIN = ("could not find expected ':'", "found unexpected (end of stream|document)")
 
 

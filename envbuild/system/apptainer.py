@@ -1,4 +1,4 @@
-"""Apptainer: choose one, read how it is set up, and make the command lines that run something in an image."""
+"""Chooses an Apptainer, reads its configuration, and makes its command lines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Apptainer:
     version: str
     """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``."""
     unprivileged: bool = False
-    """Whether it has to start in a user namespace."""
+    """Whether it must start in a user namespace."""
 
     def command(
         self,
@@ -99,7 +99,7 @@ class Apptainer:
         """
         words = [str(self.program), "--silent", action, *flags]
         if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
-            # A root without CAP_SYS_RESOURCE cannot start an image otherwise; it does other roots no harm.
+            # Without it, a root that lacks CAP_SYS_RESOURCE cannot start an image; it harms no other root.
             words.append("--userns")
         if isolated:
             words += ["--containall", "--cleanenv"]
@@ -170,15 +170,15 @@ class Configuration:
     """How an Apptainer starts images."""
 
     setuid: bool | None = None
-    """Whether it may start with root's powers; None if this is unknown."""
+    """Whether it may start set-user-id; None if unknown."""
     starter: bool = False
-    """Whether the starter with these powers is installed: owned by root and with its bit."""
+    """Whether its set-user-id starter is installed, owned by root."""
 
 
 def configuration(buildcfg: str, machine: Survey) -> Configuration:
     """Return how an Apptainer is set up, from its ``buildcfg`` (may be empty) and the files it names."""
     built = dict(re.findall(r"^(\w+)=(/.*|[01])$", buildcfg, flags=re.MULTILINE))
-    # One that was built without it has the setting nevertheless.
+    # A build without set-user-id support has the setting nevertheless.
     without = built.get("APPTAINER_SUID_INSTALL") == "0"
     starter = False
     if "LIBEXECDIR" in built:

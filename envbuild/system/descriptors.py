@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 _THROUGH = re.compile(r"/proc/self/fd/(\d+)(?!\d)")
-# Only these are replaced: a step's script may write to /proc/self/fd/2.
+# Other descriptors stay: a step's script may write to /proc/self/fd/2.
 _open: set[int] = set()
 
 
@@ -38,7 +38,7 @@ def close(descriptor: int) -> None:
 
 
 def through(descriptor: int) -> Path:
-    """Return the path through a descriptor; it holds in this process alone."""
+    """Return the path through a descriptor, valid in this process only."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 

@@ -1,4 +1,4 @@
-"""Files: read with limits, listed in order, written whole or not at all, copied and hashed."""
+"""Reads files with limits, writes them whole or not at all, copies and hashes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import envbuild
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean
 from envbuild.system.leftovers import own_name, sweep
 
-# Of files that envbuild keeps for itself.
+# Limit of envbuild's own files.
 NOTE_LIMIT_BYTES = 64 << 20
 
 _CHUNK_BYTES = 1024 * 1024
@@ -41,7 +41,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def _open_regular(path: Path | str) -> int:
-    # Not blocking: a named pipe must not stop us.
+    # Not blocking: the path may be a named pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -63,7 +63,7 @@ def read_small(path: Path, *, limit_bytes: int) -> bytes:
 def make_directory(path: Path, *, mode: int = 0o755) -> None:
     """Make a directory and its parents unless they exist, with this mode whatever the umask."""
     try:
-        # At once: in a directory that others can write to for a moment, they could leave theirs.
+        # With its final mode: others must not be able to write to it even for a moment.
         path.mkdir(mode)
     except FileNotFoundError:
         make_directory(path.parent, mode=mode)
@@ -103,7 +103,7 @@ def is_below(path: Path, directory: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is something at a path that we may see; never raises."""
+    """Return whether a path exists, as far as we may see; never raises."""
     return _mode(path) is not None
 
 
@@ -135,7 +135,7 @@ def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
     if path.exists() and not path.is_file():
         # Replacing /dev/null or a named pipe is never meant.
         raise PermissionError(errno.EPERM, "it is not a regular file")
-    # Shortened, so that it is no longer than a name may be if the target's is not.
+    # Shortened, so that it stays within the limit of file names.
     before, after = f".{os.fsdecode(os.fsencode(path.name)[:100])}.", ".partial"
     sweep(path.parent, before=before, after=after)
     partial = path.parent / f"{before}{own_name()}{after}"
@@ -145,7 +145,7 @@ def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
             yield file
             os.fsync(file)
         finally:
-            # Before it has its name: a file that is open for writing cannot be executed.
+            # Before it gets its name: a file that is open for writing cannot be executed.
             os.close(file)
         partial.replace(path)
     finally:
@@ -176,7 +176,7 @@ def write_new(path: Path, data: bytes) -> None:
     """Write a file that must not exist yet, and its parent directories; errors as `write_atomically`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No link is followed, and of two commands at once one fails.
+        # Does not follow links; of two simultaneous commands one fails.
         stream = path.open("xb")
     except FileExistsError as error:
         problem = f"`{error.filename}` is there already"
@@ -208,12 +208,12 @@ def sync(path: Path) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Return whether an error says that there is no space, or no more of a quota."""
+    """Return whether an error means that space or a quota is used up."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def what_is_full(path: Path) -> str:
-    """Return what a full file system has no more of: space, or inodes, each of which is one file."""
+    """Return what a full file system lacks: ``space`` or ``inodes`` (one per file)."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -243,7 +243,7 @@ def environment_paths(variable: str) -> tuple[Path, ...]:
 
 
 def _mode(path: Path) -> int | None:
-    # Unlike Path.exists, which raises where a directory may not be searched.
+    # Path.exists raises if a directory may not be searched.
     try:
         return path.stat().st_mode
     except (OSError, ValueError):
@@ -258,7 +258,7 @@ def _home() -> Path:
 
 
 def _own_data() -> Path:
-    """Return where our data lies: in the package when installed, at the repository's top in a checkout."""
+    """Return the directory of envbuild's data: in the package, or at the top of a checkout."""
     package = Path(envbuild.__file__).parent
     packaged = package / "data"
     return packaged if packaged.is_dir() else package.parent
@@ -278,7 +278,7 @@ def _reason(error: OSError | ValueError) -> str:
 def sha256(path: Path | str) -> str:
     """Return the hex digest of a file's bytes, 64 characters."""
     digest = hashlib.sha256()
-    # Not buffered: of small files, of which a layer has many, a buffer costs more than all else.
+    # Unbuffered: for the many small files of a layer, a buffer costs more than the rest.
     descriptor = _open_regular(path)
     try:
         while chunk := os.read(descriptor, _CHUNK_BYTES):
@@ -295,7 +295,7 @@ def copy(source: Path, target: Path) -> None:
         copy_range(reading.fileno(), 0, size_bytes, writing.fileno(), 0)
 
 
-# What copy_file_range answers for two file systems, or for one of a kind, that it cannot copy between.
+# Errors of copy_file_range for file systems between which it cannot copy.
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _REFLINK_BYTES = 4096
 

@@ -21,7 +21,7 @@ from envbuild.system.survey import Survey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFingerprint:
-    """The facts of a host that matter, and their digest."""
+    """The facts of a host that affect tests, and their digest."""
 
     facts: dict[str, str]
     """Name → value, without host name, serial number or address; facts that the host lacks are absent."""
@@ -32,7 +32,7 @@ class HostFingerprint:
         return sha256_of(canonical_json(self.facts))
 
     def with_fact(self, name: str, value: str) -> HostFingerprint:
-        """Return the fingerprint of a host that is used in a special way (with its MPI, say)."""
+        """Return the fingerprint with a further fact, such as the use of the host's MPI."""
         return HostFingerprint(facts=dict(sorted({**self.facts, name: value}.items())))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 
-# Variables that let a child reach the network as its user does: proxies and CA bundles.
+# Proxies and CA bundles, which a child needs to reach the network.
 NETWORK_VARIABLES = (
     "http_proxy",
     "https_proxy",
@@ -35,7 +35,7 @@ def environment(*, network: bool = False, extra: Mapping[str, str] | None = None
     `network` adds proxy and CA settings, HOME (for netrc) and the user's configuration directory.
     """
     result = {
-        # The user's PATH comes first so that a tool installed there is found; the
+        # The user's PATH comes first, for tools installed there; the
         # system directories follow because cron and CI often lack /usr/sbin.
         "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":"),
         "LC_ALL": "C.UTF-8",
@@ -93,12 +93,12 @@ def name() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def may_have_user_namespaces() -> bool:
-    """Return whether this host's kernel allows any; user_namespaces(7), namespaces(7)."""
+    """Return whether this host's kernel allows user namespaces (user_namespaces(7), namespaces(7))."""
     try:
         return _MOST_NAMESPACES.read_text().strip() != "0"
     except OSError:

@@ -26,7 +26,7 @@ def own_name() -> str:
 
 @contextlib.contextmanager
 def private_work(parent: Path, *, before: str) -> Iterator[Path]:
-    """Yield a private directory that is gone afterwards, as are those of killed processes."""
+    """Yield a private directory, removed afterwards; remove those of killed processes before."""
     sweep(parent, before=before)
     path = parent / (before + own_name())
     path.mkdir(mode=0o700)
@@ -38,13 +38,13 @@ def private_work(parent: Path, *, before: str) -> Iterator[Path]:
 
 def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
     """Remove what killed processes of this host and user left: names with `own_name` between two texts."""
-    # Not those of `login-2` if this host is `login`.
+    # Does not match `login-2` if this host is `login`.
     ours = re.compile(rf"{re.escape(f'{before}envbuild-{host.name()}')}-([0-9]+)-[0-9a-f]+{re.escape(after)}")
     try:
         paths = sorted(parent.iterdir())
     except OSError:
         return
-    # If others can rename our directories, they could give them the names of leftovers.
+    # Others who can rename our directories could give them such names.
     files_alone = bool(open_parents(parent / "below"))
     for path in paths:
         owner = ours.fullmatch(path.name)
@@ -57,7 +57,7 @@ def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove a tree in which a killed step may have left files of subordinate users."""
+    """Remove a tree that may contain files of subordinate users, left by a killed step."""
     try:
         remove(path)
     except PermissionError:

@@ -41,7 +41,7 @@ def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lamb
     taken = try_lock(file, shared=shared)
     if taken is False:
         waiting()
-    # Not in the kernel: a thread that waits there cannot be interrupted.
+        # Polling: a thread that waits in the kernel cannot be interrupted.
     while taken is False:
         process.pause(_PAUSE_S)
         taken = try_lock(file, shared=shared)

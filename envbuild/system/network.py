@@ -27,7 +27,7 @@ from envbuild.system.files import copy
 from envbuild.system.redaction import redact
 
 _CHUNK_BYTES = 256 * 1024
-_FILE_LIMIT_BYTES = 1 << 38  # no file is longer: the server sends without end
+_FILE_LIMIT_BYTES = 1 << 38  # a longer answer has no end
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND = (404, 410)
 

@@ -27,7 +27,7 @@ from envbuild.system.descriptors import named
 STDOUT_BYTES = 256 << 20
 STDERR_BYTES = 128 << 10
 LOG_BYTES = 64 << 20
-_UMASK = 0o022  # set, never inherited: it decides modes and so bytes
+_UMASK = 0o022  # never inherited: it decides modes, hence bytes
 _GRACE_S = 3.0
 _LOOK_S = 0.5
 _CHUNK_BYTES = 65536
@@ -36,7 +36,7 @@ _STARTABLE = "check that it is a program for this machine, and that you may run 
 # Control sequences, as of colours; strings, up to their end; and other escapes: ECMA-48, 5.3 to 5.6.
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])")
 
-# The processes whose groups must not outlive us, whichever thread started them.
+# Processes of all threads, whose groups must end with us.
 _running: dict[int, subprocess.Popen[bytes]] = {}
 # Set on the way out. A process is registered before its thread looks here, and `end_all` looks at the
 # registered ones after it has set this: one of the two ends the process.
@@ -64,11 +64,11 @@ class Finished:
     stderr: str
     """Its output, undecodable bytes replaced; of long output the beginning and the end."""
     timed_out: bool = False
-    """Whether it was ended because its time was up."""
+    """Whether it was ended at its time limit."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with exit code 0."""
+        """Whether it exited with code 0 within its time."""
         return self.code == 0 and not self.timed_out
 
     @property
@@ -126,7 +126,7 @@ def run(
         for sink in (*own, *shared):
             sink.finish()
     if _closing.is_set():
-        raise KeyboardInterrupt  # it did not fail: it was ended with all others
+        raise KeyboardInterrupt  # `end_all` ended it: it did not fail
     output, errors = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
     return Finished(argv=words, code=code, stdout=output, stderr=errors, timed_out=timed_out)
 
@@ -143,7 +143,7 @@ def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
 
 
 def end_all() -> None:
-    """End every process group that still runs, and start no more: for the way out on an interrupt."""
+    """End every running process group, and start no more: for an exit on an interrupt."""
     _closing.set()
     for process in list(_running.values()):
         _end_group(process)
@@ -181,7 +181,7 @@ def ended_with_us() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into a KeyboardInterrupt; no process outlives the block."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        # A process that is started and not yet registered would be left.
+        # An interrupt before the registration would leave the process running.
         _start.interrupted = _start.underway
         if not _start.underway:
             raise KeyboardInterrupt
@@ -235,7 +235,7 @@ def _child(
 
 @contextlib.contextmanager
 def _input(content: bytes) -> Iterator[IO[bytes] | int]:
-    """Yield a process's input: a file without a name, through which it can change nothing of ours."""
+    """Yield a process's input: an unnamed file, so that it can change no file of ours."""
     if not content:
         yield subprocess.DEVNULL
         return
@@ -247,7 +247,7 @@ def _input(content: bytes) -> Iterator[IO[bytes] | int]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let the interrupts of `ended_with_us` wait until the end of the block."""
+    """Delay the interrupts of `ended_with_us` until the block ends."""
     _start.underway, _start.interrupted = True, False
     try:
         yield
@@ -315,7 +315,7 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
         os.killpg(process.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    # A dead orphan counts for killpg until init buries it, and the init of a container may never do.
+    # killpg counts a dead orphan until init reaps it, which the init of a container may never do.
     return any(_runs_in(entry, process.pid) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
@@ -342,7 +342,7 @@ class _Bounded:
         self._sink.write(chunk[:room])
         self._sink.flush()
         self._tail += chunk[room:]
-        # Not at each chunk: moving the tail takes time.
+        # Not for each chunk: moving the tail takes time.
         if len(self._tail) > 2 * self._half:
             del self._tail[: -self._half]
 
@@ -376,7 +376,7 @@ def _finished(
             if not ready:
                 if group_ended:
                     break
-                # A daemon may hold the streams open for ever. Its last words may have come since the select.
+                # A daemon may keep the streams open for ever; its last output may come after the select.
                 group_ended = process.poll() is not None and not _group_lives(process)
     try:
         process.wait(None if deadline is None else max(0, deadline - time.monotonic()))

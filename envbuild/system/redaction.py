@@ -1,4 +1,4 @@
-"""Addresses as they may be shown and logged: without credentials."""
+"""Addresses without credentials, to be shown and logged."""
 
 from __future__ import annotations
 

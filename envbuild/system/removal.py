@@ -1,4 +1,4 @@
-"""Remove trees, whatever a step or a job left in them. Standard library only: travels in every image."""
+"""Removes trees, whatever a step or a job left in them."""
 
 from __future__ import annotations
 

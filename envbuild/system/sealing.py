@@ -1,4 +1,4 @@
-"""JSON objects that carry their own digest: an undetected bit flip would change images."""
+"""JSON objects that contain their own digest: an undetected bit flip would change images."""
 
 from __future__ import annotations
 

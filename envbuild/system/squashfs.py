@@ -1,4 +1,4 @@
-"""Make squashfs files: the same tree gives the same bytes, whichever user makes it."""
+"""Makes squashfs files; the same tree gives the same bytes for every user."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Compression = Literal["zstd", "gzip"]
 _CHUNK_BYTES = 4 << 20
 _HINT = "install squashfs-tools 4.5 or newer; `make setup` does"
 
-# Nothing of the host, the user or the clock: order is mksquashfs's own, owners are root, times are 0,
-# and two files that are hard links here are the same as two copies.
+# Independent of host, user and clock: mksquashfs decides the order, owners are root, times are 0,
+# and hard links are stored as copies.
 _CANONICAL = (
     "-noappend",
     "-reproducible",
     *("-mkfs-time", "0"),
     *("-all-time", "0"),
     "-all-root",
-    # A staging directory is often 0700, and the top layer's root is the image's.
+    # A staging directory is often 0700, and the root of the top layer is that of the image.
     *("-root-mode", "755"),
     "-no-xattrs",
     "-no-hardlinks",
     *("-b", "131072"),
-    # Bounded: it would take a quarter of the memory.
+    # The default is a quarter of the memory.
     *("-mem", "512M"),
-    # A file that cannot be read would become an empty one otherwise.
+    # Otherwise an unreadable file becomes an empty one.
     "-exit-on-error",
     "-no-progress",
     "-quiet",
@@ -45,7 +45,7 @@ _COMPRESSION: dict[Compression, tuple[str, ...]] = {
 }
 
 
-# Releases that pack sparse files wrongly, and one whose search for duplicates has a race.
+# Releases that corrupt sparse files, and one with a race in its search for duplicates.
 # Source: squashfs-tools, CHANGES of 4.7.5 and 4.7.6.
 _CORRUPTING = ((4, 7), (4, 7, 5))
 _RACING = (4, 7, 5)
@@ -117,7 +117,7 @@ def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: i
         dump.unlink(missing_ok=True)
 
 
-# Where the data of a squashfs begins, and where its superblock says that they end.
+# Offset of the data of a squashfs, and the field of its superblock with their end.
 _DATA_START = 96
 _INODE_TABLE = 64
 
@@ -129,7 +129,7 @@ class Digests:
     whole: str
     """Of the file."""
     data: str
-    """Of its data, which images hold as they are: all that lies between superblock and tables."""
+    """Of its data, which images contain unchanged: everything between superblock and tables."""
     tables: str
     """Of its superblock and its tables."""
 

@@ -1,4 +1,4 @@
-"""Look at a machine: its small files, its programs and their output."""
+"""Reads a machine's small files and the output of its programs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envbuild.system.files import exists, list_directory
 
 _LIMIT_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
-# Set by loaded modules, so that their programs start.
+# Loaded modules set these for their programs.
 _PASSED_ON = ("LD_LIBRARY_PATH", "I_MPI_ROOT", "MPI_HOME", "SLURM_CONF", "UCX_TLS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A machine to look at; paths are absolute in its file system."""
+    """A machine to examine; paths are absolute in its file system."""
 
     root: Path = Path("/")
     """Where its file system begins."""
@@ -32,10 +32,10 @@ class Survey:
     timeout_s: float = _TIMEOUT_S
     """Limit on each program, in seconds."""
     hung: set[str] = field(default_factory=set)
-    """Programs that did not end in time: they are not started again."""
+    """Programs that did not end in time; they are not started again."""
 
     def path(self, absolute: str) -> Path:
-        """Return where this process reaches a path of the machine."""
+        """Return the path through which this process reaches a path of the machine."""
         return self.root / absolute.lstrip("/")
 
     def text(self, absolute: str) -> str:

@@ -14,7 +14,7 @@ from envbuild.system import host, process
 from envbuild.system.files import sha256
 
 NAMES = ("installer", "mksquashfs", "mmdebstrap", "zstandard")
-# Tools that are Python packages, which run in our own process.
+# Python packages, which run in our own process.
 _PACKAGES = frozenset({"installer", "zstandard"})
 
 _VERSION_FLAG = {"mksquashfs": "-version"}
@@ -84,7 +84,7 @@ def _package(name: str) -> ToolIdentity:
 
 
 def _libraries(name: str, program: Path) -> list[Path]:
-    """Paths of the libraries that count, in the order of their names."""
+    """Return the libraries that decide a program's output, in the order of their names."""
     pattern = _LIBRARIES.get(name)
     if pattern is None:
         return []
