@@ -172,8 +172,6 @@ class _Bundle:
 
 
 def _contents(source: _Bundle | BinaryIO) -> tuple[set[str], int]:
-    """Return the architectures of a bundle, and its length."""
-
     def take(form: str) -> tuple[int, ...]:
         data = source.read(struct.calcsize(form))
         if len(data) != struct.calcsize(form):

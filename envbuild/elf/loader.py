@@ -44,7 +44,6 @@ class Search:
     """Directories that a process's loader searches, besides those that objects name."""
 
     library_path: tuple[str, ...] = ()
-    """LD_LIBRARY_PATH."""
     cache: tuple[str, ...] = ()
     """Directories of the loader's cache, in the order of ``ld.so.conf``."""
     cached: frozenset[str] | None = None
@@ -79,7 +78,6 @@ class Missing:
     """A library that the loader does not find."""
 
     path: str
-    """The object that needs it."""
     name: str
 
 

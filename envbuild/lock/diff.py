@@ -24,7 +24,6 @@ class Change:
     scope: str
     """What to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
     subject: str
-    """The package, recipe or key that differs."""
     sentence: str
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 

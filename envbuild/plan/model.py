@@ -59,9 +59,7 @@ class InputFile(Model):
     """A locked file that a step uses."""
 
     name: _FileName
-    """File name (``scipy-1.16.0-…whl``)."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Hex digest, 64 characters."""
 
 
 class Tool(Model):
@@ -79,7 +77,6 @@ class BaseStep(Model):
     suite: Name
     architecture: Name
     debs: tuple[InputFile, ...]
-    """All packages of the base."""
     texts: dict[_RootPath, str]
     """Path → content of files that the image format needs in every root."""
     tools: tuple[Tool, ...]
@@ -91,13 +88,11 @@ class RootStep(Model):
 
     kind: Literal["root"] = "root"
     format: Annotated[str, full_match("tar|oci|squashfs", "a format of a root")]
-    """``tar``, ``oci`` or ``squashfs``."""
     archives: tuple[InputFile, ...]
     """From bottom to top."""
     python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
     """Version that its Python must have (``3.11``)."""
     texts: dict[_RootPath, str]
-    """As those of `BaseStep`."""
     tools: tuple[Tool, ...]
     revision: int = 1
 
@@ -109,7 +104,6 @@ class SystemStep(Model):
     suite: Name
     architecture: Name
     debs: tuple[InputFile, ...]
-    """The added packages."""
     texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
     revision: int = 4
@@ -121,7 +115,6 @@ class Interpreter(Model):
     abi: Annotated[str, full_match("cp[23][0-9]+[a-z]*", "the ABI of a Python")]
     """ABI tag (``cp311``)."""
     architecture: Name
-    """In Debian's words."""
     debs: tuple[InputFile, ...]
     """The packages that contain it (another openssl makes no other interpreter); or a finished root's files.
     """
@@ -158,7 +151,6 @@ class Patch(Model):
 
     name: _FileName
     content: _Base64
-    """Base64 of its bytes."""
 
 
 class SourceStep(Model):
@@ -178,7 +170,6 @@ class SourceStep(Model):
     patches: tuple[Patch, ...]
     """Applied in this order."""
     environment: dict[VariableName, Text]
-    """Variables of the build."""
     tools: tuple[Tool, ...]
     revision: int = 2
 
@@ -221,13 +212,11 @@ class Layer(Model):
     key: Digest
     """``sha256:…`` over the step, the keys of `inputs` and the compression."""
     step: Step = Field(discriminator="kind")
-    """The step that makes it."""
     inputs: tuple[LayerName, ...] = ()
     """Names of the layers that it is made from; their keys are in its key."""
     needs: tuple[LayerName, ...] = ()
     """Names of further layers that must exist to build it (the sandbox's root), without a part in its key."""
     compression: Compression = "zstd"
-    """Compression of its squashfs."""
 
 
 class BuildPlan(Model):
@@ -240,7 +229,6 @@ class BuildPlan(Model):
     tools: tuple[Tool, ...]
     """The tools that write the tables of the image's file system."""
     format: Literal[2] = KEY_FORMAT
-    """`KEY_FORMAT`."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -221,7 +221,6 @@ def _debian_layer(
     base: Layer,
     debs: Iterable[DebPin],
 ) -> Layer:
-    """Return a layer of Debian packages on the base."""
     step = SystemStep(
         suite=resolved.base.suite,
         architecture=lock.base.architecture,

@@ -34,8 +34,6 @@ class Distribution:
 
 
 class _Metadata(metadata.Distribution):
-    """Metadata of a distribution: file name → text."""
-
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
 

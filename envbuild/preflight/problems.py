@@ -36,7 +36,6 @@ class Problem:
     """
 
     rule: str
-    """One of `EXPECTED`."""
     file: str
     need: str
     winner: str

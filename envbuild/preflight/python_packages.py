@@ -40,16 +40,12 @@ class PythonPackages:
     distributions: int = 0
     """Those that were judged: the image's own (count)."""
     problems: tuple[Problem, ...] = ()
-    """Unmet requirements and unusable extension modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Package:
-    """A distribution that Python finds."""
-
     metadata_path: str
     directory: str
-    """The directory of packages that holds it."""
     distribution: Distribution
     requires: tuple[Requirement, ...]
 

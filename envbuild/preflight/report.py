@@ -56,13 +56,11 @@ class PreflightReport:
     """Missing libraries that are no problem: a driver's, a host's for plug-ins, and those that the recipes
     allow to be missing."""
     objects: int
-    """ELF files (count)."""
     processes: int
     """Programs and modules that were simulated (count)."""
     distributions: int = 0
     """Python distributions whose requirements were judged (count)."""
     gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
-    """Path → GPU code in the file."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
     """Facts of the image for the rules: of its files, its lock and its environment."""
 

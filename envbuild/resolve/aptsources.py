@@ -25,7 +25,6 @@ class AptSource:
     """A key file, or the keys themselves, each line after the first indented as in deb822; empty for the keys
     that apt trusts anyway."""
     trusted: bool = False
-    """Whether no signature is required."""
 
 
 def read_sources(etc_apt: Path) -> list[AptSource]:

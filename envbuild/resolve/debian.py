@@ -158,7 +158,6 @@ class _Apt:
         self.prefer({})
 
     def prefer(self, versions: dict[str, str]) -> None:
-        """Prefer these versions if an archive has them."""
         self._write("preferences", apttext.preferences(versions))
 
     def update(self, sources: Mapping[str, Sequence[Archive]]) -> None:
@@ -243,7 +242,6 @@ class _Apt:
         raise_all(errors)
 
     def _pin(self, file: apttext.Uri, suites: Sequence[str]) -> DebPin:
-        """Return the pin of a file, which some suites list."""
         address = _comparable(file.address)
         roots = {origin: _comparable(archive.root) + "/" for origin, archive in self._archives.items()}
         serving = [origin for origin, root in roots.items() if address.startswith(root)]

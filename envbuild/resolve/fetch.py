@@ -193,7 +193,6 @@ def _download_all(
     files: FileCache,
     emit: Emit,
 ) -> None:
-    """Download in parallel; report all errors at once."""
     total = sum(pin.size_bytes for pin in pins)
     title = f"fetch {pluralize(len(pins), 'file')}"
     # The largest first: a big file at the end would leave the other threads idle.

@@ -117,7 +117,6 @@ class _Layout:
         return match[1]
 
     def _offered(self, index: dict[str, Any]) -> str | None:
-        """Return a hint with the digest for this machine."""
         manifests = index["manifests"] if isinstance(index["manifests"], list) else []
         for manifest in manifests:
             platform = manifest.get("platform") if isinstance(manifest, dict) else None

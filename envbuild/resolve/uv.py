@@ -191,7 +191,6 @@ class Uv:
             raise cannot_write(cache_dir, error) from error
 
     def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Return the distributions that are built from source: name → version and requirements."""
         built = self.resolved.built.items()
         return {name: (chosen.version, chosen.recipe.python) for name, chosen in built}
 

@@ -179,7 +179,6 @@ def missing(stderr: str) -> set[str]:
 
 
 def _proof(stderr: str) -> str:
-    """Return uv's proof in one line."""
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()
     return text.replace(f"{PROJECT} depends on", _ASKED)

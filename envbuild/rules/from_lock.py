@@ -105,7 +105,6 @@ def _build_of(local: str) -> dict[str, str]:
 
 
 def _build_of_wheels(name: str, pin: PythonPin | None, lock: Lock, toolkit: str | None) -> dict[str, str]:
-    """Return a build by the distributions that are locked beside it."""
     locked = {pin.name for pin in lock.python}
     if name == "tensorflow" and "tensorflow-cpu" in locked:
         return {"accelerator": "cpu"}

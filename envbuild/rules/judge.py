@@ -100,13 +100,11 @@ class Rule:
     """A rule: the decorator of the function that checks it, whose docstring is the title."""
 
     id: str
-    """Its stable id."""
     source: Sequence[str]
     """Sources: documents and issues."""
     seen: str
     """Date of the sources (ISO 8601), or ``unknown``."""
     hint: str
-    """What to do."""
     severity: Severity = "error"
     """``error`` refuses the stack. With ``warning`` and ``note`` it may work all the same:
     the result is unknown, and a ``warning`` is shown."""
@@ -142,9 +140,7 @@ class RuleResult:
     """The fact, or the row of a table, that it would need."""
     reason: str
     hint: str
-    """For people."""
     source: str
-    """The rule's sources and their date."""
     subject: str = ""
     """The framework that it is about; empty for the whole stack."""
     warn: bool = False

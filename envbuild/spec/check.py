@@ -58,15 +58,11 @@ class CheckInputs:
     """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
     files: dict[str, bytes]
-    """Source path in the spec → content."""
     architecture: str
-    """In Debian's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """One place of the spec that names a recipe."""
-
     choice: Choice
     kind: str
     at: Location

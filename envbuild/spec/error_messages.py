@@ -46,14 +46,12 @@ class SchemaProblem:
 
     error: ErrorDetails
     kind: str
-    """Pydantic's type of the error."""
     loc: Loc
     """Steps in the file; for a missing key, the steps to its place."""
     at: Location
     model: type
     """The innermost model around it."""
     wanted: Any
-    """Annotation of the value."""
     meaning: str
     """Meaning of the nearest documented key."""
     is_key: bool
@@ -71,7 +69,6 @@ def locate_problems(errors: Sequence[ErrorDetails], document: Document, model: t
 
 
 def _follows(problem: SchemaProblem, document: Document, unknown: Mapping[Loc, list[str]]) -> bool:
-    """Return whether a problem follows from another error."""
     loc = problem.loc
     if any(loc[:depth] in document.rejected for depth in range(len(loc) + 1)):
         return True

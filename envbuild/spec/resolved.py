@@ -40,7 +40,6 @@ class ChosenRecipe:
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
-    """Where the spec names it."""
 
     @property
     def layer(self) -> str:
@@ -80,11 +79,10 @@ class ResolvedSpec:
     recipes: tuple[ChosenRecipe, ...]
     """The MPI first if there is one, then frameworks in the spec's order."""
     site: Site | None
-    """The site's settings."""
     files: dict[str, bytes]
     """Source path in the spec → content."""
     architecture: str
-    """In Debian's words."""
+    """In Debian's words (``amd64``)."""
     spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     """Steps to a value of the spec → its place."""
     site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)

@@ -201,7 +201,6 @@ class BaseConstraint:
     by: str
     """Its source, for people: ```pytorch` 2.13.0``."""
     at: Location
-    """Where the spec names it."""
     requirement: BaseRequirement
 
     def unmet(self, base: BaseImage) -> tuple[str, str] | None:

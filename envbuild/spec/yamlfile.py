@@ -151,8 +151,6 @@ def _after(before: str, path: Path) -> Location:
 
 
 class _Builder:
-    """Builds the values of a document from the parser's events."""
-
     def __init__(self, text: str, document: Document) -> None:
         self._events: Iterator[_Event] = yaml.parse(text, Loader=_Loader)
         self._document = document
@@ -266,7 +264,6 @@ class _Builder:
         return None
 
     def _skip(self, event: _Event) -> None:
-        """Pass over the rest of a value."""
         depth = int(isinstance(event, yaml.CollectionStartEvent))
         while depth:
             event = next(self._events)

@@ -76,7 +76,6 @@ class Apptainer:
     version: str
     """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``."""
     unprivileged: bool = False
-    """Whether it must start in a user namespace."""
 
     def command(
         self,

@@ -265,7 +265,6 @@ def _own_data() -> Path:
 
 
 def _neighbour_hint(path: Path) -> str | None:
-    """Suggest a file of nearly the same name."""
     with contextlib.suppress(OSError, ValueError):
         return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
     return None

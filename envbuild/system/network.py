@@ -255,7 +255,6 @@ def _first_byte(response: requests.Response, offset: int) -> int:
 
 
 def _chunks(response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
-    """Yield a body of at most so many bytes."""
     size = 0
     try:
         for chunk in response.iter_content(_CHUNK_BYTES):

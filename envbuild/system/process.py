@@ -64,7 +64,6 @@ class Finished:
     stderr: str
     """Its output, undecodable bytes replaced; of long output the beginning and the end."""
     timed_out: bool = False
-    """Whether it was ended at its time limit."""
 
     @property
     def ok(self) -> bool:

@@ -127,7 +127,6 @@ class Digests:
     """The digests of a squashfs of ours: ``sha256:…``."""
 
     whole: str
-    """Of the file."""
     data: str
     """Of its data, which images contain unchanged: everything between superblock and tables."""
     tables: str

@@ -24,13 +24,9 @@ class Survey:
     """A machine to examine; paths are absolute in its file system."""
 
     root: Path = Path("/")
-    """Where its file system begins."""
     architecture: str = field(default_factory=host.architecture)
-    """In Debian's words."""
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """Its environment."""
     timeout_s: float = _TIMEOUT_S
-    """Limit on each program, in seconds."""
     hung: set[str] = field(default_factory=set)
     """Programs that did not end in time; they are not started again."""
 
