@@ -17,8 +17,8 @@ from envbuild.spec.model import SPEC_KEYS
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+@dataclass(frozen=True, slots=True)
+class LockDifference:
     """One difference between a lock and a spec."""
 
     scope: str
@@ -28,7 +28,7 @@ class Change:
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 
 
-def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
+def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[LockDifference, ...]:
     """Return how a lock no longer satisfies a spec; empty if it does."""
     return (
         *_metadata(lock, resolved),
@@ -39,7 +39,7 @@ def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
     )
 
 
-def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Change, ...]:
+def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifference, ...]:
     """Return how the tools of a lock differ from this machine's; the lock still satisfies its spec.
 
     Other tools make other bytes, hence other layer keys, from the same packages.
@@ -59,7 +59,7 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[Change, ...]
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
-        differences.append(Change(scope="metadata", subject=name, sentence=sentence))
+        differences.append(LockDifference("metadata", name, sentence))
     return tuple(differences)
 
 
@@ -68,7 +68,7 @@ def python_environment(resolved: ResolvedSpec) -> dict[str, str]:
     return marker_environment(resolved.base.python.version, resolved.architecture)
 
 
-def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     spec, base = resolved.spec, resolved.base
     for key, was, now in (
         ("name", lock.name, spec.name),
@@ -76,21 +76,19 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
         ("accelerator", lock.accelerator, str(spec.accelerator)),
     ):
         if was != now:
-            sentence = f"{key} is `{now}`, the lock has `{was}`"
-            yield Change(scope="metadata", subject=key, sentence=sentence)
+            yield LockDifference("metadata", key, f"{key} is `{now}`, the lock has `{was}`")
     if lock.base.name != base.name:
-        sentence = f"base is {base.name}, the lock has {lock.base.name}"
-        yield Change(scope="base", subject=base.name, sentence=sentence)
+        yield LockDifference("base", base.name, f"base is {base.name}, the lock has {lock.base.name}")
     elif lock.base.architecture != resolved.architecture:
         sentence = f"the architecture is {resolved.architecture}, the lock has {lock.base.architecture}"
-        yield Change(scope="base", subject=resolved.architecture, sentence=sentence)
+        yield LockDifference("base", resolved.architecture, sentence)
     elif lock.base.digest != resolved.base_digest:
-        yield Change(scope="base", subject=base.name, sentence=f"base image {base.name} changed")
+        yield LockDifference("base", base.name, f"base image {base.name} changed")
     else:
         yield from _base_metadata(lock, resolved)
 
 
-def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield differences in the facts of a base image whose digest is right."""
     pin, base = lock.base, resolved.base
     for key, what, was, now in (
@@ -100,22 +98,22 @@ def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
     ):
         if was != now:
             sentence = f"base image {base.name} has {what} {now}, the lock says {was}"
-            yield Change(scope="metadata", subject=key, sentence=sentence)
+            yield LockDifference("metadata", key, sentence)
 
 
-def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     locked = {pin.name: pin for pin in lock.recipes}
     chosen = {entry.recipe.name: entry for entry in resolved.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
         where = SPEC_KEYS[chosen[name].recipe.kind]
-        yield Change(scope="metadata", subject=name, sentence=f"{where} gained {name}")
+        yield LockDifference("metadata", name, f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
         # Its dependencies may be orphaned now.
-        yield Change(scope="python", subject=name, sentence=f"{SPEC_KEYS[locked[name].kind]} lost {name}")
+        yield LockDifference("python", name, f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
         sentence = _recipe_changed(locked[name], chosen[name], resolved)
         if sentence:
-            yield Change(scope="metadata", subject=name, sentence=sentence)
+            yield LockDifference("metadata", name, sentence)
 
 
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec) -> str | None:
@@ -133,28 +131,26 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec
     return None
 
 
-def _python(lock: Lock, resolved: ResolvedSpec) -> tuple[Change, ...]:
+def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
     environment = python_environment(resolved)
     wanted = _by_name(resolved.python_requests(), environment)
     before = _by_name(lock.requests, environment)
-    differences: list[Change] = []
     for name, requirements in sorted(wanted.items()):
-        differences += _unmet(name, requirements, pins.get(name), before.get(name, []), resolved)
+        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), resolved)
     owners = {chosen.layer for chosen in resolved.recipes}
-    differences += _orphans(lock, set(wanted), set(before) - set(wanted), owners)
+    yield from _orphans(lock, set(wanted), set(before) - set(wanted), owners)
     needed = lock.needed_by(wanted)
     for pin in lock.python:
         if pin.is_wheel == (pin.name in resolved.built):
             how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
             sentence = f"`{pin.name}` is locked as {how}"
-            differences.append(Change(scope="python", subject=pin.name, sentence=sentence))
+            yield LockDifference("python", pin.name, sentence)
         owner = resolved.owner(pin.name)
         if pin.layer != owner and pin.name in needed:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
-            differences.append(Change(scope="metadata", subject=pin.name, sentence=sentence))
-    return tuple(differences)
+            yield LockDifference("metadata", pin.name, sentence)
 
 
 def _by_name(texts: Iterable[str], environment: dict[str, str]) -> dict[str, list[Requirement]]:
@@ -173,22 +169,20 @@ def _unmet(
     pin: PythonPin | None,
     before: Sequence[Requirement],
     resolved: ResolvedSpec,
-) -> Iterable[Change]:
+) -> Iterable[LockDifference]:
     where = _asked_by(name, resolved)
     if pin is None:
-        yield Change(scope="python", subject=name, sentence=f"{where} gained `{name}`")
+        yield LockDifference("python", name, f"{where} gained `{name}`")
         return
     for requirement in requirements:
         if not requirement.specifier.contains(pin.version, prereleases=True):
             sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
-            yield Change(scope="python", subject=name, sentence=sentence)
+            yield LockDifference("python", name, sentence)
     extras = {extra for requirement in requirements for extra in requirement.extras}
     had = {extra for requirement in before for extra in requirement.extras}
     for verb, changed in (("gained", extras - had), ("lost", had - extras)):
         for extra in sorted(changed):
-            yield Change(
-                scope="python", subject=name, sentence=f"{where}: `{name}` {verb} the extra `{extra}`"
-            )
+            yield LockDifference("python", name, f"{where}: `{name}` {verb} the extra `{extra}`")
 
 
 def _asked_by(name: str, resolved: ResolvedSpec) -> str:
@@ -201,36 +195,35 @@ def _asked_by(name: str, resolved: ResolvedSpec) -> str:
     return "packages.python"
 
 
-def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[Change]:
+def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[LockDifference]:
     """Yield pins that are no longer requested, without those that only they need."""
     kept = lock.needed_by(wanted)
     layers = {pin.name: pin.layer for pin in lock.python}
     lost = sorted(name for name in dropped if name in layers and name not in kept)
     for name in lost:
         if layers[name] in ("python", *owners):  # otherwise the recipe is lost, which is a difference already
-            yield Change(scope="python", subject=name, sentence=f"packages.python lost `{name}`")
+            yield LockDifference("python", name, f"packages.python lost `{name}`")
     explained = kept | lock.needed_by(lost)
     for pin in lock.python:
         if pin.name not in explained:
-            sentence = f"`{pin.name}` is locked, and nothing asks for it"
-            yield Change(scope="python", subject=pin.name, sentence=sentence)
+            yield LockDifference("python", pin.name, f"`{pin.name}` is locked, and nothing asks for it")
 
 
-def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
     wanted = set(resolved.system_requests())
     for name in sorted(wanted - pinned):
-        yield Change(scope="system", subject=name, sentence=f"packages.system gained `{name}`")
+        yield LockDifference("system", name, f"packages.system gained `{name}`")
     for name in sorted(set(lock.system_requests) - wanted):
-        yield Change(scope="system", subject=name, sentence=f"packages.system lost `{name}`")
+        yield LockDifference("system", name, f"packages.system lost `{name}`")
     if resolved.base.root is not None:
         return
     for name in sorted(set(resolved.base.packages) - {pin.name for pin in lock.base_debs}):
         sentence = f"base image {resolved.base.name} needs `{name}`, which is not locked"
-        yield Change(scope="base", subject=name, sentence=sentence)
+        yield LockDifference("base", name, sentence)
 
 
-def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
+def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
     environment = python_environment(resolved)
@@ -243,9 +236,9 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[Change]:
         ]
         for name in lacking:
             sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
-            yield Change(scope="build", subject=name, sentence=sentence)
+            yield LockDifference("build", name, sentence)
     layers = {chosen.layer for chosen in resolved.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         sentence = f"{layer} is no longer built, but the lock has its build tools"
-        yield Change(scope="metadata", subject=layer, sentence=sentence)
+        yield LockDifference("metadata", layer, sentence)

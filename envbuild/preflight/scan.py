@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+from pydantic import TypeAdapter
 
 from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.loader import cached_names
@@ -221,25 +222,9 @@ def _record_name(digest: str) -> str:
 def _read(store: Store, digest: str) -> _Record | None:
     try:
         text = read_input(store.root / _record_name(digest), limit_bytes=_MAX_RECORD_BYTES).decode()
-        data = json.loads(check_sealed_line(text))
+        return TypeAdapter(_Record).validate_json(check_sealed_line(text))
     except (RequestError, ValueError):
         return None
-    files = data["files"]
-    objects = {path: _scanned_file(fields) for path, fields in files["objects"].items()}
-    distributions = {path: Distribution(**_tuples(fields)) for path, fields in files["distributions"].items()}
-    scan = FileSystemScan(**{**files, "objects": objects, "distributions": distributions})
-    return _Record(signature=data["signature"], files=scan)
-
-
-def _scanned_file(fields: Mapping[str, Any]) -> ScannedFile:
-    elf = _tuples({**fields["elf"], "versions_needed": _tuples(fields["elf"]["versions_needed"])})
-    symbols = Symbols(**{name: frozenset(names) for name, names in fields["symbols"].items()})
-    gpu = fields["gpu"] and GpuCode(**fields["gpu"])
-    return ScannedFile(ElfObject(**elf), symbols, tuple(fields["names_in_file"]), gpu)
-
-
-def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _write(store: Store, digest: str, record: _Record) -> None:

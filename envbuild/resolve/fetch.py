@@ -10,6 +10,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -54,8 +55,14 @@ def fetch(
     debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
     addresses = debian | _python_addresses(resolver_of(resolved, context), missing)
-    with network.Client(limits, hosts) as client:
-        _download_all(missing, addresses, client, resolved, files, context.emit)
+    total = sum(pin.size_bytes for pin in missing)
+    title = f"fetch {pluralize(len(missing), 'file')}"
+    with (
+        network.Client(limits, hosts) as client,
+        task(context.emit, "fetch", title, total_bytes=total) as running,
+    ):
+        _Downloads(client, addresses, resolved, files, running).all(missing)
+        running.detail = f"{total / 1e6:.0f} MB"
 
 
 def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
@@ -185,61 +192,50 @@ def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[s
     return addresses
 
 
-def _download_all(
-    pins: Sequence[Pin],
-    addresses: Mapping[str, Sequence[str]],
-    client: network.Client,
-    resolved: ResolvedSpec,
-    files: FileCache,
-    emit: Emit,
-) -> None:
-    total = sum(pin.size_bytes for pin in pins)
-    title = f"fetch {pluralize(len(pins), 'file')}"
-    # The largest first: a big file at the end would leave the other threads idle.
-    ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
-    with task(emit, "fetch", title, total_bytes=total) as running:
+@dataclass(frozen=True, slots=True)
+class _Downloads:
+    """Downloads into the cache; `running` shows their progress."""
 
-        def download(pin: Pin) -> EnvbuildError | None:
-            return _download(pin, addresses[pin.sha256], client, running, resolved, files)
+    client: network.Client
+    addresses: Mapping[str, Sequence[str]]
+    """SHA-256 of a file → addresses, in order."""
+    resolved: ResolvedSpec
+    files: FileCache
+    running: Task
 
+    def all(self, pins: Sequence[Pin]) -> None:
+        """Download in parallel; report all errors at once."""
+        # The largest first: a big file at the end would leave the other threads idle.
+        ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
         with thread_pool(_THREADS) as pool:
-            results = list(pool.map(download, ordered))
+            results = list(pool.map(self._download, ordered))
         failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
         gone = [pin for pin, error in failed if _is_gone(error)]
-        raise_all([*_gone(gone, resolved), *(error for _, error in failed if not _is_gone(error))])
-        running.detail = f"{total / 1e6:.0f} MB"
+        raise_all([*_gone(gone, self.resolved), *(error for _, error in failed if not _is_gone(error))])
 
-
-def _download(
-    pin: Pin,
-    addresses: Iterable[str],
-    client: network.Client,
-    running: Task,
-    resolved: ResolvedSpec,
-    files: FileCache,
-) -> EnvbuildError | None:
-    """Try the addresses of a file until one serves the locked bytes; else return the last error."""
-    error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
-    reported = 0
-    for address in addresses:
-        try:
-            with files.adding(pin) as part:
-                for count in client.download(address, part, size_bytes=pin.size_bytes):
-                    if count > reported:  # less after a new address or a restarted transfer
-                        running.advance(count - reported)
-                        reported = count
-        except WrongBytes as difference:
-            error = RequestError(
-                f"{redact(address)} is not the locked file: {difference}",
-                at=Location(path=resolved.path),
-                hint="it was not kept; a broken mirror or a proxy may have changed it",
-            )
-        except network.NetworkError as failure:
-            if _is_gone(error) or not failure.gone:
-                error = failure
-        else:
-            return None
-    return error
+    def _download(self, pin: Pin) -> EnvbuildError | None:
+        """Try the addresses of a file until one serves the locked bytes; else return the last error."""
+        error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
+        reported = 0
+        for address in self.addresses[pin.sha256]:
+            try:
+                with self.files.adding(pin) as part:
+                    for count in self.client.download(address, part, size_bytes=pin.size_bytes):
+                        if count > reported:  # less after a new address or a restarted transfer
+                            self.running.advance(count - reported)
+                            reported = count
+            except WrongBytes as difference:
+                error = RequestError(
+                    f"{redact(address)} is not the locked file: {difference}",
+                    at=Location(path=self.resolved.path),
+                    hint="it was not kept; a broken mirror or a proxy may have changed it",
+                )
+            except network.NetworkError as failure:
+                if _is_gone(error) or not failure.gone:
+                    error = failure
+            else:
+                return None
+        return error
 
 
 def _is_gone(error: EnvbuildError) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -39,8 +39,14 @@ def make_lock(
     MachineError: an archive or index cannot be reached.
     """
     old = previous if previous is not None and previous.base.architecture == resolved.architecture else None
-    upgradable = _upgradable(resolved, old, upgrade)
     parts = {difference.scope for difference in diff(old, resolved)} if old is not None else set()
+    renewal = _Renewal(
+        resolved=resolved,
+        old=old,
+        parts=parts,
+        upgrade=_upgradable(resolved, old, upgrade),
+        context=context,
+    )
     errors: list[EnvbuildError] = []
     debs = Debs()
     root: tuple[RootPin, ...] = ()
@@ -51,10 +57,10 @@ def make_lock(
         if resolved.base.root is not None:
             root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
         else:
-            debs = _debian(resolved, old, parts, upgradable, context)
+            debs = renewal.debian()
     with _collected(errors):
-        wheels = _python(resolved, old, parts, upgradable, context)
-        build_tools = _build_tools(resolved, old, parts, wheels, upgradable, context)
+        wheels = renewal.python()
+        build_tools = renewal.build_tools(wheels)
     raise_all(errors)
     with _collected(errors):
         return Lock(
@@ -112,82 +118,71 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
         errors += [single for single in error.each() if single.problem not in known]
 
 
-def _debian(
-    resolved: ResolvedSpec,
-    old: Lock | None,
-    parts: set[str],
-    upgrade: Upgrade,
-    context: ResolveContext,
-) -> Debs:
-    if (
-        old is not None
-        and not parts & {"base", "system", "build"}
-        and _same_builds(resolved, old)
-        and not _touches(upgrade, _debs(old))
-    ):
-        layers = {chosen.layer for chosen in resolved.built.values()}
-        build = tuple(pin for pin in old.build_debs if pin.layer in layers)
-        return Debs(base=old.base_debs, system=old.system_debs, build=build)
-    with task(context.emit, "lock:debian", "resolve Debian packages"):
-        return resolve_debian(resolved, previous=old, upgrade=upgrade, context=context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Renewal:
+    """A lock to be renewed, and what changed since."""
 
+    resolved: ResolvedSpec
+    old: Lock | None
+    parts: set[str]
+    """Scopes of the differences between the old lock and the spec."""
+    upgrade: Upgrade
+    context: ResolveContext
 
-def _python(
-    resolved: ResolvedSpec,
-    old: Lock | None,
-    parts: set[str],
-    upgrade: Upgrade,
-    context: ResolveContext,
-) -> tuple[PythonPin, ...]:
-    if (
-        old is not None
-        and "python" not in parts
-        and same_python(resolved, old)
-        and not _touches(upgrade, old.python)
-    ):
-        # The owner of a distribution may have changed nevertheless.
-        return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in old.python)
-    with task(context.emit, "lock:python", "resolve Python packages"):
-        return resolve_python(resolved, previous=old, upgrade=upgrade, context=context)
+    def debian(self) -> Debs:
+        old, resolved = self.old, self.resolved
+        if (
+            old is not None
+            and self._keeps({"base", "system", "build"}, _debs(old))
+            and self._same_builds(old)
+        ):
+            build = tuple(pin for pin in old.build_debs if pin.layer in self._built_layers())
+            return Debs(base=old.base_debs, system=old.system_debs, build=build)
+        with task(self.context.emit, "lock:debian", "resolve Debian packages"):
+            return resolve_debian(resolved, previous=old, upgrade=self.upgrade, context=self.context)
 
+    def python(self) -> tuple[PythonPin, ...]:
+        old, resolved = self.old, self.resolved
+        if old is not None and self._keeps({"python"}, old.python) and same_python(resolved, old):
+            # The owner of a distribution may have changed nevertheless.
+            return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in old.python)
+        with task(self.context.emit, "lock:python", "resolve Python packages"):
+            return resolve_python(resolved, previous=old, upgrade=self.upgrade, context=self.context)
 
-def _build_tools(
-    resolved: ResolvedSpec,
-    old: Lock | None,
-    parts: set[str],
-    image: tuple[PythonPin, ...],
-    upgrade: Upgrade,
-    context: ResolveContext,
-) -> tuple[PythonPin, ...]:
-    if not resolved.built:
-        return ()
-    if (
-        old is not None
-        and "build" not in parts
-        and same_python(resolved, old)
-        and _same_builds(resolved, old)
-        and all(imported(chosen, image) == imported(chosen, old.python) for chosen in resolved.built.values())
-        and not _touches(upgrade, old.build_python)
-    ):
-        layers = {chosen.layer for chosen in resolved.built.values()}
-        return tuple(pin for pin in old.build_python if pin.layer in layers)
-    with task(context.emit, "lock:build", "resolve what the builds from source import"):
-        return resolve_build_tools(resolved, image, previous=old, upgrade=upgrade, context=context)
+    def build_tools(self, image: tuple[PythonPin, ...]) -> tuple[PythonPin, ...]:
+        old, resolved = self.old, self.resolved
+        if not resolved.built:
+            return ()
+        if (
+            old is not None
+            and self._keeps({"build"}, old.build_python)
+            and same_python(resolved, old)
+            and self._same_builds(old)
+            and all(
+                imported(build, image) == imported(build, old.python) for build in resolved.built.values()
+            )
+        ):
+            return tuple(pin for pin in old.build_python if pin.layer in self._built_layers())
+        with task(self.context.emit, "lock:build", "resolve what the builds from source import"):
+            return resolve_build_tools(
+                resolved, image, previous=old, upgrade=self.upgrade, context=self.context
+            )
 
+    def _keeps(self, parts: set[str], pins: Sequence[DebPin | PythonPin]) -> bool:
+        return not self.parts & parts and not any(self.upgrade.covers(pin.name) for pin in pins)
 
-def _same_builds(resolved: ResolvedSpec, old: Lock) -> bool:
-    """Return whether the recipes that build from source are unchanged since the lock was made."""
-    before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
-    now = {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in resolved.built.values()}
-    return now <= before
+    def _built_layers(self) -> set[str]:
+        return {chosen.layer for chosen in self.resolved.built.values()}
+
+    def _same_builds(self, old: Lock) -> bool:
+        """Return whether the recipes that build from source are unchanged since the lock was made."""
+        before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
+        built = self.resolved.built.values()
+        return {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in built} <= before
 
 
 def _debs(lock: Lock) -> tuple[DebPin, ...]:
     return (*lock.base_debs, *lock.system_debs, *lock.build_debs)
-
-
-def _touches(upgrade: Upgrade, pins: Sequence[DebPin | PythonPin]) -> bool:
-    return any(upgrade.covers(pin.name) for pin in pins)
 
 
 def _upgradable(resolved: ResolvedSpec, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
