@@ -44,10 +44,6 @@ class Debs:
     build: tuple[BuildDebPin, ...] = ()
     """Further packages that each build from source needs."""
 
-    def all(self) -> tuple[DebPin, ...]:
-        """Return all of them."""
-        return (*self.base, *self.system, *self.build)
-
 
 def resolve_debian(
     resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
@@ -82,7 +78,7 @@ def resolve_debian(
             for pin in apt.add(recipe.toolchain(), base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [pin.name for pin in debs.all() if kept.get(pin.name, pin.version) != pin.version]
+    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))

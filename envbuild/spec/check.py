@@ -316,7 +316,7 @@ def _choose(
 def not_known(
     what: str, name: str, known: Sequence[str], at: Location | None, listed: str = ""
 ) -> RequestError:
-    """Return the error for an unknown name; its hint has the nearest known name, and `listed` or all."""
+    """Return the error for an unknown name; the hint has the nearest one, and `listed` or all known ones."""
     all_known = listed or f"known: {', '.join(known)}"
     words = [did_you_mean(name, known), all_known if known else "none is known here"]
     return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))

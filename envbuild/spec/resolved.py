@@ -166,8 +166,8 @@ class ResolvedSpec:
         return self._place("python", wanted, next((name for name in names if name in wanted), ""))
 
     def _place(self, key: str, names: Sequence[str], name: str) -> Location:
-        steps = ("packages", key, names.index(name) if name in names else "")
-        return self.spec_places.get(steps) or Location(path=self.path)
+        at = self.spec_places.get(("packages", key, names.index(name))) if name in names else None
+        return at or Location(path=self.path)
 
     def system_asker(self, name: str) -> str:
         """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""

@@ -181,7 +181,7 @@ def unknown_accelerator_errors(
     if ("accelerator",) not in spec.document.places or any(error.at == at for error in errors):
         return
     if name not in _ACCELERATORS:
-        known = ", ".join(f"`{accelerator}`" for accelerator in _ACCELERATORS)
+        known = ", ".join(f"`{family}`" for family in _ACCELERATORS)
         yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
         return
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
