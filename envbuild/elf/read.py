@@ -131,7 +131,7 @@ def open_elf(file: BinaryIO) -> ElfFile | None:
 
 
 def read_exactly(file: BinaryIO, at: int, length: int) -> bytes:
-    """Return bytes of a file; ValueError if it is shorter."""
+    """Return `length` bytes of a file; ValueError if it ends before."""
     if at > 1 << 62:
         raise ValueError("a table lies outside of it")
     file.seek(at)

@@ -1,4 +1,4 @@
-"""Directories and files reached through an open descriptor, whatever happens to their names.
+"""Directories and files that are reached through an open descriptor, whatever happens to their names.
 
 A user who may write to the parent of a directory can put another one, or a link, in its place at any time.
 A path through `/proc/self/fd` (proc(5)) leads to the directory that was opened and checked. It means nothing

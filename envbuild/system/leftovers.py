@@ -1,4 +1,4 @@
-"""Names of unfinished work with host and process, so that leftovers of killed processes can be removed.
+"""Unfinished work, named after host and process, so that leftovers of killed processes can be removed.
 
 Work of another host or of a living process is never touched, whichever hosts share the file system.
 """

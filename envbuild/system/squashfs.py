@@ -65,7 +65,7 @@ def corrupts(version: tuple[int, ...]) -> bool:
 
 @functools.cache
 def _options_of(program: Path) -> tuple[str, ...]:
-    """Return the options that this mksquashfs needs to pack files unchanged."""
+    """Return the options with which a mksquashfs writes correct files; MachineError if none helps."""
     finished = process.run([program, "-version"], env=host.environment(), timeout_s=30)
     version = release(finished.output)
     if corrupts(version):
@@ -102,7 +102,7 @@ def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: C
 def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: int = 0) -> None:
     """Compress a squashfs at a byte offset of its file differently, without root or an unpacked tree.
 
-    Modes, owners and device nodes stay, as text beside `out`: an ordinary user cannot unpack them.
+    Modes, owners and device nodes pass as text beside `out`: an ordinary user cannot unpack them.
     BuildError: it is damaged or no squashfs. MachineError: no unsquashfs or mksquashfs, or no space.
     """
     dump = out.with_name(f"{out.name}.dump")
