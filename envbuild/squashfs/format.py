@@ -1,6 +1,6 @@
-"""Squashfs 4.0 on disk: the superblock, blocks of metadata, compressors. Pure.
+"""Squashfs 4.0 on disk: the superblock, blocks of metadata, compressors.
 
-All numbers are little-endian. Offsets count from the start of the superblock, in bytes.
+All numbers are little-endian. Offsets are in bytes from the start of the superblock.
 
 Sources: squashfs-tools-ng, doc/format.adoc; Linux, fs/squashfs/squashfs_fs.h.
 """
@@ -21,15 +21,15 @@ METADATA_BYTES = 8192
 UNCOMPRESSED_METADATA = 0x8000
 UNCOMPRESSED_BLOCK = 1 << 24
 ABSENT = 0xFFFF_FFFF_FFFF_FFFF
-"""The offset of a table that is not there."""
+"""The offset of an absent table."""
 NONE = 0xFFFF_FFFF
-"""The number of a fragment or of extended attributes in an inode that has none."""
+"""In an inode: no fragment, or no extended attributes."""
 
 _SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 _BLOCK_BYTES = [1 << power for power in range(12, 21)]
 # For a dictionary of 1 MiB, the largest that a block can use.
 _XZ_MEMORY_BYTES = 16 << 20
-# The kernel's decoder has a dictionary of at least this size, and knows no checksum but CRC32.
+# The kernel's decoder has a dictionary of at least this size, and supports no checksum but CRC32.
 _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "dict_size": METADATA_BYTES}]
 
 
@@ -48,7 +48,7 @@ _SUPPORTED = (Compressor.GZIP, Compressor.XZ, Compressor.ZSTD)
 
 
 class Flag(IntFlag):
-    """The flags of a superblock that matter here."""
+    """The flags of a superblock that this package reads or writes."""
 
     NO_FRAGMENTS = 0x10
     DEDUPLICATED = 0x40
@@ -58,7 +58,7 @@ class Flag(IntFlag):
 
 
 class Type(IntEnum):
-    """Basic types of inodes; the extended form of each has a number that is `EXTENDED` higher."""
+    """Basic types of inodes; the number of the extended form is `EXTENDED` higher."""
 
     DIRECTORY = 1
     FILE = 2
@@ -85,9 +85,9 @@ class Superblock:
     compressor: Compressor
     flags: int
     ids: int
-    """How many there are."""
+    """Number of user and group ids."""
     root: int
-    """Reference of the root's inode."""
+    """Reference to the root's inode."""
     bytes_used: int
     """Length of the file system."""
     id_table: int
@@ -96,16 +96,13 @@ class Superblock:
     directory_table: int
     fragment_table: int
     export_table: int
-    """Offsets; `ABSENT` for a table that is not there."""
+    """Offsets; `ABSENT` for an absent table."""
 
     @classmethod
     def parse(cls, data: bytes) -> Superblock:
         """Read a superblock.
 
-        Raises
-        ------
-        ValueError
-            It is not one of a squashfs 4.0 with a supported compressor, or it contradicts itself.
+        Raises ValueError unless it is a consistent superblock of squashfs 4.0 with a supported compressor.
         """
         if len(data) < SUPERBLOCK_BYTES:
             raise ValueError("it is cut short")
@@ -124,7 +121,7 @@ class Superblock:
         return cls(**dict(zip(cls.__slots__, values, strict=True)))
 
     def pack(self) -> bytes:
-        """Return it as `SUPERBLOCK_BYTES` bytes."""
+        """Return the `SUPERBLOCK_BYTES` bytes on disk."""
         inodes, mtime, block_bytes, fragments, compressor, flags, ids, *offsets = astuple(self)
         log = block_bytes.bit_length() - 1
         head = (MAGIC, inodes, mtime, block_bytes, fragments, compressor, log, flags, ids)
@@ -132,7 +129,7 @@ class Superblock:
 
 
 class Codec:
-    """Compresses and decompresses the blocks of one file system; not for several threads."""
+    """Compresses and decompresses the blocks of one file system; not thread-safe."""
 
     def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
@@ -140,7 +137,7 @@ class Codec:
         self._zstd_decompressor = zstandard.ZstdDecompressor()
 
     def compress(self, data: bytes) -> bytes:
-        """Return a block of metadata, compressed so that all readers can read it."""
+        """Return a block of metadata, compressed so that every reader can decompress it."""
         match self._compressor:
             case Compressor.ZSTD:
                 return self._zstd_compressor.compress(data)
@@ -150,13 +147,7 @@ class Codec:
                 return zlib.compress(data, 9)
 
     def decompress(self, data: bytes, most: int) -> bytes:
-        """Return the content of a block, of at most `most` bytes.
-
-        Raises
-        ------
-        ValueError
-            The block is damaged, or holds more.
-        """
+        """Return the content of a block; ValueError if it is damaged, or longer than `most` bytes."""
         try:
             if self._compressor is Compressor.ZSTD:
                 # The decoder allocates as much as the frame claims.

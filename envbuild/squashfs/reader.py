@@ -1,8 +1,8 @@
 """Read squashfs 4.0 without mounting or unpacking it.
 
-A file system may come from anyone. Every offset, count and size is compared with the length of what it
-refers to before it is used, and no part of a table is used twice, so that the memory needed is bounded by
-the real length of the tables.
+A file system is untrusted input. Every offset, count and size is checked against the length of what it refers
+to before it is used, and no part of a table is used twice, so the real length of the tables bounds the
+memory.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Kind = Literal["directory", "file", "link", "whiteout", "other"]
 _KINDS: dict[Type, Kind] = {Type.DIRECTORY: "directory", Type.FILE: "file", Type.LINK: "link"}
 _PREFIXES = {0: "user.", 1: "trusted.", 2: "security."}
 _OUT_OF_LINE = 0x100
-# What overlayfs writes, as root and in a user namespace (overlayfs.rst, "userxattr").
+# As overlayfs writes it as root and in a user namespace (overlayfs.rst, "userxattr").
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
-# Far above what an image has, far below what would fill a machine.
+# Far more than any image needs, far less than the memory of a machine.
 _MAX_TABLE_BYTES = 1 << 30
 _MAX_DEPTH = 256
 _MAX_LINK_BYTES = 4096
@@ -63,9 +63,9 @@ class Entry:
     mode: int
     """Permission bits."""
     size: int = 0
-    """Of a file, in bytes."""
+    """Length of a file in bytes."""
     target: str = ""
-    """Of a link, as written."""
+    """Target of a link, as written."""
     attributes: tuple[tuple[str, bytes], ...] = ()
     """Extended attributes, with their prefix (``security.capability``)."""
     owner: tuple[int, int] = (0, 0)
@@ -73,33 +73,33 @@ class Entry:
     mtime_s: int = 0
     """Seconds since the epoch."""
     place: int = -1
-    """Where the inode begins in the inode table. Hard links share it."""
+    """Offset of the inode in the inode table. Hard links share it."""
 
     @property
     def opaque(self) -> bool:
-        """Whether it is a directory that hides the lower ones of its name in an overlay."""
+        """Whether it is a directory that hides the lower directories of its name in an overlay."""
         return any(name in _OPAQUE and value == b"y" for name, value in self.attributes)
 
 
 @dataclass(slots=True)
 class Inode:
-    """An inode as it is stored; a plain one is a device, a FIFO or a socket."""
+    """An inode as it is stored; this class itself stands for devices, FIFOs and sockets."""
 
     type: Type
     mode: int
     user: int
     group: int
-    """Ids, not their places in the table."""
+    """Ids, not indexes of the id table."""
     mtime_s: int
     attributes: int = NONE
-    """Place in the table of extended attributes, or `NONE`."""
+    """Index in the table of extended attributes, or `NONE`."""
     device: int = 0
-    """Of a device: its number."""
+    """Number of a device."""
 
 
 @dataclass(slots=True)
 class DirectoryInode(Inode):
-    """`length` bytes of the directory table, from `listing` on, hold its names."""
+    """A directory; its names are `length` bytes of the directory table, from `listing` on."""
 
     listing: int = 0
     length: int = 0
@@ -121,12 +121,12 @@ class FileInode(Inode):
     start: int = 0
     """Offset of its first block."""
     blocks: bytes | memoryview = b""
-    """The stored length of each block, 4 bytes each, as they stand in the table."""
+    """Stored length of each block, 4 bytes each, as in the table."""
     fragment: int = NONE
     fragment_offset: int = 0
-    """The fragment that holds what lies behind the blocks (`NONE`: nothing does), and where in it."""
+    """The fragment that holds the end of the file (`NONE`: there is none), and the offset in it."""
     sparse: int = 0
-    """Bytes of the file that are holes, as far as they are counted."""
+    """Bytes of the file that are holes, as far as its writer counted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,10 @@ class MetadataTable:
 
     data: bytearray
     blocks: Mapping[int, int]
-    """Where a block begins, from the start of the table → where its content begins in `data`."""
+    """Offset of a block from the start of the stored table → offset of its content in `data`."""
 
     def place(self, block: int, offset: int) -> int:
-        """Return where in `data` a reference leads."""
+        """Return the offset in `data` that a reference points to."""
         begin = self.blocks.get(block)
         if begin is None or offset >= METADATA_BYTES or begin + offset >= len(self.data):
             raise ValueError("a reference leads outside of its table")
@@ -146,25 +146,16 @@ class MetadataTable:
 
 
 class Squashfs:
-    """A squashfs within a file.
+    """A squashfs within a real file, whose position stays unchanged.
 
-    Parameters
-    ----------
-    file : BinaryIO
-        A real file; its position is left alone.
-    offset, size : int
-        Where in it the file system lies, in bytes.
-
-    Raises
-    ------
-    ValueError
-        It is no squashfs 4.0, contradicts itself, or is compressed otherwise than by gzip, xz or zstd.
-        So do all methods.
+    All methods raise ValueError if it is not squashfs 4.0, is inconsistent, or uses another compressor than
+    gzip, xz or zstd.
     """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        self._source, self._offset, self._size = file, offset, size
-        self._room = size
+        self.file, self.offset = file, offset
+        self.size_bytes = size  # with the padding behind it
+        self._size = size
         self.superblock = Superblock.parse(self._raw(0, SUPERBLOCK_BYTES))
         if self.superblock.bytes_used > size:
             raise ValueError("it is cut short")
@@ -177,34 +168,19 @@ class Squashfs:
         self._data_blocks: OrderedDict[int, bytes] = OrderedDict()
 
     @property
-    def file(self) -> BinaryIO:
-        """The file that holds it."""
-        return self._source
-
-    @property
-    def offset(self) -> int:
-        """Where in the file it begins, in bytes."""
-        return self._offset
-
-    @property
-    def size_bytes(self) -> int:
-        """Its length, with the padding that its place in the file gives it."""
-        return self._room
-
-    @property
     def has_attributes(self) -> bool:
         """Whether there is a table of extended attributes."""
         return self.superblock.attribute_table != ABSENT
 
     @property
     def data_end(self) -> int:
-        """Where blocks of data end and tables begin."""
+        """Offset at which the blocks of data end and the tables begin."""
         return self.superblock.inode_table
 
     def walk(self, *, enter: Callable[[str], bool] = lambda _: True) -> Iterator[Entry]:
-        """Yield every name, a directory before what it holds, sorted by name within it.
+        """Yield every name, a directory before its content, sorted by name within it.
 
-        `enter` says by its path whether to look into a directory.
+        Directories for whose path `enter` returns False are not read.
         """
         block, offset = self.superblock.root >> 16, self.superblock.root & 0xFFFF
         waiting = [("/", self._inode_table.place(block, offset))]
@@ -233,14 +209,14 @@ class Squashfs:
             waiting += [(f"{prefix}/{name}", place) for name, place in reversed(self._listing(inode))]
 
     def open(self, entry: Entry) -> BinaryIO:
-        """Return a file's content, of which only the blocks are decompressed that are read."""
+        """Return a file's content; only the blocks that are read are decompressed."""
         inode = self.inode(entry.place)
         if not isinstance(inode, FileInode):
             raise ValueError(f"{entry.path} is not a file")
         return io.BufferedReader(_Content(self, inode), 4096)
 
     def data_offset(self, entry: Entry) -> int | None:
-        """Return where the data of a file begin, in bytes from the start; None where it has none."""
+        """Return the offset of a file's data in bytes, or None for an empty file and for other kinds."""
         inode = self.inode(entry.place)
         if not isinstance(inode, FileInode):
             return None
@@ -251,20 +227,20 @@ class Squashfs:
         return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * inode.fragment)[0])
 
     def inode(self, place: int) -> Inode:
-        """Return the inode at a place of the table."""
-        known = self._inodes.get(place)
-        if known is None:
-            known, end = self._read_inode(place)
+        """Return the inode at an offset of the inode table."""
+        inode = self._inodes.get(place)
+        if inode is None:
+            inode, end = self._read_inode(place)
             # No two inodes share bytes, so that many small ones cannot claim one large list of blocks.
             self._inode_bytes += end - place
             if self._inode_bytes > len(self._inode_table.data):
                 raise ValueError("its inodes overlap")
-            self._inodes[place] = known
-        return known
+            self._inodes[place] = inode
+        return inode
 
     @cached_property
     def fragments(self) -> bytearray:
-        """The table of fragments: of each its offset and its length as stored, in `FRAGMENT.size` bytes."""
+        """The table of fragments: offset and stored length of each, in `FRAGMENT.size` bytes."""
         table = self._indexed_table(self.superblock.fragment_table, FRAGMENT.size * self.superblock.fragments)
         total = 0
         for start, stored, _ in FRAGMENT.iter_unpack(table):
@@ -279,22 +255,22 @@ class Squashfs:
 
     @cached_property
     def attribute_ids(self) -> bytearray:
-        """The table of sets of extended attributes: of each its reference, count and length, in 16 bytes."""
+        """The table of sets of extended attributes: reference, count and length of each, in 16 bytes."""
         if not self.has_attributes:
             return bytearray()
         _, count = struct.unpack("<QI", self._raw(self.superblock.attribute_table, 12))
         return self._indexed_table(self.superblock.attribute_table + 16, _ATTRIBUTE_ID.size * count)
 
     def compressor_options(self) -> bytes:
-        """Return the options of the compressor, empty if the file system has the usual ones."""
+        """Return the options of the compressor; empty for the defaults."""
         if not self.superblock.flags & Flag.COMPRESSOR_OPTIONS:
             return b""
         return self._metadata_block(SUPERBLOCK_BYTES)[0]
 
     def raw_tables(self) -> tuple[bytes, bytes]:
-        """Return the superblock, and all that lies behind the data, as stored."""
-        end = self._room - self.data_end
-        tables = os.pread(self._source.fileno(), end, self._offset + self.data_end)
+        """Return the superblock, and everything behind the data, as stored."""
+        length = self.size_bytes - self.data_end
+        tables = os.pread(self.file.fileno(), length, self.offset + self.data_end)
         return self._raw(0, SUPERBLOCK_BYTES), tables
 
     def raw_attributes(self) -> bytes:
@@ -303,15 +279,7 @@ class Squashfs:
         return self._raw(begin, end - begin)
 
     def content_block(self, inode: FileInode, index: int, offset: int) -> bytes:
-        """Return one block of a file's content.
-
-        Parameters
-        ----------
-        index : int
-            Its number, from 0.
-        offset : int
-            Where it is stored, if it is no fragment.
-        """
+        """Return the block of a file with an index (from 0), stored at `offset` unless in a fragment."""
         length = min(self.superblock.block_bytes, inode.size - index * self.superblock.block_bytes)
         if 4 * index < len(inode.blocks):
             (stored,) = struct.unpack_from("<I", inode.blocks, 4 * index)
@@ -367,7 +335,7 @@ class Squashfs:
         return int(first)
 
     def _indexed_table(self, index: int, length: int) -> bytearray:
-        """Read a table whose blocks are found by an index of their offsets."""
+        """Read a table whose blocks are listed in an index of their offsets."""
         count = -(-length // METADATA_BYTES)
         data, following = bytearray(), SUPERBLOCK_BYTES
         for (offset,) in struct.iter_unpack("<Q", self._raw(index, 8 * count)):
@@ -396,7 +364,7 @@ class Squashfs:
         return MetadataTable(data, blocks)
 
     def _metadata_block(self, offset: int) -> tuple[bytes, int]:
-        """Return the content of a block, and where the next one begins."""
+        """Return the content of a block, and the offset of the next one."""
         (header,) = struct.unpack("<H", self._raw(offset, 2))
         length = header & (UNCOMPRESSED_METADATA - 1)
         if not 0 < length <= METADATA_BYTES:
@@ -409,7 +377,7 @@ class Squashfs:
     # Inodes and names
 
     def _read_inode(self, place: int) -> tuple[Inode, int]:
-        """Return an inode and where its bytes end."""
+        """Return an inode and the offset at which its bytes end."""
         data = self._inode_table.data
         number, mode, user, group, mtime, _ = _unpack("<HHHHII", data, place)
         extended = number > EXTENDED
@@ -508,7 +476,7 @@ class Squashfs:
             raise ValueError("an inode has extended attributes that are not there")
 
     def _check_data(self, start: int, blocks: bytes | memoryview) -> None:
-        """See that blocks of these stored lengths, 4 bytes each, lie in the data area from `start` on."""
+        """Check that blocks of these stored lengths, 4 bytes each, lie in the data area from `start` on."""
         total = longest = 0
         for (length,) in struct.iter_unpack("<I", blocks):
             length &= UNCOMPRESSED_BLOCK - 1  # noqa: PLW2901  # the flag is no part of it
@@ -524,7 +492,7 @@ class Squashfs:
         return self._ids[index]
 
     def _listing(self, directory: DirectoryInode) -> list[tuple[str, int]]:
-        """Return the names of a directory, sorted, and where the inode of each lies."""
+        """Return the names of a directory, sorted, each with the place of its inode."""
         data, at, end = self._directory_table.data, directory.listing, directory.listing + directory.length
         names: list[tuple[str, int]] = []
         last = b""
@@ -565,14 +533,14 @@ class Squashfs:
         )
 
     def _attributes_of(self, number: int) -> tuple[tuple[str, bytes], ...]:
-        known = self._attributes.get(number)
-        if known is None:
-            known = self._attributes[number] = self._read_attributes(number)
+        attributes = self._attributes.get(number)
+        if attributes is None:
+            attributes = self._attributes[number] = self._read_attributes(number)
             # Many sets may refer to one long value.
-            self._attribute_bytes += sum(len(name) + len(value) for name, value in known)
+            self._attribute_bytes += sum(len(name) + len(value) for name, value in attributes)
             if self._attribute_bytes > _MAX_ATTRIBUTE_BYTES:
                 raise ValueError("its extended attributes are too large")
-        return known
+        return attributes
 
     def _read_attributes(self, number: int) -> tuple[tuple[str, bytes], ...]:
         reference, count, _ = _ATTRIBUTE_ID.unpack_from(self.attribute_ids, _ATTRIBUTE_ID.size * number)
@@ -611,7 +579,7 @@ class Squashfs:
     def _raw(self, at: int, length: int) -> bytes:
         if at + length > self._size:
             raise ValueError("a part of it lies outside of the file system")
-        data = os.pread(self._source.fileno(), length, self._offset + at)
+        data = os.pread(self.file.fileno(), length, self.offset + at)
         if len(data) != length:
             raise ValueError("it is cut short")
         return data
@@ -622,7 +590,7 @@ class _Content(io.RawIOBase):
 
     def __init__(self, image: Squashfs, inode: FileInode) -> None:
         self._image, self._inode, self._at = image, inode, 0
-        # A block, and where it is stored: those behind it are found from there.
+        # The index of a block and its offset, from which the offsets of later blocks are counted.
         self._block, self._offset = 0, inode.start
 
     def readable(self) -> bool:

@@ -1,7 +1,7 @@
-"""Splice squashfs file systems into one: their data is copied as it is, their tables are merged.
+"""Splice squashfs file systems into one: their data is copied unchanged, their tables are merged.
 
-A block of data names no path, and is found by its offset alone. So the data of a finished layer may lie
-anywhere in another file system, and only the tables, a few thousandths of the whole, are written anew.
+A block of data names no path and is addressed by its offset alone, so the data of a finished layer can be
+moved as a whole; only the tables, a few thousandths of the size, are written anew.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_IDS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """Where the data of an input lies in the spliced file system: `size` bytes from `offset` on."""
+    """The data of an input in the spliced file system: `size` bytes from `offset` on."""
 
     offset: int
     size: int
@@ -43,26 +43,25 @@ class Area:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
-    """A file system that is ready to be written."""
+    """A spliced file system, ready to be written."""
 
     inputs: tuple[Squashfs, ...]
     areas: tuple[Area, ...]
     """One for each input."""
     superblock: bytes
-    """Its beginning."""
     tables: bytes
-    """Its end."""
+    """Everything behind the data."""
     tables_offset: int
-    """Where `tables` begin, in bytes."""
+    """In bytes."""
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file system, with the zeros that fill its last 4 KiB."""
+        """Length of the file system, with the zeros up to a multiple of `ALIGNMENT`."""
         return _aligned(self.tables_offset + len(self.tables))
 
     @property
     def tables_digest(self) -> str:
-        """``sha256:…`` of its superblock and its tables."""
+        """``sha256:…`` of the superblock and the tables."""
         return digest_of_tables(self.superblock, self._padded_tables)
 
     @property
@@ -70,21 +69,10 @@ class Splice:
         return self.tables.ljust(self.size_bytes - self.tables_offset, b"\0")
 
     def write(self, file: int, offset: int, advanced: Callable[[int], None] = lambda _: None) -> None:
-        """Write it into a file.
+        """Write it into a new file at `offset`: a multiple of `ALIGNMENT`, so that data can be shared.
 
-        Parameters
-        ----------
-        file : int
-            A new file, open for writing.
-        offset : int
-            Where it begins in the file: a multiple of 4096, so that data can be shared.
-        advanced : callable
-            Called with the number of bytes each time that so many were copied.
-
-        Raises
-        ------
-        OSError
-            An input cannot be read, or is shorter than it was; or the file cannot be written.
+        `advanced` is called with the number of bytes of each part that was copied. OSError: an input cannot
+        be read or has become shorter, or the file cannot be written.
         """
         for squashfs, area in zip(self.inputs, self.areas, strict=True):
             source, start = squashfs.file.fileno(), squashfs.offset + SUPERBLOCK_BYTES
@@ -99,15 +87,15 @@ class _Node:
 
     inode: Inode
     source: int
-    """The input that it is from."""
+    """Index of the input that it comes from."""
     children: dict[bytes, _Node] = field(default_factory=dict)
     names: int = 0
-    """How many names it has."""
+    """Number of hard links."""
     number: int = 0
     reference: int = -1
-    """Of the inode that is written for it; the reference is -1 until it is."""
+    """Of the inode written for it; the reference is -1 until then."""
     parent: int = 0
-    """Of a directory: the number of the one that holds it."""
+    """Number of a directory's parent."""
 
     @property
     def is_directory(self) -> bool:
@@ -115,21 +103,13 @@ class _Node:
 
 
 def splice(inputs: Mapping[str, Squashfs]) -> Splice:
-    """Merge file systems, as overlayfs would show them over one another.
+    """Merge file systems, given by name from bottom to top (at least one), as overlayfs would show them.
 
-    Directories merge; any other entry replaces the one below; a whiteout removes it. Hard links stay links
-    as far as all their names stay. The bottom one may hold anything. The others must have its compressor and
-    block size, and hold directories, files, links and whiteouts without extended attributes.
+    Directories merge; any other entry replaces the one below; a whiteout removes it. Hard links stay links as
+    far as all their names stay. The bottom file system may hold anything; the others must have its compressor
+    and block size, and hold only directories, files, links and whiteouts, without extended attributes.
 
-    Parameters
-    ----------
-    inputs : mapping of str to Squashfs
-        By name, from bottom to top; at least one.
-
-    Raises
-    ------
-    ValueError
-        An input is damaged or cannot be spliced: its name stands before the reason. Nothing is written.
+    Nothing is written. ValueError, with the name of the input: it is damaged or cannot be spliced.
     """
     root: _Node | None = None
     for source, (name, squashfs) in enumerate(inputs.items()):
@@ -173,7 +153,7 @@ def _check_fits(squashfs: Squashfs, bottom: Squashfs) -> None:
 
 
 def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
-    """Return the size of the dictionary that a kernel allocates for all blocks of a file system."""
+    """Return the size of the dictionary that a kernel allocates for the blocks of a file system."""
     options = squashfs.compressor_options()
     if len(options) < 4:
         return squashfs.superblock.block_bytes
@@ -181,7 +161,7 @@ def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
 
 
 def _add(squashfs: Squashfs, source: int, root: _Node | None) -> _Node:
-    """Put a file system on the merged tree; return its root."""
+    """Merge a file system into the tree; return the root."""
     directories: dict[str, _Node] = {}
     linked: dict[int, _Node] = {}
     for entry in squashfs.walk():
@@ -213,7 +193,7 @@ def _add(squashfs: Squashfs, source: int, root: _Node | None) -> _Node:
 
 
 class _MetadataWriter:
-    """Collects a table of metadata, block by block."""
+    """Compresses a table of metadata, block by block."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -223,7 +203,7 @@ class _MetadataWriter:
         self.length = 0
 
     def reference(self) -> int:
-        """Return what refers to the bytes that are added next."""
+        """Return a reference to the bytes that are added next."""
         return len(self._stored) << 16 | len(self._pending)
 
     def add(self, data: bytes) -> None:
@@ -251,14 +231,9 @@ class _MetadataWriter:
 
 
 class _Writer:
-    """Writes the tables of a merged tree.
+    """Writes the tables of a merged tree, which begin at `offset`.
 
-    Parameters
-    ----------
-    shifts : sequence of int
-        By how many bytes the data of each input has moved.
-    offset : int
-        Where the tables begin.
+    `shifts` says by how many bytes the data of each input has moved.
     """
 
     def __init__(self, inputs: Sequence[Squashfs], shifts: Sequence[int], offset: int) -> None:
@@ -273,9 +248,8 @@ class _Writer:
         self._references: list[int] = []
 
     def write(self, root: _Node) -> tuple[Superblock, bytes]:
-        """Return the superblock and the tables."""
         directories = self._number(root)
-        # From the bottom up: a directory refers to inodes that are written.
+        # From the bottom up: a directory refers to inodes that are already written.
         for node in reversed(directories):
             for child in node.children.values():
                 if not child.is_directory and child.reference < 0:
@@ -284,7 +258,7 @@ class _Writer:
         return self._assemble(root)
 
     def _number(self, root: _Node) -> list[_Node]:
-        """Give each inode a number; return the directories, each before those in it."""
+        """Give each inode a number; return the directories, each before its children."""
         root.number, count = 1, 1
         directories, waiting = [], [root]
         while waiting:
@@ -298,7 +272,7 @@ class _Writer:
                 child.names += 1
                 child.parent = node.number
             waiting += [child for child in reversed(node.children.values()) if child.is_directory]
-        # That of the root is a number that no inode has.
+        # The root's parent is a number that no inode has.
         root.parent = count + 1
         self._references = [0] * count
         return directories
@@ -348,7 +322,7 @@ class _Writer:
         self._add_inode(node, body, extended=extended)
 
     def _write_listing(self, children: Sequence[tuple[bytes, _Node]]) -> None:
-        """Write names in runs, each of inodes with near numbers in one block of the table."""
+        """Write names in runs; the inodes of a run lie in one block and have near numbers."""
         at = 0
         while at < len(children):
             first = children[at][1]
@@ -381,7 +355,7 @@ class _Writer:
         return place
 
     def _assemble(self, root: _Node) -> tuple[Superblock, bytes]:
-        """Put the tables together, each directly behind the one before, as kernels demand."""
+        """Join the tables, each directly behind the previous one, as kernels require."""
         bottom = self._inputs[0]
         tables = bytearray(self._inodes.finish())
         directory_table = self._offset + len(tables)
@@ -398,9 +372,7 @@ class _Writer:
             references = struct.pack(f"<{len(self._references)}Q", *self._references)
             export_table = self._add_indexed(tables, references)
         id_table = self._add_indexed(tables, struct.pack(f"<{len(self._ids)}I", *self._ids))
-        attribute_table = ABSENT
-        if bottom.attribute_ids:
-            attribute_table = self._add_attributes(tables)
+        attribute_table = self._add_attributes(tables) if bottom.attribute_ids else ABSENT
         superblock = replace(
             bottom.superblock,
             inodes=len(self._references),
@@ -421,18 +393,17 @@ class _Writer:
         return superblock, bytes(tables)
 
     def _add_indexed(self, tables: bytearray, content: bytes, head: bytes = b"") -> int:
-        """Append a table with an index of its blocks; return where the index, or its head, begins."""
+        """Append a table with an index of its blocks; return the offset of the index, or of its head."""
         writer = _MetadataWriter(self._codec)
         writer.add(content)
-        stored = writer.finish()
         begin = self._offset + len(tables)
-        tables += stored
+        tables += writer.finish()
         index = self._offset + len(tables)
         tables += head + struct.pack(f"<{len(writer.starts)}Q", *(begin + start for start in writer.starts))
         return index
 
     def _add_attributes(self, tables: bytearray) -> int:
-        """Append the extended attributes of the bottom: references between its blocks stay as they are."""
+        """Append the extended attributes of the bottom; references between their blocks stay valid."""
         bottom = self._inputs[0]
         begin = self._offset + len(tables)
         tables += bottom.raw_attributes()

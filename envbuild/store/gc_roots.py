@@ -1,7 +1,7 @@
-"""Who needs what in a store: `prune` leaves what a root reaches.
+"""Roots: what images and locks need in a store. `prune` leaves what a root reaches.
 
-A root is a small file that names an image, or a lock that somebody wants to keep, with the layers and locked
-files that it needs. An image's root counts as long as that image is there.
+A root is a small file with the path of an image, or of a pinned lock, and the layers and locked files that it
+needs. An image's root counts as long as the image exists.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Root(BaseModel):
     path: str
     """Absolute path of the image or lock."""
     pinned: StrictBool = False
-    """Whether somebody asked to keep what it needs, whatever becomes of it."""
+    """Whether a user asked to keep what it needs, even without its image."""
     digest: str = ""
-    """``sha256:…``: the identity of the image; empty of a lock."""
+    """``sha256:…``: the identity of the image; empty for a lock."""
     spec: str = ""
-    """The spec that builds the image again; empty where none is known."""
+    """The spec that builds the image again; empty if unknown."""
     keys: tuple[_Key, ...] = ()
     """The layers, as ``sha256:…``, sorted."""
     files: tuple[_Hex, ...] = ()
@@ -50,13 +50,13 @@ class Root(BaseModel):
 
     @property
     def name(self) -> str:
-        """Its path in a store."""
+        """Path of its file in a store."""
         words = json.dumps([self.path, self.pinned])
         return f"{DIRECTORY}/{hashlib.sha256(words.encode()).hexdigest()}.json"
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Its name in messages."""
         is_lock = self.path.endswith((".yaml", ".yml"))
         kind = "image" if self.digest else "lock" if is_lock else "layers of"
         return f"{kind} {self.path}" + (" (pinned)" if self.pinned else "")
@@ -64,48 +64,33 @@ class Root(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRoot:
-    """A root in a store, and what became of its image."""
+    """A root in a store, and the state of its image."""
 
     root: Root
     state: State
-    """``live``; ``gone``; or ``unreachable``, which counts as live: its disk may not be mounted."""
+    """``unreachable`` counts as live: the image's disk may not be mounted."""
     file: Path
-    """Its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Layer key or image digest, and hex digest of a locked file → labels of what needs it, sorted."""
+    """Labels of the roots, sorted, that need a layer key or image digest, and a locked file (hex digest)."""
 
     keys: dict[str, tuple[str, ...]]
     files: dict[str, tuple[str, ...]]
 
 
 def add_root(store: Store, root: Root) -> None:
-    """Record what an image or lock needs; nothing is written if that is recorded already.
-
-    Raises
-    ------
-    MachineError
-        The store cannot be written, or the disk is full.
-    """
+    """Record what an image or lock needs, unless that is recorded already."""
     with contextlib.suppress(OSError, ValueError):
         if read_root(store.root / root.name) == root:
             return
-    # Not by pydantic, which writes no path whose name is no UTF-8.
+    # Not with pydantic, which rejects paths that are not UTF-8.
     store.write(root.name, json.dumps(root.model_dump()) + "\n")
 
 
 def read_root(path: Path) -> Root:
-    """Read a root.
-
-    Raises
-    ------
-    ValueError
-        It is damaged, or none.
-    OSError
-        It cannot be read.
-    """
+    """Read a root; ValueError if it is damaged or of another format."""
     try:
         return Root.model_validate(json.loads(read_small(path, limit_bytes=_LIMIT_BYTES)))
     except (ValueError, RecursionError) as error:
@@ -118,18 +103,10 @@ def root_files(store: Store) -> list[Path]:
 
 
 def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[StoredRoot, ...]:
-    """Return all roots by label.
+    """Return all roots, sorted by label; RequestError if one cannot be read.
 
-    Parameters
-    ----------
-    identify : callable
-        Path of an image → the digest that it bears now; None where there is none. May raise OSError where
-        that cannot be found out.
-
-    Raises
-    ------
-    RequestError
-        A root cannot be read: what it needs is not known.
+    `identify` returns the digest of the image at a path, None if there is none, and may raise OSError if it
+    cannot be read.
     """
     roots = []
     for path in root_files(store):
@@ -147,7 +124,7 @@ def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[St
 
 
 def needs_of(roots: Iterable[StoredRoot]) -> Needs:
-    """Return what roots need whose images are not gone."""
+    """Return what all roots need whose image is not gone."""
     keys: dict[str, set[str]] = {}
     files: dict[str, set[str]] = {}
     for stored in roots:
@@ -161,13 +138,7 @@ def needs_of(roots: Iterable[StoredRoot]) -> Needs:
 
 
 def remove_roots(roots: Iterable[StoredRoot]) -> None:
-    """Remove roots; one that is gone is no error.
-
-    Raises
-    ------
-    OSError
-        One cannot be removed.
-    """
+    """Remove roots; a missing file is no error."""
     for stored in roots:
         stored.file.unlink(missing_ok=True)
 
@@ -180,11 +151,11 @@ def _state(root: Root, identify: Callable[[Path], str | None]) -> State:
         digest = identify(path)
     except OSError:
         return "unreachable"
-    # A parent that is missing too may be on a disk that is not mounted; so may be what a link leads to.
-    if digest is None and not os.path.exists(path.parent):  # noqa: PTH110  # that of a Path raises
+    # A missing parent, or the target of a link, may be on a disk that is not mounted.
+    if digest is None and not os.path.exists(path.parent):  # noqa: PTH110  # Path.exists may raise
         return "unreachable"
     return "live" if digest == root.digest else "gone"
 
 
 def _sorted(labels: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(sorted(each)) for name, each in sorted(labels.items())}
+    return {name: tuple(sorted(needed_by)) for name, needed_by in sorted(labels.items())}

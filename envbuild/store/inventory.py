@@ -1,4 +1,4 @@
-"""What lies in a store: every layer, blob, file, scan and log, with its size and when it was last used."""
+"""The content of a store: every layer, blob, file, scan and log, with its size and last use."""
 
 from __future__ import annotations
 
@@ -20,40 +20,38 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that can be kept or removed."""
+    """A part of a store that can be kept or removed."""
 
     kind: Kind
-    """``layer`` (record and blob), ``blob`` (one that no record names), ``file`` (a locked one), ``scan`` (of
-    an image), ``log``, or ``leftover``: a download that was killed.
-    """
+    """A ``blob`` is one that no record names; a ``leftover``, a download that was killed."""
     id: str
-    """Layer key, digest of the blob or of the scanned image, hex digest of the file; else the name."""
+    """Layer key, digest of a blob or of a scanned image, hex digest of a locked file; else the name."""
     name: str
-    """For people."""
+    """For messages."""
     size_bytes: int
     """Length of its files; a blob that several layers name counts for each of them."""
     used_s: float
-    """When it was last used, in seconds since the epoch."""
+    """Time of its last use, in seconds since the epoch."""
     path: Path
-    """Its file; of a layer, its record; of a locked file, its directory."""
+    """The file; the record of a layer; the directory of a locked file."""
     blob: str = ""
-    """Digest of the squashfs of a layer or blob; empty otherwise."""
+    """Digest of the squashfs of a layer or blob; else empty."""
 
 
 def items(store: Store) -> list[Item]:
-    """Return everything in a store, by kind and id; a file that vanishes meanwhile is left out."""
+    """Return everything in a store, sorted by kind and id; a file that vanishes meanwhile is omitted."""
     layers = list(_layers(store))
     recorded = {layer.blob for layer in layers}
     blobs = (blob for blob in _blobs(store) if blob.blob not in recorded)
-    everything = [*layers, *blobs, *_files(store)]
-    everything += _others(store.root / "scans", "scan")
-    everything += _others(store.root / "logs", "log")
-    everything += [item for item in _others(store.root / "files", "leftover") if item.name.startswith(".")]
-    return sorted(everything, key=lambda item: (item.kind, item.id))
+    stored = [*layers, *blobs, *_files(store)]
+    stored += _others(store.root / "scans", "scan")
+    stored += _others(store.root / "logs", "log")
+    stored += [item for item in _others(store.root / "files", "leftover") if item.name.startswith(".")]
+    return sorted(stored, key=lambda item: (item.kind, item.id))
 
 
 def areas(store: Store) -> dict[str, int]:
-    """Return the bytes below each top directory of a store, by name; a file with two names counts once."""
+    """Return the bytes below each top directory of a store, by name; hard links count once."""
     sizes = {}
     for top in sorted(store.root.iterdir()) if store.exists else ():
         by_inode = {(status.st_dev, status.st_ino): status.st_size for _, status in walk_files(top)}
@@ -62,7 +60,7 @@ def areas(store: Store) -> dict[str, int]:
 
 
 def walk_files(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the regular files at and below a path with their status, following no links."""
+    """Yield the regular files at and below a path with their status; links are not followed."""
     try:
         status = top.lstat()
         if stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""Whether a directory is a store, and one that its user alone can write to."""
+"""Checks that a directory is a store, and that only its user can write to it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,8 @@ _AREAS = frozenset(
 def check_store(descriptor: int, path: Path) -> bool:
     """Return whether an open directory is a store; False for an empty one, which can become a store.
 
-    An access control list that lets others write shows in the bits of the group (acl(5)).
-
-    Parameters
-    ----------
-    path : Path
-        Its name, for messages.
-
-    Raises
-    ------
-    RequestError
-        It belongs to another user, others can write to it, an earlier version made it, or it is no store.
+    RequestError: it belongs to another user, others can write to it, an earlier version made it, or it is not
+    a store. An access control list that lets others write shows in the group's bits (acl(5)).
     """
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
@@ -63,21 +54,15 @@ def check_store(descriptor: int, path: Path) -> bool:
 
 
 def mark_store(descriptor: int) -> None:
-    """Make an open, empty directory a store.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    """
+    """Make an open, empty directory a store."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    # Another process may do the same at the same time.
+    # Another process may create it at the same time.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(MARKER, flags, 0o444, dir_fd=descriptor))
 
 
 def not_opened(path: Path, error: OSError) -> RequestError | MachineError:
-    """Return the error for a store whose directory cannot be opened or made."""
+    """Return the error for a store directory that cannot be opened or created."""
     if path.is_symlink():
         return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
     if isinstance(error, NotADirectoryError | FileExistsError):

@@ -1,4 +1,4 @@
-"""Remove what no root reaches; nobody else uses the store meanwhile (`Store.alone`)."""
+"""Removes what no root reaches; the caller holds the store (`Store.alone`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envbuild.store.store import Store
 from envbuild.system.descriptors import named
 from envbuild.system.removal import remove
 
-# What a failed build wrote is read later than what it made is used.
+# People read the log of a failed build days later.
 _LOGS_S = 7 * 86_400.0
 
 
@@ -21,13 +21,10 @@ class Pruned:
     """What was, or would be, removed."""
 
     removed: tuple[Item, ...]
-    """From the longest unused on; each as large as what it gives back: a blob that another layer still names
-    gives nothing.
-    """
+    """Least recently used first. `size_bytes` is what a removal frees: 0 if another layer names the blob."""
     freed_bytes: int
-    """What that is together."""
     young: tuple[Item, ...]
-    """Layers, blobs and files that nothing needs, and that were used too lately."""
+    """Layers, blobs and files that nothing needs, but that were used recently."""
     refused: tuple[tuple[Item, str], ...]
     """What could not be removed, and why."""
 
@@ -35,26 +32,18 @@ class Pruned:
 def prune(
     store: Store, needs: Needs, *, unused_s: float, keep_bytes: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Remove what nothing needs.
+    """Remove what nothing needs and nothing used for `unused_s` seconds, the least recently used first.
 
-    A layer's record goes before its blob, so that nobody finds half of it.
-
-    Parameters
-    ----------
-    unused_s : float
-        Leave what was used within so many seconds.
-    keep_bytes : int, optional
-        Stop as soon as what remains is no more than this.
-    dry_run : bool
-        Change nothing.
+    Stop as soon as at most `keep_bytes` remain; with `dry_run`, remove nothing. A layer's record is removed
+    before its blob, so that no process sees half of a layer.
     """
-    everything, now_s = items(store), time.time()
-    users = Counter(item.blob for item in everything if item.blob)
-    left_bytes = _total(everything)
+    stored, now_s = items(store), time.time()
+    users = Counter(item.blob for item in stored if item.blob)
+    left_bytes = _total(stored)
     removed: list[Item] = []
     young: list[Item] = []
     refused: list[tuple[Item, str]] = []
-    for item in sorted(everything, key=lambda item: (item.used_s, item.kind, item.id)):
+    for item in sorted(stored, key=lambda item: (item.used_s, item.kind, item.id)):
         if item.id in needs.keys or item.id in needs.files:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
@@ -66,7 +55,7 @@ def prune(
         if not dry_run:
             try:
                 if _age_s(_used_s(item), time.time()) < unused_s:
-                    continue  # since it was listed
+                    continue  # used since it was listed
                 remove(item.path)
                 if item.kind == "layer" and is_last:
                     store.blob_path(item.blob).unlink(missing_ok=True)
@@ -93,6 +82,6 @@ def _used_s(item: Item) -> float:
     return max((status.st_mtime for _, status in walk_files(item.path)), default=0.0)
 
 
-def _total(everything: list[Item]) -> int:
-    blobs = {item.blob: item.size_bytes for item in everything if item.blob}
-    return sum(blobs.values()) + sum(item.size_bytes for item in everything if not item.blob)
+def _total(stored: list[Item]) -> int:
+    blobs = {item.blob: item.size_bytes for item in stored if item.blob}
+    return sum(blobs.values()) + sum(item.size_bytes for item in stored if not item.blob)

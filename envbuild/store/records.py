@@ -1,4 +1,4 @@
-"""Records of finished layers: which blob a key has, and what it holds. One JSON file each, sealed."""
+"""Records of finished layers: the blob of a key, and its paths. One sealed JSON file each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envbuild.errors import RequestError
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_small
 from envbuild.system.sealing import check_seal
 
-# A million paths take less than half of it.
+# More than twice as much as a million paths take.
 RECORD_LIMIT_BYTES = 256 << 20
 RECORD_FORMAT = 3
 
@@ -29,7 +28,7 @@ class LayerRecord:
     key: str
     """``sha256:…`` of the plan's layer."""
     name: str
-    """The layer's name when it was built, for people."""
+    """The layer's name when it was built, for messages."""
     blob: str
     """``sha256:…`` of the squashfs."""
     size_bytes: int
@@ -38,19 +37,12 @@ class LayerRecord:
     tables: str
     """``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`."""
     tree: Tree
-    """What it holds."""
     imported: bool = False
-    """Whether it came from a directory of an account that is not trusted (`layer import --trust`)."""
+    """Whether it comes from a directory of an untrusted account (`layer import --trust`)."""
 
 
 def hex_of(digest: str) -> str:
-    """Return the hexadecimal digits of a digest.
-
-    Raises
-    ------
-    RequestError
-        It is no sha256 digest.
-    """
+    """Return the hexadecimal digits of a sha256 digest; RequestError for any other text."""
     algorithm, _, value = digest.partition(":")
     if algorithm != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
         raise RequestError(
@@ -60,69 +52,24 @@ def hex_of(digest: str) -> str:
 
 
 def blob_name(digest: str) -> str:
-    """Return the path of a blob in a store.
-
-    Raises
-    ------
-    RequestError
-        It is no sha256 digest.
-    """
+    """Return the path of a blob in a store; RequestError unless `digest` is a sha256 digest."""
     value = hex_of(digest)
     return f"blobs/sha256/{value[:2]}/{value}"
 
 
 def record_name(key: str) -> str:
-    """Return the path of a layer's record in a store.
-
-    Raises
-    ------
-    RequestError
-        The key is no digest.
-    """
+    """Return the path of a layer's record in a store; RequestError unless `key` is a sha256 digest."""
     value = hex_of(key)
     return f"layers/{value[:2]}/{value}.json"
 
 
 def read_record(path: Path) -> LayerRecord:
-    """Read the record of a layer.
-
-    Raises
-    ------
-    ValueError
-        It is damaged, or of another format.
-    OSError
-        It cannot be read.
-    """
+    """Read the record of a layer; ValueError if it is damaged or of another format."""
     text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
     try:
-        return record_of(json.loads(text))
+        data = json.loads(text)
     except RecursionError as error:
         raise ValueError("no record") from error
-
-
-def record_data(record: LayerRecord) -> dict[str, object]:
-    """Return the record of a layer as JSON data."""
-    return {
-        "format": RECORD_FORMAT,
-        "key": record.key,
-        "name": record.name,
-        "blob": record.blob,
-        "size_bytes": record.size_bytes,
-        "data": record.data,
-        "tables": record.tables,
-        "tree": dict(record.tree.entries),
-        "imported": record.imported,
-    }
-
-
-def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
-    """Return the record that JSON data holds.
-
-    Raises
-    ------
-    ValueError
-        It is none, or of another format.
-    """
     if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
         raise ValueError("a record of another format")
     try:
@@ -151,3 +98,18 @@ def record_of(data: Any) -> LayerRecord:  # noqa: ANN401  # whatever JSON holds
     if not all(map(_PATH.fullmatch, entries)) or not all(map(_ENTRY.fullmatch, entries.values())):
         raise ValueError("a record of paths that no layer holds")
     return record
+
+
+def record_data(record: LayerRecord) -> dict[str, object]:
+    """Return the record of a layer as JSON data."""
+    return {
+        "format": RECORD_FORMAT,
+        "key": record.key,
+        "name": record.name,
+        "blob": record.blob,
+        "size_bytes": record.size_bytes,
+        "data": record.data,
+        "tables": record.tables,
+        "tree": dict(record.tree.entries),
+        "imported": record.imported,
+    }

@@ -1,20 +1,20 @@
-"""Content-addressed blobs, and which key promised which.
+"""Content-addressed blobs, and the keys of the layers that they belong to.
 
-A store belongs to one user. Layout below its directory, all of it relocatable:
+A store belongs to one user. Its directory is relocatable:
 
-    envbuild-store-1            says that this is a store, and of which format
-    lock                        held by whoever uses the store, and by `prune` alone
+    envbuild-store-1            marks a store, and says its format
+    lock                        shared by processes that use the store, exclusive to `prune`
     blobs/sha256/ab/<hex>       squashfs of a finished layer
-    layers/ab/<key hex>.json    key → blob, and what the layer holds; sealed by a digest of its text
+    layers/ab/<key hex>.json    key → blob, and the layer's paths; sealed by a digest of its text
     files/                      locked files (see `envbuild.resolve.files`)
-    resolve/                    what apt and uv keep between runs
+    resolve/                    caches of apt and uv
     roots/                      images and locks, and what each needs (see `envbuild.store.gc_roots`)
-    logs/, plans/, verdicts/    what people and later runs look at
+    logs/, plans/, verdicts/    for people and later runs
     scans/                      scans of images for the preflight
     stage/                      work in progress, one private directory each
 
-Everything is made under a private name in `stage/`, synced, and renamed into place. A reader sees a finished
-layer or none.
+Everything is written under a private name in `stage/`, synced, and renamed into place: a reader sees a
+finished layer or none.
 """
 
 from __future__ import annotations
@@ -43,27 +43,20 @@ from envbuild.system.removal import remove
 from envbuild.system.sealing import sealed
 from envbuild.system.squashfs import digests
 
-# Of the builds of other machines, whose locks a file system may not tell of.
+# For builds of other machines, whose locks may not be visible on a network file system.
 GRACE_S = 86_400.0
-# What only the owner may look at: command lines, files that are not checked yet, and what uv keeps.
+# Only the owner may read command lines, unchecked files, and what uv keeps.
 _PRIVATE = ("logs", "resolve", "stage")
-# Below a path that is never there: what is looked for in a store that was not made yet.
+# Never exists; the root of a store that was not made yet.
 _NOWHERE = Path("/proc/self/fd/none")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
-    """A store directory; made on first use.
+    """A store directory, made and opened on first use; finished layers of `upstreams` count, in order.
 
-    It is opened when it is used first. Everything in it is reached through the open directory, so that a user
-    who can rename it, or its parents, cannot put another in its place.
-
-    Parameters
-    ----------
-    path : Path
-        Its directory, as people know it.
-    upstreams : sequence of Upstream
-        Stores of others, whose layers count as finished, in order.
+    Everything in it is reached through the open directory, so that a user who can rename it, or its parents,
+    cannot replace it.
     """
 
     def __init__(self, path: Path, upstreams: Sequence[Upstream] = ()) -> None:
@@ -72,29 +65,24 @@ class Store:
         self._opened: Path | None = None
         self._tree = PrivateTree(_NOWHERE)
         self._open_parents: tuple[Path, ...] = ()
-        # Records of large layers take a while to read, and a build asks for each of them again and again.
+        # Records of large layers are slow to read, and a build reads each of them many times.
         self._records: dict[str, tuple[list[int], LayerRecord]] = {}
 
     @property
     def root(self) -> Path:
-        """Where this process reaches it; nothing is below it as long as the store was not made.
+        """Path by which this process reaches it; nothing is below it until the store is made.
 
-        Raises
-        ------
-        RequestError
-            It is no store, or that of another user, or others can write to it.
-        MachineError
-            It cannot be read.
+        RequestError: it is not a store, belongs to another user, or others can write to it.
         """
         return self._open(make=False) or _NOWHERE
 
     def check(self) -> None:
-        """See that it is a store of this user's, or can become one; raises as `root`."""
+        """Check that it is a store of this user's, or can become one; raises as `root`."""
         self._open(make=False)
 
     @property
     def exists(self) -> bool:
-        """Whether it was made; raises as `root`."""
+        """Whether the store was made; raises as `root`."""
         return self._open(make=False) is not None
 
     def _open(self, *, make: bool) -> Path | None:
@@ -103,7 +91,7 @@ class Store:
         try:
             if make:
                 for path in (*reversed(self.path.parents), self.path):
-                    # Never writable for others, whatever the umask; closed to them if it says so.
+                    # Never writable for others; the umask may also make it unreadable.
                     path.mkdir(mode=0o755, exist_ok=True)
             descriptor = open_directory(self.path)
         except OSError as error:
@@ -123,20 +111,12 @@ class Store:
         weakref.finalize(self, close, descriptor)
         self._opened = through(descriptor)
         self._tree = PrivateTree(self._opened)
-        # Of the directory that is open, and once: its name may lead elsewhere by now.
+        # Taken once, from the open directory: the name may lead elsewhere by now.
         self._open_parents = open_parents(self._opened.readlink())
         return self._opened
 
     def directory(self, name: str) -> Path:
-        """Return a directory of the store, made if absent.
-
-        Raises
-        ------
-        RequestError
-            As `root`.
-        MachineError
-            It cannot be made, or the disk is full.
-        """
+        """Return a directory of the store, made if absent."""
         root = self._open(make=True)
         if root is None:
             raise AssertionError("it was made")
@@ -151,7 +131,7 @@ class Store:
     def directory_for_programs(self, name: str) -> Iterator[Path]:
         """Yield a directory of the store by its name, for programs that open files by name.
 
-        Where others can rename the store it is an empty one elsewhere, which is gone afterwards.
+        If others can rename the store, it is an empty temporary directory elsewhere.
         """
         path = self.directory(name)
         if not self.can_be_renamed:
@@ -177,7 +157,7 @@ class Store:
         )
 
     def blob_of(self, record: LayerRecord) -> Path:
-        """Return where the blob of a layer lies that `get` returned: here, or in an upstream."""
+        """Return the path of the blob of a layer that `get` returned: here, or in an upstream."""
         path = self.blob_path(record.blob)
         if path.exists():
             return path
@@ -185,53 +165,45 @@ class Store:
         return next((blob for blob in blobs if blob is not None), path)
 
     def blob_for_programs(self, record: LayerRecord, work: Path) -> Path:
-        """Return where other programs can read the blob of a layer; as `for_programs`."""
+        """Return a path by which other programs can read the blob of a layer; as `for_programs`."""
         path = self.blob_of(record)
         if path != self.blob_path(record.blob):
             return _copied(path, work / hex_of(record.blob))  # an upstream may be pruned meanwhile
         return self.for_programs(path, work)
 
     def for_programs(self, path: Path, work: Path) -> Path:
-        """Return where other programs, which open files by name, can read a file of the store.
+        """Return a path by which other programs, which open files by name, can read a file.
 
-        Parameters
-        ----------
-        work : Path
-            A private directory, to which the file is copied where others can rename the store.
+        If others can rename the store, the file is copied to the private directory `work`.
         """
         return _copied(path, work / path.parent.name / path.name) if self.can_be_renamed else path
 
     @property
     def open_parents(self) -> tuple[Path, ...]:
-        """The directories above it in which others can rename what leads to it."""
+        """The directories above it in which others can rename a part of its path."""
         return self._open_parents if self.exists else open_parents(self.path)
 
     @property
     def can_be_renamed(self) -> bool:
-        """Whether others than this user and root can rename it, and put something else in its place."""
+        """Whether others than this user and root can rename it, and replace it with something else."""
         return bool(self.open_parents)
 
     def blob_path(self, digest: str) -> Path:
-        """Return where a blob of this store lies, or would lie.
-
-        Raises
-        ------
-        RequestError
-            It is no digest.
-        """
+        """Return the path of a blob of this store, whether it exists or not."""
         return self.root / blob_name(digest)
 
     def get(self, key: str) -> LayerRecord | None:
-        """Return the finished layer of a key, of this store or of the first upstream that has it, or None.
+        """Return the finished layer of a key, of this store or else of the first upstream that has it, or
+        None.
 
-        A record that cannot be read, or whose blob is missing or of another
-        length, is no finished layer: it will be built again.
+        A layer whose record cannot be read, or whose blob is missing or of another length, is not finished:
+        it is built again.
         """
         records = (store.get(key) for store in self.upstreams)
         return self.own(key) or next((record for record in records if record is not None), None)
 
     def own(self, key: str) -> LayerRecord | None:
-        """Return the finished layer of a key, of this store alone, or None."""
+        """Return the finished layer of a key, of this store only, or None."""
         root = self.root
         try:
             name = record_name(key)
@@ -245,17 +217,18 @@ class Store:
         return record if whole and record.key == key else None
 
     def _record(self, key: str, path: Path) -> LayerRecord:
-        """Read a record, once as long as its file is the same one."""
-        now = signature(path)
-        kept = self._records.get(key)
-        if kept is not None and kept[0] == now:
-            return kept[1]
+        """Read a record again only if its file has changed."""
+        current = signature(path)
+        if key in self._records:
+            earlier, record = self._records[key]
+            if earlier == current:
+                return record
         record = read_record(path)
-        self._records[key] = (now, record)
+        self._records[key] = (current, record)
         return record
 
     def records(self) -> list[LayerRecord]:
-        """Return all finished layers of this store alone, sorted by key."""
+        """Return all finished layers of this store only, sorted by key."""
         keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
         records = (self.own(f"sha256:{key}") for key in keys if len(key) == 64)
         return [record for record in records if record is not None]
@@ -268,7 +241,7 @@ class Store:
             return False
 
     def freshen(self, keys: Iterable[str]) -> None:
-        """Note that layers are in use, in the times of their records: `prune` leaves what is young."""
+        """Set the times of layers' records to now: `prune` leaves what was used recently."""
         for key in keys:
             with contextlib.suppress(OSError):
                 os.utime(self.record_path(key))
@@ -278,16 +251,8 @@ class Store:
     ) -> tuple[LayerRecord, str | None]:
         """Move a finished squashfs into the store and record it under its key.
 
-        Returns
-        -------
-        tuple
-            The record, and the digest of an earlier, different blob of the
-            same key (a broken promise) or None.
-
-        Raises
-        ------
-        MachineError
-            The store cannot be written, or the disk is full.
+        Returns the record, and the digest of an earlier, different blob of the same key (which breaks the
+        key's promise), or None.
         """
         earlier = self.get(key)
         measured = digests(squashfs)
@@ -305,7 +270,7 @@ class Store:
         try:
             make_directory(target.parent)
             if target.is_dir() and not target.is_symlink():
-                remove(target)  # no store makes one, and no file can take its place
+                remove(target)  # no store makes it, and no file can replace it
             if self.can_be_renamed:
                 copy(squashfs, staged := self._staged())  # the stage is elsewhere
                 squashfs = staged
@@ -315,70 +280,41 @@ class Store:
             sync(target.parent)
         except OSError as error:
             raise self.refusal(error) from error
-        self._write_record(record)
+        self.write(record_name(key), sealed(canonical_json(record_data(record))))
         return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
 
     def record_path(self, key: str) -> Path:
-        """Return where the record of a layer lies, or would lie.
-
-        Raises
-        ------
-        RequestError
-            The key is no digest.
-        """
+        """Return the path of a layer's record, whether it exists or not."""
         return self.root / record_name(key)
 
-    def _write_record(self, record: LayerRecord) -> None:
-        text = canonical_json(record_data(record))
-        self.write(record_name(record.key), sealed(text))
-
     def write(self, name: str, text: str) -> None:
-        """Write a file of the store: whole, or not at all.
-
-        Parameters
-        ----------
-        name : str
-            Its path below the store's directory.
-
-        Raises
-        ------
-        MachineError
-            The store cannot be written, or the disk is full.
-        """
+        """Write a file of the store, named by its path in it: all of it, or nothing."""
         staged = self._staged()
         path = self.root / name
         with self._lock() as lock:
-            # Builds that begin meanwhile leave what is in progress.
+            # Builds that begin meanwhile do not remove what is in progress.
             locks.wait_for_lock(lock, shared=True)
-            self._replace(path, staged, text)
-
-    def _replace(self, path: Path, staged: Path, text: str) -> None:
-        try:
-            make_directory(path.parent)
-            with staged.open("w") as sink:
-                sink.write(text)
-                sink.flush()
-                os.fchmod(sink.fileno(), 0o644)
-                os.fsync(sink.fileno())
-            staged.replace(path)
-            sync(path.parent)
-        except OSError as error:
-            raise self.refusal(error) from error
-        finally:
-            # Still there after an error or an interrupt.
-            with contextlib.suppress(OSError):
-                staged.unlink(missing_ok=True)
+            try:
+                make_directory(path.parent)
+                with staged.open("w") as sink:
+                    sink.write(text)
+                    sink.flush()
+                    os.fchmod(sink.fileno(), 0o644)
+                    os.fsync(sink.fileno())
+                staged.replace(path)
+                sync(path.parent)
+            except OSError as error:
+                raise self.refusal(error) from error
+            finally:
+                # It still exists after an error or an interrupt.
+                with contextlib.suppress(OSError):
+                    staged.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
-        """Yield a private work directory that is gone afterwards, unless a BuildError leaves something in it.
+        """Yield a private directory, removed afterwards unless a BuildError leaves something in it.
 
-        Where others can rename the store, it lies elsewhere: other programs reach it by its name.
-
-        Raises
-        ------
-        MachineError
-            The store cannot be written, or the disk is full.
+        If others can rename the store, it lies elsewhere: other programs reach it by its name.
         """
         self.directory("stage")
         if self.can_be_renamed:
@@ -388,15 +324,15 @@ class Store:
         path = self._staged()
         try:
             path.mkdir()
-            # Not set-group-ID, whatever directory the store is in: modes become bytes.
+            # Without an inherited set-group-ID bit: modes become bytes of the layer.
             path.chmod(0o700)
         except OSError as error:
             raise self.refusal(error) from error
         try:
             yield path
         except BuildError:
-            # What the failed step saw is kept until the next build, so that it can be repeated. What has
-            # nothing left to be repeated goes.
+            # The inputs of the failed step are kept until the next build, so that it can be repeated; an
+            # empty directory is removed.
             with contextlib.suppress(OSError):
                 path.rmdir()
             raise
@@ -412,19 +348,10 @@ class Store:
 
     @contextlib.contextmanager
     def in_use(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep `prune` away while the block runs, once what ended builds left in progress is gone.
+        """Keep `prune` away while the block runs; first remove what ended builds left in progress.
 
-        Parameters
-        ----------
-        waiting : callable
-            Called once if `prune` or a repair has it.
-
-        Raises
-        ------
-        MachineError
-            The store cannot be written.
-        KeyboardInterrupt
-            The run was ended while it waited for `prune`.
+        `waiting` is called once if `prune` or a repair holds the store. KeyboardInterrupt: the run was ended
+        while it waited.
         """
         with self._lock() as lock:
             if locks.try_lock(lock, shared=False):
@@ -434,17 +361,10 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self, waiting: Callable[[], None]) -> Iterator[bool]:
-        """Hold the store while the block runs, once no other process uses it.
+        """Hold the store while the block runs, once no other process uses it; `waiting` is called if one
+        does.
 
-        Parameters
-        ----------
-        waiting : callable
-            Called once if another process uses it.
-
-        Yields
-        ------
-        bool
-            False where the file system has no locks: others may use it, too.
+        Yields False if the file system has no locks: others may use the store, too.
         """
         with self._lock() as lock:
             yield locks.wait_for_lock(lock, shared=False, waiting=waiting)
@@ -462,24 +382,20 @@ class Store:
             os.close(lock)
 
     def sweep(self) -> None:
-        """Remove what builds left in progress; call it only where no build of this machine runs."""
+        """Remove what builds left in progress; only while no build of this machine runs."""
         for path in sorted(self.directory("stage").iterdir()):
             with contextlib.suppress(OSError):
-                # A time to come is that of a wrong clock.
+                # A time in the future comes from a wrong clock.
                 age_s = abs(time.time() - path.lstat().st_mtime)
                 if path.name.partition("-")[2] == host.name() or age_s > GRACE_S:
                     remove_leftover(path)
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[None]:
-        """Hold a key while a block builds its layer, once no other process does.
+        """Hold a key while the block builds its layer, once no other process holds it.
 
-        For economy alone: two builds of one layer give the same bytes, and each is published whole.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            The run was ended while it waited.
+        This only saves work: two builds of one layer give the same bytes, and each is published whole.
+        KeyboardInterrupt: the run was ended while it waited.
         """
         path = self.directory("stage") / f"{hex_of(key)}-{host.name()}"
         try:
@@ -497,7 +413,7 @@ class Store:
 def _copied(path: Path, target: Path) -> Path:
     if not target.exists():
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        # Another thread may do the same.
+        # Another thread may copy it at the same time.
         part = target.with_name(f".{secrets.token_hex(8)}")
         copy(path, part)
         part.replace(target)

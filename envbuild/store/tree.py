@@ -1,4 +1,4 @@
-"""What a layer holds: one line a path, so that owners can be settled without unpacking."""
+"""The paths of a layer, one line each, so that layers can be compared without unpacking them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from envbuild.system.files import sha256
 
 WHITEOUT = "whiteout"
 
-# How many directories in each other a layer may hold; and how long a path of it may be, which programs
-# open below other directories, with at most 4096 bytes in all.
+# Limits on nested directories and on a path's length: below other directories it must stay under 4096 bytes.
 DEEPEST = 128
 _LONGEST_BYTES = 3072
 
@@ -30,33 +29,29 @@ class Tree:
 
     @property
     def whiteouts(self) -> tuple[str, ...]:
-        """Paths of lower layers that this one hides."""
+        """Paths of lower layers that this layer hides."""
         return tuple(path for path, what in self.entries.items() if what == WHITEOUT)
 
     def without_whiteouts(self) -> Tree:
-        """Return the paths that really exist."""
+        """Return the paths that exist in the layer."""
         return Tree(entries={path: what for path, what in self.entries.items() if what != WHITEOUT})
 
 
 def scan(root: Path) -> Tree:
     """Read a directory tree.
 
-    Raises
-    ------
-    BuildError
-        It holds something that a layer cannot: a device, a socket, a named pipe, or a path that is
-        longer or deeper than programs can reach.
+    BuildError: it holds a device, a socket or a named pipe, or a path that is too long or too deep.
     """
     return Tree(entries={name: _entry(root, name, status) for name, status in _names(root)})
 
 
 def _entry(root: Path, name: str, status: os.stat_result) -> str:
-    path = os.path.join(root, name)  # noqa: PTH118  # there are tens of thousands, and a Path takes its time
+    path = os.path.join(root, name)  # noqa: PTH118  # faster than a Path, for tens of thousands
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISDIR(status.st_mode):
         return f"d {mode:04o}"
     if stat.S_ISLNK(status.st_mode):
-        return f"l {os.readlink(path)}"  # noqa: PTH115  # a Path would tidy it up
+        return f"l {os.readlink(path)}"  # noqa: PTH115  # a Path would normalize it
     if stat.S_ISREG(status.st_mode):
         return f"f {mode:04o} {sha256(path)}"
     raise BuildError(
@@ -66,14 +61,14 @@ def _entry(root: Path, name: str, status: os.stat_result) -> str:
 
 
 def walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every path below a directory with its status, sorted, never following links."""
+    """Yield every path below a directory with its status, sorted; links are not followed."""
     for name, status in _names(root):
         yield root / name, status
 
 
 def _names(root: Path, above: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    with os.scandir(os.path.join(root, above)) as found:  # noqa: PTH118  # as in `_entry`
-        children = sorted(found, key=lambda child: child.name)
+    with os.scandir(os.path.join(root, above)) as entries:  # noqa: PTH118  # as in `_entry`
+        children = sorted(entries, key=lambda child: child.name)
     for child in children:
         name, status = above + child.name, child.stat(follow_symlinks=False)
         yield name, status
@@ -87,15 +82,12 @@ def _names(root: Path, above: str = "") -> Iterator[tuple[str, os.stat_result]]:
 
 
 def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:
-    """Return the paths that two layers hold differently: (path, one layer, the other).
-
-    The same path with the same bytes and mode is no collision.
-    """
+    """Return paths that two layers hold with different content or mode: (path, lower layer, upper layer)."""
     owners: dict[str, list[str]] = {}
-    found = []
+    different = []
     for name, tree in trees.items():
         for path, what in tree.entries.items():
             earlier = owners.setdefault(path, [])
-            found += [(path, other, name) for other in earlier if trees[other].entries[path] != what]
+            different += [(path, other, name) for other in earlier if trees[other].entries[path] != what]
             earlier.append(name)
-    return found
+    return different

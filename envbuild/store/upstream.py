@@ -1,8 +1,8 @@
-"""Stores of other accounts, whose layers are used where they are.
+"""Stores of other accounts, whose layers are read in place.
 
-Trust is by ownership: a layer counts if nobody but root, the store's owner and the reader can change its file
-or a directory above it. Nothing is locked or written there. A layer's file stays open from the moment it is
-found, so that its owner can prune the store meanwhile.
+Trust is by ownership: a layer counts if only root, the store's owner and the reader can change its file or a
+directory above it. Nothing is locked or written there. The file of a layer stays open, so that the owner can
+prune the store meanwhile.
 """
 
 from __future__ import annotations
@@ -21,31 +21,15 @@ from envbuild.system.privacy import PrivateTree, open_parents
 
 
 class Upstream:
-    """A store that is only read.
+    """A store that is only read, and belongs to one of the user ids `owners`.
 
-    Parameters
-    ----------
-    path : Path
-        Its directory.
-    owners : collection of int
-        User ids of the accounts one of which it must belong to.
-
-    Attributes
-    ----------
-    root : Path
-        Where this process reaches it.
-
-    Raises
-    ------
-    RequestError
-        It is no store, does not belong to an owner, or others can change or replace it.
-    MachineError
-        It cannot be read.
+    `root` is the path by which this process reaches it. RequestError: it is not a store, does not belong to
+    an owner, or others can change or replace it.
     """
 
     def __init__(self, path: Path, owners: Collection[int]) -> None:
         self.path = path
-        self._found: dict[str, LayerRecord] = {}
+        self._records: dict[str, LayerRecord] = {}
         self._blobs: dict[str, Path] = {}
         try:
             descriptor = open_directory(path)
@@ -86,25 +70,13 @@ class Upstream:
         return tree
 
     def is_private(self, name: str) -> bool:
-        """Return whether a path below it is a file that others can neither write to nor replace.
-
-        Raises
-        ------
-        OSError
-            It is not there, or cannot be looked at.
-        """
+        """Return whether a path in it is a file that others can neither write to nor replace."""
         return self._tree.is_private(name)
 
     def get(self, key: str) -> LayerRecord | None:
-        """Return a finished layer of a key, and keep its blob open; None where there is none that counts.
-
-        Raises
-        ------
-        OSError
-            This process has too many open files.
-        """
-        if key in self._found:
-            return self._found[key]
+        """Return the finished layer of a key and keep its blob open; None if there is none that counts."""
+        if key in self._records:
+            return self._records[key]
         name = record_name(key)
         try:
             if not self.is_private(name):
@@ -114,13 +86,13 @@ class Upstream:
                 return None
         except (OSError, ValueError, RequestError) as error:
             if isinstance(error, OSError) and error.errno == errno.EMFILE:
-                raise
+                raise  # this process has too many open files
             return None
-        self._found[key] = record
+        self._records[key] = record
         return record
 
     def blob(self, digest: str) -> Path | None:
-        """Return the path of a blob that `get` has opened; it holds in this process alone."""
+        """Return the path of a blob that `get` has opened; it is valid in this process only."""
         return self._blobs.get(digest)
 
     def _open_blob(self, record: LayerRecord) -> bool:

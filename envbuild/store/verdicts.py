@@ -1,8 +1,7 @@
 """Test verdicts: the last result of testing an image on a kind of host.
 
-One file for each image digest and host fingerprint, sealed by a digest of its text, below the store:
-``verdicts/<image digest>/<fingerprint>.json``. A verdict counts on hosts with
-the same fingerprint; on any other it is stale.
+One sealed file for each image digest and host fingerprint, in the store: ``verdicts/<image
+digest>/<fingerprint>.json``. On a host with another fingerprint a verdict is stale.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.errors import RequestError
-from envbuild.jobs.report import CheckResult, Report, counts
+from envbuild.jobs.report import Report, counts
+from envbuild.store.records import hex_of
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
@@ -22,11 +22,10 @@ from envbuild.system.sealing import check_sealed_line, sealed_line
 
 Outcome = Literal["passed", "failed", "unproven"]
 OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
-"""The results of a test, in words for people."""
+"""The results of a test, in words."""
 
 RECORD_FORMAT = 3
 _LIMIT_BYTES = 1 << 20
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +33,14 @@ class TestVerdict:
     """The result of a test."""
 
     state: Outcome | Literal["stale"]
-    """The outcome, or ``stale``: known only from hosts that differ from this one."""
+    """The outcome, or ``stale``: all verdicts are from hosts that differ from this one."""
     outcome: Outcome
-    """The result on the host of the test: ``passed``, ``failed``, or ``unproven``."""
+    """The result on the host of the test."""
     ranks: int
-    """Processes (count)."""
     when: str
     """ISO 8601, UTC."""
     failed: tuple[str, ...]
-    """Ids of the findings that failed."""
+    """Ids of the checks that failed."""
     fingerprint: str
     """``sha256:…`` of the host's facts."""
     unproven: str = ""
@@ -50,11 +48,11 @@ class TestVerdict:
     gpu_untested: bool = False
     """Whether the image is for GPUs, and the test had none."""
     changed: tuple[str, ...] = ()
-    """Of a stale verdict, how that host differs: ``kernel: 6.1 there, 6.2 here``."""
+    """How the host of a stale verdict differs: ``kernel: 6.1 there, 6.2 here``."""
 
     @property
     def text(self) -> str:
-        """Time, ranks and host, with what failed, was not proven or changed; for people."""
+        """Time, ranks and host, with what failed, was not proven or changed."""
         gpu = ", GPU untested" if self.gpu_untested else ""
         words = [f"{self.when}, {self.ranks} ranks{gpu}, host {self.fingerprint[7:19]}"]
         if self.failed:
@@ -64,22 +62,10 @@ class TestVerdict:
         words += self.changed[:5]
         return "; ".join(words)
 
-    def finding(self) -> CheckResult:
-        """Return the verdict as a line of a report; a stale one is STALE, whatever its outcome."""
-        status = {"passed": "PASS", "failed": "FAIL", "unproven": "SKIP", "stale": "STALE"}[self.state]
-        hint = "" if self.state == "passed" else "run `envbuild test` on this host"
-        return CheckResult(status, "verdict", "passed on a host like this one", self.text, hint)
-
 
 def record(store: Store, report: Report) -> str:
-    """Record the result of a test in place of an earlier one; return its path in the store.
-
-    Raises
-    ------
-    MachineError
-        The store cannot be written.
-    """
-    name = f"{_directory(report.digest)}/{_hex(report.fingerprint)}.json"
+    """Record the result of a test in place of an earlier one; return its path in the store."""
+    name = f"{_directory(report.digest)}/{hex_of(report.fingerprint)}.json"
     data = {
         "format": RECORD_FORMAT,
         "image": {"name": report.name, "version": report.version, "digest": report.digest},
@@ -98,27 +84,22 @@ def record(store: Store, report: Report) -> str:
 
 
 def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> TestVerdict | None:
-    """Return the verdict that counts here; None where the image was never tested.
+    """Return the newest verdict on an image's digest from a host like this one, else the newest stale one.
 
-    The newest from a host like this one, else the newest of any other, as stale.
-
-    Parameters
-    ----------
-    digest : str
-        The manifest's ``sha256:…``.
-    here : HostFingerprint, optional
-        This host's; determined if absent.
+    None: the image was never tested. The fingerprint `here` is determined if absent.
     """
-    if not _DIGEST.fullmatch(digest):
+    try:
+        directory = _directory(digest)
+    except RequestError:
         return None
-    verdicts = _read_all(store.root / _directory(digest), digest, here or fingerprint())
+    verdicts = _read_all(store.root / directory, digest, here or fingerprint())
     own = [verdict for verdict in verdicts if verdict.state != "stale"]
     newest = sorted(own or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
     return newest[-1] if newest else None
 
 
 def sentence(store: Store, digest: str, *, here: HostFingerprint | None = None) -> str:
-    """Return one sentence on the verdict that counts here, without a full stop."""
+    """Return the verdict that counts here as a sentence without a full stop."""
     verdict = latest(store, digest, here=here)
     if verdict is None:
         return "never tested here"
@@ -140,7 +121,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
-        if _hex(data["fingerprint"]) != path.stem:
+        if hex_of(data["fingerprint"]) != path.stem:
             return None
         facts = {str(name): str(fact) for name, fact in data["facts"].items()}
         passed, ranks, when = data["passed"], data["ranks"], data["when"]
@@ -150,11 +131,11 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
-    own: Outcome = "passed" if passed else "failed" if failed else "unproven"
+    outcome: Outcome = "passed" if passed else "failed" if failed else "unproven"
     same = data["fingerprint"] == here.digest
     return TestVerdict(
-        state=own if same else "stale",
-        outcome=own,
+        state=outcome if same else "stale",
+        outcome=outcome,
         ranks=ranks,
         when=when,
         failed=failed,
@@ -175,11 +156,4 @@ def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
 
 
 def _directory(digest: str) -> str:
-    return f"verdicts/{_hex(digest)}"
-
-
-def _hex(digest: str) -> str:
-    match = _DIGEST.fullmatch(digest)
-    if match is None:
-        raise ValueError(f"`{digest}` is not a sha256 digest")
-    return match[1]
+    return f"verdicts/{hex_of(digest)}"

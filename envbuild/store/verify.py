@@ -1,4 +1,4 @@
-"""Verifies a store: every layer and locked file is read and compared with its name."""
+"""Verifies a store: reads every layer and locked file, and compares it with the digest in its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envbuild.system.removal import remove
 What = Literal["record", "blob", "file", "root", "unknown"]
 
 REPLACEABLE: tuple[What, ...] = ("record", "blob", "file")
-"""Kinds that the next build makes or fetches again."""
+"""Kinds that the next build builds or fetches again."""
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -29,13 +29,11 @@ class Damage:
     """A damaged, missing or unknown file of a store."""
 
     what: What
-    """``record``, ``blob``, ``file``, ``root``, or ``unknown``: a file that no store writes there."""
+    """``unknown`` is a file that no store writes there."""
     id: str
-    """Layer key, blob digest or hex digest of its name; empty for others."""
+    """Layer key, blob digest, or hex digest of a file; empty for others."""
     path: Path
-    """Its place."""
     problem: str
-    """How it differs from what its name says."""
     keys: tuple[str, ...] = ()
     """Keys of the layers that cannot be used because of it."""
 
@@ -47,25 +45,17 @@ class Verified:
     layers: int
     blobs: int
     files: int
-    """How many records, squashfs and locked files were looked at (count)."""
+    """Number of records, blobs and locked files."""
     size_bytes: int
-    """How much of them was read."""
+    """Bytes that were read."""
     damages: tuple[Damage, ...]
-    """By path."""
+    """Sorted by path."""
 
 
 def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) -> Verified:
-    """Read all layers and locked files of a store; nothing is changed.
+    """Read all layers and locked files of a store; change nothing.
 
-    Parameters
-    ----------
-    advanced : callable, optional
-        Called with the bytes (count) of each file that was read.
-
-    Raises
-    ------
-    OSError
-        A directory of the store cannot be read.
+    `advanced` is called with the bytes of each file that was read.
     """
     damages: list[Damage] = []
     records = list(_records(store, damages))
@@ -97,14 +87,9 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
 
 
 def remove_damaged(store: Store, damages: Iterable[Damage]) -> None:
-    """Remove what can be made or fetched again; with a blob the records that name it.
+    """Remove what can be built or fetched again; with a blob the records that name it.
 
-    No other process uses the store meanwhile (`Store.alone`).
-
-    Raises
-    ------
-    OSError
-        Something cannot be removed.
+    The caller holds the store (`Store.alone`).
     """
     for damage in damages:
         if damage.what in REPLACEABLE:
@@ -145,17 +130,17 @@ def _damaged_roots(store: Store) -> Iterator[Damage]:
 
 
 def _entries(directory: Path, damages: list[Damage], suffix: str = "") -> Iterator[Path]:
-    """Yield the entries ``ab/<hex>SUFFIX`` below a directory, by path; others are reported as unknown."""
-    for shelf in sorted(directory.iterdir()) if directory.exists() else ():
-        for path in sorted(shelf.iterdir()) if shelf.is_dir() else ():
-            if _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == shelf.name:
+    """Yield the entries ``ab/<hex>SUFFIX`` below a directory, by path; report others as unknown."""
+    for group in sorted(directory.iterdir()) if directory.exists() else ():
+        for path in sorted(group.iterdir()) if group.is_dir() else ():
+            if _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == group.name:
                 yield path
             else:
                 damages.append(Damage(what="unknown", id="", path=path, problem="no store writes this here"))
 
 
 def _read(path: Path, digest: str, advanced: Callable[[int], None]) -> tuple[int, str]:
-    """Return how many bytes a file has, and why it is not the file of a digest."""
+    """Return a file's length in bytes, and how it differs from its digest (empty if it does not)."""
     try:
         if path.is_symlink():
             return 0, f"it is a link to `{path.readlink()}`"
