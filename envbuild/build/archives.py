@@ -1,6 +1,6 @@
-"""Read tar archives and squashfs file systems that a stranger may have made, entry by entry.
+"""Read untrusted tar archives and squashfs file systems, entry by entry.
 
-What is read into memory is bounded, whatever their headers say.
+Headers cannot make it read an unlimited amount into memory.
 
 Source: tarfile's own reader for the formats; xz, gzip, bzip2 and zstd by their magic numbers.
 """
@@ -27,25 +27,16 @@ _CHUNK_BYTES = 1 << 20
 _WINDOW_BYTES = 1 << 27
 _XZ_MEMORY_BYTES = 1 << 28
 _MAX_HEADER_BYTES = 1 << 20
-# Of one member, which may have several.
+# Of one member, which may have several headers.
 _MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
 
 def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *, is_layer: bool) -> None:
-    """Write what a tar archive holds.
+    """Write the content of a tar archive; UnsafeArchiveError if it is damaged or rejected.
 
-    Parameters
-    ----------
-    work : Path
-        Receives the unpacked archive for the time being.
-    is_layer : bool
-        Whether names that begin with ``.wh.`` take away what is below.
-
-    Raises
-    ------
-    Hostile
-        It is damaged, or holds what is refused.
+    The decompressed archive lies in `work` meanwhile. In an OCI layer (`is_layer`), names that begin with
+    ``.wh.`` hide entries below.
     """
     plain = work / "plain.tar"
     try:
@@ -64,7 +55,7 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *,
                 _write_members(tar, bounded, writer, is_layer=is_layer)
                 end = tar.offset
             stream.seek(end)
-            # tarfile takes a header that it cannot read for the end.
+            # tarfile takes an unreadable header for the end.
             if stream.read(_BLOCK) != bytes(_BLOCK):
                 raise UnsafeArchiveError("it is damaged, or ends too early")
     except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
@@ -81,7 +72,7 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *,
 
 def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, is_layer: bool) -> None:
     while (member := bounded.next_header(tar)) is not None:
-        # They would stay in memory.
+        # Otherwise they stay in memory.
         tar.members = []  # type: ignore[attr-defined]
         tar.pax_headers = {}
         name = member.name
@@ -106,7 +97,7 @@ def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, i
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which tarfile reads no more than a header may need, at once and in all."""
+    """A file of which tarfile can read only as much as a member's headers may need."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -160,14 +151,14 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
         while chunk := source.read(_CHUNK_BYTES):
             yield chunk
     except OSError as error:
-        # What gzip and bz2 say of damage; a disk's own errors have a number.
+        # gzip and bz2 raise it for damage; an error of the disk has a number.
         if error.errno is not None:
             raise
         raise UnsafeArchiveError(f"it is damaged: {error}") from None
 
 
 def _xz(stream: BinaryIO) -> Iterator[bytes]:
-    """Unpack xz with bounded memory, which `lzma.open` has no word for."""
+    """Decompress xz with bounded memory, which `lzma.open` has no option for."""
     rest = b""
     while True:
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
@@ -188,13 +179,7 @@ def _xz(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def unpack_squashfs(image: Path, writer: Writer, limits: RootLimits) -> None:
-    """Write the content of a squashfs.
-
-    Raises
-    ------
-    Hostile
-        It is damaged, compressed otherwise than by gzip, xz or zstd, or holds what is refused.
-    """
+    """Write the content of a squashfs; UnsafeArchiveError if it is damaged, unreadable or rejected."""
     names: dict[int, str] = {}  # inode → the first name of a file or link
     try:
         with image.open("rb") as file:

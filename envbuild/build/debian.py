@@ -26,13 +26,13 @@ from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
 from envbuild.system.removal import remove
 
-# Everything newer is set back to this by mmdebstrap: the start of the epoch's second year,
-# so that no time of ours is later than a package's own.
+# mmdebstrap sets every later time to this one: the start of the epoch's second year, earlier than the times
+# of any package.
 _EPOCH = "31536000"
 
-# Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no
-# package needs perl to move them later. It puts a package of its own in the place of
-# usr-is-merged, and replaces that at the end; a suite without one (bullseye) gets rid of it.
+# Shipped with mmdebstrap: /bin, /lib and /sbin are links into /usr from the start, so that no package needs
+# perl to move them later. It installs a dummy of usr-is-merged and replaces it at the end; a suite without
+# that package (bullseye) removes the dummy.
 _MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
 _MERGED_USR_HOOKS = (f"--hook-dir={_MERGED_USR}",)
 _MERGED_USR_HOOKS_BEFORE_BOOKWORM = (
@@ -43,7 +43,7 @@ _MERGED_USR_HOOKS_BEFORE_BOOKWORM = (
 # The first bytes of each .pyc of Python 2.7.
 _PYTHON2_MAGIC = b"\x03\xf3\r\n"
 
-# Made by maintainer scripts or by mmdebstrap from the host: none of it belongs into an image.
+# Maintainer scripts or mmdebstrap make these from the host; they do not belong into an image.
 _EMPTIED_DIRECTORIES = (
     "var/log",
     "var/cache/apt",
@@ -67,7 +67,7 @@ _REMOVED_FILES = (
     "var/lib/apt/extended_states",
 )
 _REMOVED_SUFFIXES = {"var/lib/dpkg": ("-old",), "etc": ("-",)}
-# Apptainer binds over these; a mount point that is there needs no overlay.
+# Apptainer binds over these; an existing mount point needs no overlay.
 _MOUNT_POINTS = ("etc/resolv.conf", "etc/hosts", "etc/localtime", "etc/hostname")
 _DIRECTORIES = (
     "dev",
@@ -93,8 +93,7 @@ MANAGED_PATHS = (
     *_REMOVED_SUFFIXES,
     *(name.rpartition("/")[0] for name in (*_REMOVED_FILES, *_MOUNT_POINTS, KEYSTORE)),
 )
-"""What is written or emptied in a root, relative to it."""
-
+"""Paths that are written or emptied in a root, relative to it."""
 
 # Debian Policy 5.6.1, 5.6.12.
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
@@ -106,18 +105,17 @@ class Base:
     """A finished base that packages are added to."""
 
     squashfs: Path
-    """The file of its layer."""
     is_older: bool
     """Whether its suite is older than bookworm."""
 
     @staticmethod
     def of(squashfs: Path, tree: Tree) -> Base:
-        """Return the base whose layer holds a tree."""
+        """Return the base with the tree of its layer."""
         return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree.entries)
 
 
 class MmdebstrapError(BuildError):
-    """mmdebstrap failed: for the sake of a package, or of what it needs of the machine."""
+    """mmdebstrap failed: because of a package, or of what it needs of the machine."""
 
 
 def make_root(
@@ -130,27 +128,12 @@ def make_root(
     log: Path,
     base: Base | None = None,
 ) -> None:
-    """Install packages into a root, with mmdebstrap, rootless and without network.
+    """Install packages into a new root `tree` with mmdebstrap, rootless and without network.
 
-    Parameters
-    ----------
-    debs : mapping of Path to str
-        Verified package file → SHA-256 (hex); everything that is to be installed.
-    texts : mapping
-        Absolute path → content of files to add (mode 0644; 0755 for ``.sh``).
-    tree : Path
-        Receives the root; must not exist.
-    log : Path
-        Receives what the tools say.
-    base : Base, optional
-        The root that they are added to; an empty one if absent.
+    `debs` maps every verified package file to its SHA-256 (hex). `texts` maps absolute paths to the content
+    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, or to an empty root.
 
-    Raises
-    ------
-    MmdebstrapError
-        It failed.
-    BuildError
-        A package is none, or the root cannot be unpacked.
+    MmdebstrapError: it failed. BuildError: a file is not a package, or the root cannot be unpacked.
     """
     with traversable_directory() as work:
         repository = work / "repository"
@@ -169,7 +152,7 @@ def make_root(
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
         if is_older:
             hooks.append(stable_bytecode.hook(work))
-        # The mode is unshare for root too: the same way, the same bytes.
+        # The mode is unshare for root too, so that the bytes are the same.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
             *hooks,
@@ -179,7 +162,7 @@ def make_root(
             *(suite, "-", f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
         env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(made)})
-        # We open the file, which root of the namespace could not write.
+        # The shell opens the file, which root of the namespace cannot write.
         argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_namespace(), *argv]
         try:
             _run(argv, env=env, cwd=work, log=log, what="mmdebstrap could not install the packages")
@@ -195,14 +178,10 @@ def make_root(
 
 
 def _namespace() -> list[str]:
-    """Return what starts a program as root of a user namespace, without network.
+    """Return the command that starts a program as root of a user namespace, without network.
 
     Scripts of packages run in it. mmdebstrap makes none for root, and never one without network.
-
-    Raises
-    ------
-    MachineError
-        This is root, and its unshare(1) cannot map subordinate ids.
+    MachineError: this is root, and its unshare(1) cannot map subordinate ids.
     """
     shown = process.run(["unshare", "--help"], env=host.environment(), timeout_s=30)
     if "--map-users" in shown.stdout:
@@ -218,19 +197,19 @@ def _namespace() -> list[str]:
 
 def _unpack_hook(base: Path, work: Path) -> str:
     """Return mmdebstrap's argument for a hook that begins with the files of a base."""
-    # The user id that unpacks it may not pass through the directories of a store.
+    # The user id that unpacks it may be unable to enter the directories of a store.
     copied = work / "base.squashfs"
     shutil.copyfile(base, copied)
     copied.chmod(0o644)
-    # mmdebstrap hands its hooks to a shell.
+    # mmdebstrap passes its hooks to a shell.
     options = '-quiet -no-progress -no-xattrs -force -dest "$1"'
     return f"--setup-hook=unsquashfs {options} {shlex.quote(str(copied))}"
 
 
 def normalize_root(tree: Path, texts: Mapping[str, str]) -> None:
-    """Take away what came from the host, the moment or the tools, and add what an image needs.
+    """Remove what came from the host, the time or the tools, and add what an image needs.
 
-    The directories of `MANAGED_PATHS` are no links.
+    No directory of `MANAGED_PATHS` may be a link.
     """
     _clean(tree)
     _add_texts(tree, texts)
@@ -239,15 +218,10 @@ def normalize_root(tree: Path, texts: Mapping[str, str]) -> None:
 
 
 def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
-    """Reduce a root to what differs from a base, in place.
+    """Reduce a root in place to its difference from a base; return what is left, with whiteouts.
 
-    Directories stay where something below them differs. What the base has
-    and the root lacks becomes a whiteout.
-
-    Returns
-    -------
-    Tree
-        What is left, whiteouts included.
+    Directories stay if something below them differs. A path of the base that the root lacks becomes a
+    whiteout.
     """
     kept: dict[str, str] = {}
     for path, what in tree_entries.entries.items():
@@ -256,7 +230,7 @@ def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
     gone = [
         path
         for path in base.entries
-        # The topmost alone hides what is below, and so does a file that takes a directory's place.
+        # Only the topmost path: it hides everything below, as does a file in place of a directory.
         if path not in tree_entries.entries and _is_directory(path.rpartition("/")[0], tree_entries)
     ]
     for path in (*kept, *gone):
@@ -276,7 +250,7 @@ def _is_directory(path: str, tree: Tree) -> bool:
 
 
 def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:
-    """Fill a directory with packages and their index; return ``name=version`` of each."""
+    """Copy packages to a directory and index them; return ``name=version`` of each."""
     with ThreadPoolExecutor(max_workers=host.cores()) as pool:
         controls = list(pool.map(_control, debs))
     stanzas = []
@@ -324,7 +298,7 @@ def _run(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, w
 
 
 def _clean(tree: Path) -> None:
-    """Take away what came from the host, the moment or the tools, and make the mount points."""
+    """Remove what came from the host, the time or the tools, and make the mount points."""
     for name in _EMPTIED_DIRECTORIES:
         directory = tree / name
         if directory.is_dir():
@@ -348,10 +322,10 @@ def _clean(tree: Path) -> None:
     for path, status in walk(tree):
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISLNK(status.st_mode) and mode & 0o6000:
-            # Rootless, and mounted nosuid: these bits do nothing but alarm an auditor.
+            # Rootless, and mounted nosuid: these bits have no effect, but alarm auditors.
             path.chmod(mode & ~0o6000)
         elif stat.S_ISREG(status.st_mode) and not mode & 0o444:
-            # Everything belongs to whoever runs the image; a file that nobody may read cannot be moved.
+            # Everything belongs to the user who runs the image; an unreadable file cannot be copied.
             path.chmod(mode | 0o400)
 
 
@@ -373,9 +347,8 @@ def _add_texts(tree: Path, texts: Mapping[str, str]) -> None:
 def _make_bytecode_timeless(tree: Path) -> None:
     """Turn time-stamped .pyc files into unchecked hash-based ones (PEP 552).
 
-    All times in an image are one and the same, so a time-stamped .pyc would
-    look stale and Python would compile its source at every start. Python 2.7
-    knows stamps alone: it gets that one time, the start of the epoch.
+    All times in an image are the same, so a time-stamped .pyc would look stale and Python would compile its
+    source at every start. Python 2.7 supports time stamps only: it gets that one time, the epoch.
     """
     for path, status in walk(tree):
         if path.suffix == ".pyc" and stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""Layers of files that we write ourselves: the spec's files, and the image's own story."""
+"""Layers of files that envbuild itself writes: the spec's files, and the image's own metadata."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ from envbuild.plan.model import InlineFile
 
 
 def write_files(entries: Sequence[InlineFile], links: Mapping[str, str], root: Path) -> None:
-    """Write files and symbolic links into an empty root.
+    """Write files and symbolic links into an empty root; new directories get mode 0755.
 
-    Parameters
-    ----------
-    entries : sequence of TextEntry
-        Absolute paths in the image, already checked to hold no ``..``.
-    links : mapping of str to str
-        Absolute path in the image → target, never followed here.
-    root : Path
-        An empty directory of ours; directories below it get mode 0755.
+    Paths are absolute in the image, and already checked for ``..``. Targets of links are never followed here.
     """
     for entry in entries:
         path = _place(entry.path, root)
@@ -31,7 +24,7 @@ def write_files(entries: Sequence[InlineFile], links: Mapping[str, str], root: P
 
 
 def _place(name: str, root: Path) -> Path:
-    """Return where a path of the image lies, below directories that are made."""
+    """Return the path of a file of the image below `root`; make its parents."""
     path = root / name.lstrip("/")
     for parent in reversed(path.parents):
         if not parent.is_relative_to(root) or parent == root:

@@ -1,4 +1,4 @@
-"""Java's list of trusted certificates, without the moment at which each was added.
+"""Java's list of trusted certificates, without the time at which each was added.
 
 Source: OpenJDK, sun.security.provider.JavaKeyStore (the format JKS, version 2).
 """
@@ -9,7 +9,7 @@ import hashlib
 import struct
 from pathlib import Path
 
-# Where Debian's ca-certificates-java writes it, and with which password: Java's own, known to all.
+# Path and password of Debian's ca-certificates-java; the password is Java's public default.
 KEYSTORE = "etc/ssl/certs/java/cacerts"
 _PASSWORD = "changeit"  # noqa: S105
 
@@ -19,14 +19,9 @@ _DIGEST_BYTES = 20
 
 
 def make_certificates_timeless(tree: Path) -> None:
-    """Set the times in a root's list of certificates to the epoch; leave any other file as it is.
+    """Set the times in a Debian root's list of certificates to the epoch.
 
-    Nothing reads them: a certificate's own dates say when it holds.
-
-    Parameters
-    ----------
-    tree : Path
-        A root of Debian packages.
+    Nothing reads them: a certificate's own dates say when it is valid.
     """
     path = tree / KEYSTORE
     if path.is_file() and not path.is_symlink():
@@ -37,10 +32,9 @@ def make_certificates_timeless(tree: Path) -> None:
 
 
 def without_times(content: bytes) -> bytes:
-    """Return a keystore's bytes with the time of each certificate at the epoch.
+    """Return a keystore with the time of each certificate at the epoch.
 
-    What is no JKS keystore of certificates alone, or sealed with another
-    password, comes back as it is.
+    Anything but a JKS keystore of certificates alone, with Java's password, is returned unchanged.
     """
     body = bytearray(content[:-_DIGEST_BYTES])
     if _seal(body) != content[-_DIGEST_BYTES:] or len(body) < _HEADER.size:
@@ -64,12 +58,12 @@ def without_times(content: bytes) -> bytes:
 
 
 def _after(body: bytearray, at: int, length: str) -> int:
-    """Return where a field ends that begins with its own length."""
+    """Return the offset behind a field that begins with its own length."""
     (size,) = struct.unpack_from(length, body, at)
     return at + struct.calcsize(length) + int(size)
 
 
 def _seal(body: bytes | bytearray) -> bytes:
-    # The words are the format's own: `JavaKeyStore.getPreKeyedHash`.
+    # These words are part of the format: `JavaKeyStore.getPreKeyedHash`.
     salted = _PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body
     return hashlib.sha1(salted, usedforsecurity=False).digest()

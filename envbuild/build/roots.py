@@ -1,4 +1,4 @@
-"""Roots that somebody else has made: unpacked, held to what is said of them, and made fit for an image."""
+"""Roots made by others: unpacked, compared with their definition, and prepared for an image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer, refuse
 from envbuild.errors import BuildError
 from envbuild.system.removal import remove
 
-# What runtimes leave in a root; ours comes in its place.
-_STORIES = (
+# Files of container runtimes, replaced by those of the image.
+_RUNTIME_FILES = (
     ".singularity.d",
     ".envbuild",
     ".dockerenv",
@@ -37,47 +37,32 @@ def make_imported_root(
     tree: Path,
     limits: RootLimits | None = None,
 ) -> None:
-    """Unpack a finished root.
+    """Unpack a finished root into `tree`, which must not exist.
 
-    Parameters
-    ----------
-    archives : sequence of Path
-        Verified files, from bottom to top.
-    kind : str
-        ``tar``, ``oci`` or ``squashfs``.
-    python : str
-        Version that /usr/bin/python3 must have.
-    texts : mapping
-        Absolute path → content of files to add, as `debian.make_root` has them.
-    tree : Path
-        Receives the root; must not exist.
-
-    Raises
-    ------
-    BuildError
-        An archive is damaged or hostile, or the root cannot be a base.
+    `archives` are verified files from bottom to top, all of one `kind`: ``tar``, ``oci`` or ``squashfs``.
+    `python` is the version that /usr/bin/python3 must have; `texts` are as in `debian.make_root`. BuildError:
+    an archive is damaged or unsafe, or the root cannot be a base.
     """
-    bounds = limits or RootLimits()
     tree.mkdir(mode=0o755)
     try:
-        _unpack(archives, kind, tree, bounds)
+        _unpack(archives, kind, tree, limits or RootLimits())
         _make_fit(tree, python, texts)
     except BuildError:
-        remove(tree)  # a stranger's: nothing is to be repeated on it
+        remove(tree)  # untrusted, and the user cannot repeat a step on it
         raise
 
 
-def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: RootLimits) -> None:
+def _unpack(archives: Sequence[Path], kind: str, tree: Path, limits: RootLimits) -> None:
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix=".unpack-") as name:
-        writer = Writer(tree, bounds)
+        writer = Writer(tree, limits)
         try:
             for archive in archives:
                 writer.next_layer()
                 try:
                     if kind == "squashfs":
-                        unpack_squashfs(archive, writer, bounds)
+                        unpack_squashfs(archive, writer, limits)
                     else:
-                        unpack_tar(archive, writer, Path(name), bounds, is_layer=kind == "oci")
+                        unpack_tar(archive, writer, Path(name), limits, is_layer=kind == "oci")
                 except UnsafeArchiveError as error:
                     raise refused(archive.name, error) from None
         finally:
@@ -85,8 +70,8 @@ def _unpack(archives: Sequence[Path], kind: str, tree: Path, bounds: RootLimits)
 
 
 def _make_fit(tree: Path, python: str, texts: Mapping[str, str]) -> None:
-    for story in _STORIES:
-        remove(tree / story)
+    for name in _RUNTIME_FILES:
+        remove(tree / name)
     _check_directories(tree, texts)
     for text in texts:
         remove(tree / text.strip("/"))
@@ -95,9 +80,9 @@ def _make_fit(tree: Path, python: str, texts: Mapping[str, str]) -> None:
 
 
 def _check_directories(tree: Path, texts: Mapping[str, str]) -> None:
-    """Refuse a root in which what we write or empty is a link: we would follow it out of the root."""
-    ours = {*debian.MANAGED_PATHS, *(os.path.dirname(path).strip("/") for path in texts)}  # noqa: PTH120
-    for path in sorted(ours):
+    """Reject a root in which a path that we write or empty is a link: it could lead out of the root."""
+    managed = {*debian.MANAGED_PATHS, *(os.path.dirname(path).strip("/") for path in texts)}  # noqa: PTH120
+    for path in sorted(managed):
         place = tree
         for part in path.split("/") if path else ():
             place = place / part
@@ -113,7 +98,7 @@ def _check_directories(tree: Path, texts: Mapping[str, str]) -> None:
 
 
 def _check_python(tree: Path, version: str) -> None:
-    """Refuse a root whose Python is another than its definition says: layers are made for that one."""
+    """Reject a root whose Python has another version than its definition: layers are built for that one."""
     place, links = "usr/bin/python3" if not version.startswith("2.") else f"usr/bin/python{version}", 0
     while (path := _within(tree, place)) is not None and path.is_symlink():
         links += 1
@@ -135,7 +120,7 @@ def _check_python(tree: Path, version: str) -> None:
 
 
 def _within(tree: Path, place: str) -> Path | None:
-    """Return a path of the root, whose directories may be links (``/bin``); None where it is not there."""
+    """Return a path of the root, whose directories may be links (``/bin``); None if it does not exist."""
     done, links = "", 0
     parts = place.split("/")
     while len(parts) > 1:

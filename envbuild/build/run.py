@@ -1,4 +1,4 @@
-"""Make every planned layer exist in the store, side by side where they are independent."""
+"""Build every planned layer that is missing in the store, independent layers in parallel."""
 
 from __future__ import annotations
 
@@ -41,46 +41,40 @@ _WHEEL = "wheel:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """What building needs beside the plan."""
+    """What building needs besides the plan."""
 
     store: Store
     apptainer: Apptainer
     uv: Path
     locate: Callable[[InputFile], Path]
-    """A locked file → where its verified copy lies, in a directory of its own."""
+    """A locked file → its verified copy, in a directory that holds nothing else."""
     emit: Emit
     rebuild: bool = False
-    """Build every layer anew and compare it with the one in the store."""
+    """Build every layer again and compare it with the one in the store."""
 
 
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
     """Return the layers that have to be built, in the plan's order.
 
-    The inputs of a layer that is in the store are not built.
+    Inputs of finished layers are not built.
     """
-    wanted: set[str] = set()
+    missing: set[str] = set()
 
-    def want(name: str) -> None:
+    def visit(name: str) -> None:
         layer = plan.layer(name)
-        if name in wanted or (not rebuild and store.get(layer.key) is not None):
+        if name in missing or (not rebuild and store.get(layer.key) is not None):
             return
-        wanted.add(name)
+        missing.add(name)
         for below in (*layer.inputs, *layer.needs):
-            want(below)
+            visit(below)
 
     for name in plan.image:
-        want(name)
-    return tuple(layer for layer in plan.layers if layer.name in wanted)
+        visit(name)
+    return tuple(layer for layer in plan.layers if layer.name in missing)
 
 
 def require_layer(layer: Layer, store: Store) -> LayerRecord:
-    """Return the record of a layer that was in the store a moment ago.
-
-    Raises
-    ------
-    EnvbuildError
-        It is no more.
-    """
+    """Return the record of a layer that was in the store a moment ago; EnvbuildError if it vanished."""
     record = store.get(layer.key)
     if record is None:
         raise EnvbuildError(
@@ -90,19 +84,9 @@ def require_layer(layer: Layer, store: Store) -> LayerRecord:
 
 
 def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer] | None = None) -> None:
-    """Build every layer of the image that is missing; a failed one leaves nothing behind but its log.
+    """Build the missing layers of the image; a failed one leaves nothing but its log.
 
-    Parameters
-    ----------
-    missing : sequence of Layer, optional
-        What `missing_layers` returned of late; looked up if absent.
-
-    Raises
-    ------
-    BuildError
-        A step failed.
-    EnvbuildError
-        A layer vanished that another is made from.
+    `missing` is a recent result of `missing_layers`, computed if absent.
     """
     store = context.store
     if missing is None:
@@ -112,7 +96,7 @@ def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer
     def record_of(name: str) -> LayerRecord:
         return built[name].result() if name in built else require_layer(plan.layer(name), store)
 
-    # Threads take tasks in the order of the plan, and each waits for earlier ones alone: none waits for ever.
+    # Threads take tasks in the order of the plan, and each waits only for earlier ones: no deadlock.
     with (
         _claimed_wheels(missing, context) as wheels,
         store.stage() as stage,
@@ -139,13 +123,13 @@ def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer
 
 @contextmanager
 def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator[list[Layer]]:
-    """Give the wheels that are still missing once no other process builds any of them, largest first.
+    """Yield the wheels that are still missing once no other process builds any of them, largest first.
 
-    A large one that began last would be worked on alone at the end.
+    A large wheel that began last would be the only work left at the end.
     """
     store, wheels = context.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
     with ExitStack() as claims:
-        # All processes take them in one order, so that none waits for another that waits for it.
+        # All processes take them in one order: no deadlock.
         for layer in sorted(wheels, key=lambda layer: layer.key):
             claims.enter_context(store.claim(layer.key))
         wheels = [layer for layer in wheels if context.rebuild or store.get(layer.key) is None]
@@ -153,7 +137,7 @@ def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator
 
 
 def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:
-    """Build a layer, or take the one that another process built while we waited for it."""
+    """Build a layer, or use the one that another process built meanwhile."""
     below = {name: record_of(name) for name in (*layer.inputs, *layer.needs)}
     with context.store.claim(layer.key):
         record = None if context.rebuild else context.store.get(layer.key)
@@ -162,17 +146,15 @@ def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context:
             return record
         with _building(layer, context) as running, context.store.stage() as stage:
             tree, entries = _run_step(layer, below, context, stage, _log_of(layer, context.store))
-            record = _publish(layer, tree, entries, stage, context)
-            running.detail = _size(record)
-        return record
+            return _publish(layer, tree, entries, stage, context, running)
 
 
 class _WheelTrees:
-    """The trees of wheels that become layers: unpacked side by side, and compiled in one sandbox."""
+    """The trees of wheels that become layers: unpacked in parallel, and compiled in one sandbox."""
 
     def __init__(self, directory: Path, wheels: Sequence[Layer], context: BuildContext) -> None:
         self._directory, self._wheels, self._context = directory, wheels, context
-        # Kept apart from the trees, all of which the sandbox sees.
+        # Not among the trees, all of which the sandbox sees.
         self._packed = directory.with_name("packed")
 
     def unpack(self, layer: Layer) -> None:
@@ -200,8 +182,7 @@ class _WheelTrees:
         packed = self._packed / root.name
         packed.mkdir(parents=True)
         with _building(layer, self._context) as running:
-            record = _publish(layer, root, scan(root), packed, self._context)
-            running.detail = _size(record)
+            record = _publish(layer, root, scan(root), packed, self._context, running)
         remove(root)
         return record
 
@@ -219,11 +200,9 @@ def _building(layer: Layer, context: BuildContext) -> AbstractContextManager[Tas
     return task(context.emit, f"layer:{layer.name}", f"build layer {layer.name}")
 
 
-def _size(record: LayerRecord) -> str:
-    return f"{record.size_bytes / 1e6:.0f} MB"
-
-
-def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, context: BuildContext) -> LayerRecord:
+def _publish(
+    layer: Layer, tree: Path, entries: Tree, work: Path, context: BuildContext, running: Task
+) -> LayerRecord:
     """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
     image = work / "layer.squashfs"
     squashfs.make(tree, image, whiteouts=entries.whiteouts, compression=layer.compression)
@@ -235,6 +214,7 @@ def _publish(layer: Layer, tree: Path, entries: Tree, work: Path, context: Build
                 hint="the same key must give the same bytes: please report what differs",
             )
         )
+    running.detail = f"{record.size_bytes / 1e6:.0f} MB"
     return record
 
 
@@ -247,7 +227,7 @@ def _log_of(layer: Layer, store: Store) -> Path:
 def _run_step(
     layer: Layer, below: Mapping[str, LayerRecord], context: BuildContext, stage: Path, log: Path
 ) -> tuple[Path, Tree]:
-    """Run a layer's step; return the directory that it made and what it holds."""
+    """Run a layer's step; return the directory that it made and its paths."""
     step = layer.step
     tree = stage / "root"
     if isinstance(step, BaseStep):
@@ -312,15 +292,9 @@ def _debian_root(
 
 
 def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
-    """See that each path has one owner.
+    """Check that each path belongs to one layer; BuildError if layers hold a path differently.
 
-    `system` may differ from `base`. Of two wheels the later in the order of names wins, as with pip, and that
-    is a warning.
-
-    Raises
-    ------
-    BuildError
-        Other layers hold a path differently.
+    `system` may differ from `base`. Of two wheels the later by name wins, as with pip, with a warning.
     """
     trees = {layer.name: require_layer(layer, store).tree.without_whiteouts() for layer in plan.image_layers}
     conflicts = []

@@ -1,4 +1,4 @@
-"""Where a step runs: a root of layers, read-only, without network, home or the host's environment."""
+"""The sandbox of a step: a read-only root of layers, without network, home or the host's environment."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class Sandbox:
     """A root in which steps run."""
 
     apptainer: Apptainer
-    """What runs it."""
     root: Path
-    """Squashfs of a finished base layer, or of more."""
+    """Squashfs of a finished base layer, or of several layers."""
 
     def run(
         self,
@@ -39,31 +38,16 @@ class Sandbox:
         what: str,
         timeout_s: float = 3600,
     ) -> None:
-        """Run one command of a step.
+        """Run one command of a step, which sees only the root and `binds`.
 
-        Parameters
-        ----------
-        binds : sequence of Bind
-            All that the command may see beside the root.
-        what : str
-            What failed if it fails, for people.
-
-        Raises
-        ------
-        BuildError
-            It failed: with its last lines, its log and the command to repeat it.
-        NotStartedError
-            Apptainer itself could not start: nothing is wrong with the step.
+        BuildError: it failed; the message says `what` failed, with the last lines, the log and the command to
+        repeat. NotStartedError: Apptainer itself could not start; the step is not at fault.
         """
-        words = self.apptainer.command(
-            self.root,
-            argv,
-            binds=binds,
-            env={**FIXED_ENVIRONMENT, **env},
-            cwd="/",
+        command = self.apptainer.command(
+            self.root, argv, binds=binds, env={**FIXED_ENVIRONMENT, **env}, cwd="/"
         )
-        # It opens the directory that it is started in, and ours may be closed to us.
-        finished = process.run(words, env=host.environment(), cwd=Path("/"), log=log, timeout_s=timeout_s)
+        # Apptainer opens its working directory, and the current one may be unreadable.
+        finished = process.run(command, env=host.environment(), cwd=Path("/"), log=log, timeout_s=timeout_s)
         if finished.ok:
             return
         if (refusal := not_started(finished, "a build step")) is not None:
@@ -72,7 +56,7 @@ class Sandbox:
 
 
 def step_failed(what: str, finished: process.Finished, log: Path) -> BuildError:
-    """Return the error of a failed step: last lines, command to repeat, where the log is."""
+    """Return the error of a failed step: its last lines, the command to repeat it, and the log's path."""
     how = "ran out of time" if finished.timed_out else f"exit code {finished.code}"
     return BuildError(
         f"{what} ({how})\n{finished.last_lines(15)}\nrepeat it: {finished.command}",

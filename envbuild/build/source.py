@@ -1,4 +1,4 @@
-"""Distributions built from their source archive, offline, on the base plus a toolchain.
+"""Build distributions from their source archive, offline, on the base plus a toolchain.
 
 Source: PEP 517 (build hooks), PEP 625 (an archive holds one directory).
 """
@@ -25,7 +25,7 @@ from envbuild.plan.model import InputFile, SourceStep
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
 
-# Compilers write the place of the source into what they make: it is the same everywhere.
+# Compilers write the path of the source into their output, so it is always the same.
 _WORK = "/mnt/work"
 _SOURCE = f"{_WORK}/src"
 _IMPORTS = f"{_WORK}/site"
@@ -44,30 +44,12 @@ def build_from_source(
     uv: Path,
     log: Path,
 ) -> Path:
-    """Build a wheel, and install it as any other.
+    """Build a wheel from a verified source archive and install it as any other; return the root of the tree.
 
-    Parameters
-    ----------
-    archive : Path
-        The verified source archive.
-    wheels : sequence of (InputFile, Path)
-        What the build imports; each file's directory holds that file alone.
-    stage : Path
-        An empty directory of ours.
-    plain : Sandbox
-        The base alone, in which the wheel is installed.
-    equipped : Sandbox
-        The base, the toolchain, the virtual environment and what is compiled against.
-
-    Returns
-    -------
-    Path
-        The root of the tree.
-
-    Raises
-    ------
-    BuildError
-        The archive is none, a patch does not fit, or the build fails.
+    `wheels` are imported by the build; the directory of each holds that file only. `stage` is an empty
+    directory. `plain` is a sandbox with the base only, in which modules are compiled; `equipped` also has the
+    toolchain, the virtual environment and the libraries to compile against. BuildError: the archive cannot be
+    unpacked, a patch does not apply, or the build fails.
     """
     built = stage / "build"
     work = built / "work"
@@ -76,11 +58,11 @@ def build_from_source(
     (built / "uv").touch()
     for patch in step.patches:
         (built / "patches" / patch.name).write_bytes(base64.b64decode(patch.content))
-    shop = _Shop(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
-    shop.unpack(archive)
-    shop.install(wheels)
-    shop.patch()
-    wheel = shop.build()
+    build = _SourceBuild(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
+    build.unpack(archive)
+    build.install(wheels)
+    build.patch()
+    wheel = build.build()
     root = stage / "roots" / "0"
     python = f"{step.prefix}/bin/python"
     unpack_wheel(wheel, root, prefix=step.prefix, interpreter=step.interpreter, python=python)
@@ -89,28 +71,23 @@ def build_from_source(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shop:
-    """Where one distribution is built."""
+class _SourceBuild:
+    """The build of one distribution."""
 
     step: SourceStep
     inputs: Path
-    """What the sandbox sees at ``/mnt``."""
+    """The sandbox sees it at ``/mnt``."""
     sandbox: Sandbox
     uv: Path
     log: Path
 
     def unpack(self, archive: Path) -> None:
-        """Unpack the archive's one directory, where nothing else could be written."""
+        """Unpack the archive's one directory, in a sandbox that can write nowhere else."""
         self._run(
             [
-                *(
-                    "tar",
-                    "--extract",
-                    "--gzip",
-                    f"--file=/mnt/archive/{archive.name}",
-                    "--strip-components=1",
-                ),
-                *(f"--directory={_SOURCE}", "--no-same-owner", "--no-same-permissions"),
+                *("tar", "--extract", "--gzip", f"--file=/mnt/archive/{archive.name}"),
+                *("--strip-components=1", f"--directory={_SOURCE}"),
+                *("--no-same-owner", "--no-same-permissions"),
             ],
             binds=[Bind(source=archive.parent.absolute(), target="/mnt/archive")],
             what=f"`{archive.name}` cannot be unpacked",
@@ -143,18 +120,18 @@ class _Shop:
             ],
             what=f"`{self.step.archive.name}` could not be built",
         )
-        made = self.inputs / "work" / "wheel"
-        # What the build leaves is not trusted: a link in it would lead to files of this host.
-        wheels = [] if made.is_symlink() else sorted(made.glob("*.whl"))
+        output = self.inputs / "work" / "wheel"
+        # The output is not trusted: a link in it could lead to files of this host.
+        wheels = [] if output.is_symlink() else sorted(output.glob("*.whl"))
         if len(wheels) != 1 or wheels[0].is_symlink() or not wheels[0].is_file():
             raise BuildError(
                 f"the build of `{self.step.archive.name}` made {len(wheels)} wheels, not one",
                 hint=f"the whole log is at `{self.log}`",
             )
         if not _is_of(wheels[0].name, self.step.archive.name):
-            made_instead = f"{wheels[0].name!r}, which is another distribution or version"
             raise BuildError(
-                f"the build of `{self.step.archive.name}` made {made_instead}",
+                f"the build of `{self.step.archive.name}` made {wheels[0].name!r}, which is another"
+                " distribution or version",
                 hint="see `source` in its recipe: the archive must hold what the lock names",
             )
         return wheels[0]
@@ -184,7 +161,7 @@ class _Shop:
             "UV_CACHE_DIR": f"{_WORK}/scratch/uv",
             "UV_NO_PROGRESS": "1",
             "UV_PYTHON_DOWNLOADS": "never",
-            # How many work at once leaves no trace in what they make.
+            # The number of jobs does not change the output.
             "MAKEFLAGS": f"-j{jobs}",
             "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
             "MAX_JOBS": jobs,
@@ -193,7 +170,7 @@ class _Shop:
 
 
 def _is_of(wheel: str, archive: str) -> bool:
-    """Tell whether a wheel is of the distribution and version of a source archive."""
+    """Return whether a wheel is of the distribution and version of a source archive."""
     try:
         return parse_wheel_filename(wheel)[:2] == parse_sdist_filename(archive)
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
@@ -201,6 +178,6 @@ def _is_of(wheel: str, archive: str) -> bool:
 
 
 def _make_passable(directory: Path) -> None:
-    """Make a directory, if it is not there, that every user sees."""
+    """Make a directory, unless it exists, that every user can enter."""
     directory.mkdir(exist_ok=True)
     directory.chmod(0o755)

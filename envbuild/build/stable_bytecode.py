@@ -1,11 +1,9 @@
-"""Bytecode that is always the same: a hook of mmdebstrap for suites whose Python 3 is older than 3.11.
+"""Reproducible bytecode: a hook of mmdebstrap for suites whose Python 3 is older than 3.11.
 
-Such a Python writes a set of a module into its .pyc in the order of hashes
-that differ from process to process, and Debian's packages compile without
-heed of PYTHONHASHSEED. What else happened to be in memory shows, too: an
-object to which others pointed is marked for later reference. So modules with
-sets are compiled again with one seed, and all bytecode is written again by
-one process that always does the same.
+Such a Python writes the sets of a module into its .pyc in the order of hashes, which differs between
+processes, and Debian's packages compile without PYTHONHASHSEED. It also marks objects for later reference
+that other objects in memory point to. So modules with sets are compiled again with one seed, and one process
+writes all bytecode again.
 """
 
 from __future__ import annotations
@@ -50,16 +48,13 @@ for directory, below, files in os.walk(sys.argv[1]):
 
 
 def hook(directory: Path) -> str:
-    """Return mmdebstrap's argument for a hook that makes bytecode always the same.
+    """Return mmdebstrap's argument for a hook that makes bytecode reproducible.
 
-    Parameters
-    ----------
-    directory : Path
-        Receives the script; other ids can pass through it.
+    The script is written to `directory`, which other user ids can pass through.
     """
-    script = directory / "settle.py"
+    script = directory / "stable_bytecode.py"
     script.write_text(SCRIPT)
     script.chmod(0o644)
-    # mmdebstrap hands its hooks to a shell.
-    given = shlex.quote(str(script))
-    return f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" /usr/bin/python3 -B -s -S - /usr < {given}'
+    # mmdebstrap passes its hooks to a shell.
+    path = shlex.quote(str(script))
+    return f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" /usr/bin/python3 -B -s -S - /usr < {path}'

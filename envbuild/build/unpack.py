@@ -1,9 +1,8 @@
-"""Unpack what a stranger may have packed, and write nothing outside one directory.
+"""Unpack untrusted archives without writing outside one directory.
 
-Every directory on the way is opened by itself and never through a link, so
-that no order of entries leads out. What a root needs not have is refused:
-absolute paths, ``..``, device files, two entries of one path, and more than
-the limits.
+Every directory on the way is opened on its own and never through a link, so no order of entries leads
+outside. Absolute paths, ``..``, device files, two entries for one path, and anything over the limits are
+rejected.
 
 Source: OCI image specification 1.1 (layers and whiteouts), POSIX pax, tar(5).
 """
@@ -30,38 +29,30 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
-# Any runtime mounts its own: tools that pack a root often leave these in.
+# Every runtime mounts these; tools that pack a root often include them.
 _RUNTIMES_OWN = frozenset(
     f"dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx")
 )
 
 
 class UnsafeArchiveError(Exception):
-    """What no honest archive holds; the message says what, and where."""
+    """An archive is damaged or unsafe; the message says what is wrong, and in which entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootLimits:
-    """How much a root may hold."""
+    """Limits on the size of a root."""
 
     size_bytes: int = 32 << 30
-    """All contents together, unpacked; and the unpacked archive itself."""
+    """Limit both on the sum of all files and on the decompressed archive."""
     entries: int = 1_000_000
-    """Files, directories and links (count)."""
+    """Number of files, directories and links."""
     depth: int = DEEPEST
-    """Directories in each other (count)."""
+    """Number of nested directories."""
 
 
 class Writer:
-    """Writes a root, layer by layer.
-
-    Parameters
-    ----------
-    tree : Path
-        An empty directory of ours.
-    limits : Limits
-        Of all layers together.
-    """
+    """Writes a root into an empty directory, layer by layer; the limits are for all layers together."""
 
     def __init__(self, tree: Path, limits: RootLimits) -> None:
         self._root = os.open(tree, _DIRECTORY)
@@ -70,7 +61,7 @@ class Writer:
         self._count = 0
         self._modes: dict[str, int] = {}  # of directories; set at the end, since some are read-only
         self._entries: set[str] = set()  # of this layer
-        self._touched: set[str] = set()  # those, and the directories that lead to them
+        self._touched: set[str] = set()  # `_entries` and their parents
 
     def close(self) -> None:
         """Give the directories their modes, the deepest first."""
@@ -82,7 +73,7 @@ class Writer:
             os.close(self._root)
 
     def next_layer(self) -> None:
-        """Begin a layer, whose entries take the place of those below."""
+        """Begin a layer, whose entries replace those below."""
         self._entries, self._touched = set(), set()
 
     def directory(self, name: str, mode: int) -> None:
@@ -115,7 +106,7 @@ class Writer:
             os.fchmod(target.fileno(), mode & 0o777)
 
     def symlink(self, name: str, target: str) -> None:
-        """Add a symbolic link; an absolute target is one within the root."""
+        """Add a symbolic link; an absolute target is inside the root."""
         self._link(self._claim(name), name, target)
 
     def _link(self, path: str, name: str, target: str) -> None:
@@ -131,7 +122,7 @@ class Writer:
             os.symlink(target, last, dir_fd=parent)
 
     def hardlink(self, name: str, target: str) -> None:
-        """Add a second name of a file that is there."""
+        """Add a second name of an existing file."""
         path, other = self._claim(name), self._clean(target)
         with self._parent(other, make=False) as (there, source):
             if not other or _kind(there, source) not in (stat.S_IFREG, stat.S_IFLNK):
@@ -139,7 +130,7 @@ class Writer:
             if path == other or other.startswith(f"{path}/"):
                 raise UnsafeArchiveError(f"`{name}` is a second name of itself, or of what is below it")
             if _kind(there, source) == stat.S_IFLNK:
-                # Where it leads depends on where it is.
+                # A relative target depends on the link's own path.
                 self._link(path, name, os.readlink(source, dir_fd=there))
                 return
             with self._place(path, name) as (parent, last):
@@ -151,12 +142,12 @@ class Writer:
                     ) from None
 
     def special(self, name: str) -> None:
-        """Leave out a device that each runtime mounts itself; refuse any other device, pipe or socket."""
+        """Skip a device that every runtime mounts; reject any other device, pipe or socket."""
         if self._claim(name) not in _RUNTIMES_OWN:
             raise UnsafeArchiveError(f"`{name}` is a device, pipe or socket")
 
     def whiteout(self, name: str) -> bool:
-        """Take away what a layer below has; return whether the name says so (``.wh.NAME``)."""
+        """Remove what a whiteout (``.wh.NAME``) hides in the layers below; return whether the name is one."""
         before, _, last = name.rstrip("/").rpartition("/")
         if not last.startswith(_WHITEOUT):
             return False
@@ -176,7 +167,7 @@ class Writer:
         return True
 
     def _uncover(self, path: str) -> None:
-        """Take away what layers below have in a directory."""
+        """Remove the content that layers below have in a directory."""
         with self._directory(path) as descriptor:
             for child in sorted(os.listdir(descriptor)):  # noqa: PTH208  # of a descriptor
                 below = f"{path}/{child}".lstrip("/")
@@ -187,12 +178,12 @@ class Writer:
                     self._uncover(below)
 
     def _forget(self, path: str) -> None:
-        for known in [known for known in self._modes if known == path or known.startswith(f"{path}/")]:
-            del self._modes[known]
+        for directory in [other for other in self._modes if other == path or other.startswith(f"{path}/")]:
+            del self._modes[directory]
 
     def _claim(self, name: str) -> str:
         if process.closing():
-            raise KeyboardInterrupt  # nobody waits for the rest
+            raise KeyboardInterrupt
         path = self._clean(name)
         self._count += 1
         if self._count > self._limits.entries:
@@ -200,10 +191,11 @@ class Writer:
         if path in self._entries:
             raise UnsafeArchiveError(f"`{name}` is there twice")
         self._entries.add(path)
-        while path not in self._touched:
-            self._touched.add(path)
-            path = path.rpartition("/")[0]
-        return self._clean(name)
+        touched = path
+        while touched not in self._touched:
+            self._touched.add(touched)
+            touched = touched.rpartition("/")[0]
+        return path
 
     def _clean(self, name: str) -> str:
         _check_text(name, name)
@@ -218,11 +210,11 @@ class Writer:
 
     @contextmanager
     def _place(self, path: str, name: str) -> Iterator[tuple[int, str]]:
-        """Yield where something new comes to be; what a layer below has there is gone."""
+        """Yield the parent and name of a new entry, after removing what a layer below has there."""
         if not path:
             raise UnsafeArchiveError(f"`{name}` takes the place of the root")
         with self._parent(path) as (parent, last):
-            if path in self._modes and any(one.startswith(f"{path}/") for one in self._entries):
+            if path in self._modes and any(entry.startswith(f"{path}/") for entry in self._entries):
                 raise UnsafeArchiveError(f"`{name}` takes the place of a directory of its own layer")
             if self._remove(parent, last):
                 self._forget(path)
@@ -256,7 +248,7 @@ class Writer:
             os.close(descriptor)
 
     def _remove(self, parent: int, name: str) -> bool:
-        """Remove what is there, and return whether it was a directory."""
+        """Remove an entry if it exists; return whether it was a directory."""
         kind = _kind(parent, name)
         if kind == stat.S_IFDIR:
             shutil.rmtree(name, dir_fd=parent)
@@ -275,7 +267,7 @@ def _check_text(text: str, name: str) -> None:
 
 
 def _kind(parent: int, name: str) -> int | None:
-    """Return what a name is (``stat.S_IFDIR``, …), links not followed; None where it is not there."""
+    """Return the type of a path (``stat.S_IFDIR``, …), links not followed; None if it does not exist."""
     try:
         return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -287,7 +279,7 @@ def _is_directory(parent: int, name: str) -> bool:
 
 
 def refused(archive: str, error: Exception) -> BuildError:
-    """Return the error for an archive that is not used."""
+    """Return the error for an archive that is rejected."""
     return BuildError(
         f"`{archive}` is not used: {error}",
         hint="nothing of it is kept; a root is packed as `tar` does it below the root's own directory",

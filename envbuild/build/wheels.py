@@ -20,14 +20,14 @@ from envbuild.store.tree import walk
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
 
-# The 375 wheels of a large environment unpack to 7 times their size at most; deflate allows 1,000 times.
+# The 375 wheels of a large environment unpack to at most 7 times their size; deflate allows 1,000 times.
 _MAX_RATIO = 100
 _FREE_BYTES = 64 << 20
 
 # Run in the sandbox by a Python that no package can change. Each directory of /mnt is a root.
-# Modules that are in a test suite, or not valid for this version of Python, stay without bytecode.
-# Before 3.11 an object is marked for later reference if anything else in memory points to it, such as what
-# was compiled before: there all is written again while something points to each.
+# Modules of test suites, or not valid for this version of Python, stay without bytecode.
+# Before 3.11 an object is marked for later reference if anything else in memory points to it, such as code
+# compiled before: there all bytecode is written again while something points to each object.
 _COMPILE = """\
 import compileall, importlib.util, marshal, os, py_compile, sys
 
@@ -89,23 +89,10 @@ for root in sorted(os.listdir("/mnt")):
 
 
 def unpack_wheel(wheel: Path, root: Path, *, prefix: str, interpreter: Interpreter, python: str) -> None:
-    """Unpack a wheel below a prefix, as pip would install it there.
+    """Unpack a verified wheel below a prefix of the image (``/opt/env``), as pip would install it there.
 
-    Parameters
-    ----------
-    wheel : Path
-        The verified file.
-    root : Path
-        Root of the tree; made if absent.
-    prefix : str
-        Where it lies in the image (``/opt/env``).
-    python : str
-        The program in the image that its scripts are run by.
-
-    Raises
-    ------
-    BuildError
-        The wheel is malformed, or would write outside of the prefix.
+    `root` is the root of the tree, made if absent; `python` runs the wheel's scripts in the image.
+    BuildError: the wheel is malformed, or would write outside of the prefix.
     """
     name = wheel.name.partition("-")[0]
     site = site_packages(prefix, interpreter)
@@ -122,14 +109,8 @@ def unpack_wheel(wheel: Path, root: Path, *, prefix: str, interpreter: Interpret
 
 
 def unpack_to(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: str) -> None:
-    """Unpack a wheel into the directories of an installation scheme, below a root.
-
-    Raises
-    ------
-    BuildError
-        As `unpack_wheel`.
-    """
-    # Late: no other command needs it.
+    """Unpack a wheel into the directories of an installation scheme below a root; as `unpack_wheel`."""
+    # Imported late: most commands do not need it.
     from installer import install  # noqa: PLC0415
     from installer.destinations import SchemeDictionaryDestination  # noqa: PLC0415
     from installer.sources import WheelFile  # noqa: PLC0415
@@ -140,10 +121,10 @@ def unpack_to(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: str
     try:
         _check_size(wheel)
         with warnings.catch_warnings(), WheelFile.open(wheel) as source:
-            # It warns of the wheel, and names our lines.
+            # Its warnings are about the wheel, but name lines of this file.
             warnings.simplefilter("ignore")
             install(source, destination, additional_metadata={"INSTALLER": b"envbuild\n"})
-    except Exception as error:  # whatever a malformed wheel makes it say
+    except Exception as error:  # a malformed wheel can raise anything
         raise BuildError(
             f"the wheel `{wheel.name}` could not be unpacked: {error}",
             hint="pin another version of it under `packages.python` of the spec",
@@ -151,7 +132,7 @@ def unpack_to(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: str
 
 
 def _check_size(wheel: Path) -> None:
-    """Refuse what unpacks to far more than any wheel does; `zipfile` reads no more than what is declared."""
+    """Reject a wheel that unpacks to far more than any real one; `zipfile` reads no more than is declared."""
     with zipfile.ZipFile(wheel) as archive:
         size_bytes = sum(entry.file_size for entry in archive.infolist())
     if size_bytes > _MAX_RATIO * wheel.stat().st_size + _FREE_BYTES:
@@ -161,26 +142,17 @@ def _check_size(wheel: Path) -> None:
 def compile_modules(
     roots: Path, *, prefixes: Collection[str], interpreter: Interpreter, sandbox: Sandbox, log: Path
 ) -> None:
-    """Compile the modules of unpacked wheels, all in one start of the sandbox.
+    """Compile the modules of unpacked wheels in one start of the sandbox.
 
-    Parameters
-    ----------
-    roots : Path
-        A directory that holds the root of each wheel, and nothing else.
-
-    Raises
-    ------
-    BuildError
-        Python could not be run.
+    `roots` holds one directory for each wheel, and nothing else.
     """
     legacy = interpreter.version.startswith("2.")
     program = f"/usr/bin/python{interpreter.version}" if legacy else "/usr/bin/python3"
-    # Not -I, nor -E: before 3.11 the order of a module's sets is that of hashes, whose seed the sandbox sets.
-    options = ["-s", "-S"]
     script = _COMPILE_PYTHON2 if legacy else _COMPILE
     sites = [site_packages(prefix, interpreter) for prefix in sorted(prefixes)]
     sandbox.run(
-        [program, *options, "-c", script, str(host.cores()), *sites],
+        # Not -I or -E: before 3.11 a module's sets are in the order of hashes, whose seed the sandbox sets.
+        [program, "-s", "-S", "-c", script, str(host.cores()), *sites],
         binds=[Bind(source=roots.absolute(), target="/mnt", writable=True)],
         env={},
         log=log,
@@ -190,15 +162,15 @@ def compile_modules(
 
 
 def site_packages(prefix: str, interpreter: Interpreter) -> str:
-    """Return where an interpreter looks for packages below a prefix."""
+    """Return the directory below a prefix in which an interpreter looks for packages."""
     return f"{prefix}/lib/python{interpreter.version}/site-packages"
 
 
 def make_uniform(root: Path) -> None:
-    """Give all paths the modes that every user sees, and all files one time.
+    """Give all paths modes that let every user read them, and all files one time.
 
-    A .pyc of Python 2.7 is stale when its source has another time than it had; all times in an image are the
-    start of the epoch, so they must be that when the source is compiled.
+    A .pyc of Python 2.7 is stale if the time of its source has changed. All times in an image are the epoch,
+    so the source must have that time when it is compiled.
     """
     for path, status in list(walk(root)):
         if stat.S_ISLNK(status.st_mode):

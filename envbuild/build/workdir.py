@@ -1,7 +1,7 @@
-"""A private work directory that other users' processes can pass through.
+"""A private work directory that processes of other users can pass through.
 
-Inside a user namespace a subordinate user id does the work, and it must be
-able to reach what it works on: a store below a home of mode 0700 will not do.
+In a user namespace a subordinate user id does the work and must reach its files, which it cannot below a home
+directory of mode 0700.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from envbuild.system.removal import remove
 
 @contextlib.contextmanager
 def traversable_directory() -> Iterator[Path]:
-    """Yield a directory with an unguessable name that others may pass, not list.
+    """Yield a directory with an unguessable name that other users can enter but not list.
 
-    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can pass, in which they cannot
-    rename it, and whose name holds no ``%``, which apt reads as the beginning of an escape; gone afterwards.
-
-    Raises
-    ------
-    MachineError
-        No such directory can be made.
+    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can enter, in which they
+    cannot rename it, and whose name has no ``%``, which apt reads as an escape. It is removed afterwards,
+    unless a BuildError is raised. MachineError: no such directory can be made.
     """
     named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
-    # Resolved: a link on the way may be another's.
+    # Resolved: another user may own a link in the path.
     parents = [*named, Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
     for parent in map(Path.resolve, parents):
         if "%" in str(parent) or not _passable(parent) or open_parents(parent / "below"):
@@ -46,7 +42,7 @@ def traversable_directory() -> Iterator[Path]:
         try:
             yield path
         except BuildError:
-            raise  # kept, so that the failed step can be repeated; the next sweep takes it away
+            raise  # kept, so that the failed step can be repeated; the next sweep removes it
         except BaseException:
             remove(path)
             raise

@@ -193,8 +193,7 @@ class Store:
         return self.root / blob_name(digest)
 
     def get(self, key: str) -> LayerRecord | None:
-        """Return the finished layer of a key, of this store or else of the first upstream that has it, or
-        None.
+        """Return the finished layer of a key, of this store or of the first upstream that has it, or None.
 
         A layer whose record cannot be read, or whose blob is missing or of another length, is not finished:
         it is built again.
@@ -312,7 +311,7 @@ class Store:
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
-        """Yield a private directory, removed afterwards unless a BuildError leaves something in it.
+        """Yield a private directory; remove it afterwards unless a BuildError leaves files in it.
 
         If others can rename the store, it lies elsewhere: other programs reach it by its name.
         """

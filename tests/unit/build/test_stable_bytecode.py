@@ -77,7 +77,7 @@ def test_what_has_no_source_stays(tmp_path: Path) -> None:
 
 def test_the_hook_reads_a_script_that_other_ids_can_read(tmp_path: Path) -> None:
     words = stable_bytecode.hook(tmp_path)
-    script = tmp_path / "settle.py"
+    script = tmp_path / "stable_bytecode.py"
     assert words.startswith("--customize-hook=PYTHONHASHSEED=0 chroot ")
     assert words.endswith(f"- /usr < {script}")
     assert script.stat().st_mode & 0o777 == 0o644
