@@ -25,18 +25,18 @@ from envbuild.image.sifformat import (
 from envbuild.squashfs.reader import Entry, Squashfs
 
 _CHUNK_BYTES = 1024 * 1024
-# What `apptainer sign` adds to a finished image.
+# Objects that `apptainer sign` adds to a finished image.
 _ADDED = (Kind.SIGNATURE, Kind.CRYPTO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDifference:
-    """One thing in which two images differ."""
+    """One difference between two images."""
 
     inside: bool
     """Whether it is in the file system; else it is in the SIF around it."""
     path: str
-    """In the image; for the SIF the name of an object, or ``header`` or ``padding``."""
+    """Path in the file system; in the SIF the name of an object, or ``header`` or ``padding``."""
     kind: str
     """``missing`` (only the first has it), ``extra`` (only the second), ``type``, ``content``, ``mode``,
     ``owner``, ``time``, ``link``, ``attributes``, or ``packing``: the same files, in another order or
@@ -48,37 +48,36 @@ class ImageDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """In what two images differ."""
+    """The result of comparing two images."""
 
     identical: bool
     """Whether the files are the same, byte by byte."""
     added: tuple[str, ...]
-    """Kinds of the objects that were added to the first after its build: signatures."""
+    """Kinds of the objects added to the first image after its build: signatures."""
     differences: tuple[ImageDifference, ...]
-    """Empty if the images are the same but for what was added."""
+    """Differences other than `added`."""
 
 
 def compare_images(first: Path, second: Path) -> Comparison:
     """Compare an image, which may have been signed since its build, with one that was just built.
 
-    Raises
-    ------
-    RequestError
-        One of them is not a SIF, or a file system that differs cannot be read.
+    RequestError: one is not a SIF, or a file system that differs cannot be read.
     """
     left, right = read_sif(first), read_sif(second)
-    with _reading(first) as one, _reading(second) as two:
+    with _reading(first) as left_file, _reading(second) as right_file:
         added = tuple(Kind(thing.kind).name.lower() for thing in left.objects if thing.kind in _ADDED)
-        differences = [*_objects(left, right, one, two)]
-        if left.root and right.root and not _is_same(one, two, left.root, right.root):
-            differences += _file_systems(one, two, left.root, right.root, first)
+        differences = [*_objects(left, right, left_file, right_file)]
+        if left.root and right.root and not _is_same(left_file, right_file, left.root, right.root):
+            differences += _file_systems(left_file, right_file, left.root, right.root, first)
         if not differences:
-            differences += _frame(left, right, one, two)
+            differences += _frame(left, right, left_file, right_file)
         identical = not differences and not added
     return Comparison(identical=identical, added=added, differences=tuple(differences))
 
 
-def _objects(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[ImageDifference]:
+def _objects(
+    left: SifFile, right: SifFile, left_file: BinaryIO, right_file: BinaryIO
+) -> Iterator[ImageDifference]:
     """Compare the objects of two SIFs by name, but not the content of their file systems."""
     ours = {_title(thing): thing for thing in left.objects if thing.kind not in _ADDED}
     theirs = {_title(thing): thing for thing in right.objects}
@@ -87,7 +86,9 @@ def _objects(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Ite
             yield ImageDifference(inside=False, path=title, kind="missing")
         elif title not in ours:
             yield ImageDifference(inside=False, path=title, kind="extra")
-        elif ours[title].kind != Kind.PARTITION and not _is_same(one, two, ours[title], theirs[title]):
+        elif ours[title].kind != Kind.PARTITION and not _is_same(
+            left_file, right_file, ours[title], theirs[title]
+        ):
             detail = f"{ours[title].size}, {theirs[title].size} bytes"
             yield ImageDifference(inside=False, path=title, kind="content", detail=detail)
 
@@ -96,18 +97,19 @@ def _title(thing: Descriptor) -> str:
     return thing.name or f"object {thing.number}"
 
 
-def _is_same(one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor) -> bool:
+def _is_same(left_file: BinaryIO, right_file: BinaryIO, mine: Descriptor, other: Descriptor) -> bool:
     return mine.size == other.size and (
-        digest_of(one.fileno(), mine.offset, mine.size) == digest_of(two.fileno(), other.offset, other.size)
+        digest_of(left_file.fileno(), mine.offset, mine.size)
+        == digest_of(right_file.fileno(), other.offset, other.size)
     )
 
 
 def _file_systems(
-    one: BinaryIO, two: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
+    left_file: BinaryIO, right_file: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
 ) -> list[ImageDifference]:
     try:
-        first = Squashfs(one, mine.offset, mine.size)
-        second = Squashfs(two, other.offset, other.size)
+        first = Squashfs(left_file, mine.offset, mine.size)
+        second = Squashfs(right_file, other.offset, other.size)
         differences = [
             ImageDifference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(first, second)
@@ -123,12 +125,9 @@ def _file_systems(
 
 
 def compare_file_systems(first: Squashfs, second: Squashfs) -> Iterator[tuple[str, str, str]]:
-    """Yield in what two file systems differ: path, kind and detail, as `ImageDifference` has them.
+    """Yield the differences of two file systems: path, kind and detail, as in `ImageDifference`.
 
-    Raises
-    ------
-    ValueError
-        One of them is damaged.
+    ValueError: one of them is damaged.
     """
     ours = {entry.path: entry for entry in first.walk()}
     theirs = {entry.path: entry for entry in second.walk()}
@@ -161,19 +160,22 @@ def _entries(first: Squashfs, second: Squashfs, mine: Entry, other: Entry) -> It
 def _has_same_content(first: Squashfs, second: Squashfs, mine: Entry, other: Entry) -> bool:
     if mine.size != other.size:
         return False
-    with first.open(mine) as one, second.open(other) as two:
-        while chunk := one.read(_CHUNK_BYTES):
-            if chunk != two.read(_CHUNK_BYTES):
+    with first.open(mine) as left, second.open(other) as right:
+        while chunk := left.read(_CHUNK_BYTES):
+            if chunk != right.read(_CHUNK_BYTES):
                 return False
     return True
 
 
-def _frame(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Iterator[ImageDifference]:
-    """Compare the header, the descriptors, and what lies between and behind the objects.
+def _frame(
+    left: SifFile, right: SifFile, left_file: BinaryIO, right_file: BinaryIO
+) -> Iterator[ImageDifference]:
+    """Compare the header, the descriptors, and the padding between and behind the objects.
 
-    A signature sets times and counts in the header, uses further descriptors, and lies behind all else.
+    A signature sets times and counts in the header, uses further descriptors, and lies behind everything
+    else.
     """
-    heads = [os.pread(file.fileno(), DATA_OFFSET, 0) for file in (one, two)]
+    heads = [os.pread(file.fileno(), DATA_OFFSET, 0) for file in (left_file, right_file)]
     is_signed = len(left.objects) > len(right.objects)
     if is_signed:
         used = DESCRIPTORS_OFFSET + len(right.objects) * DESCRIPTOR_BYTES
@@ -181,7 +183,7 @@ def _frame(left: SifFile, right: SifFile, one: BinaryIO, two: BinaryIO) -> Itera
     if heads[0] != heads[1]:
         yield ImageDifference(inside=False, path="header", kind="content")
     size = right.size_bytes - DATA_OFFSET
-    digests = [digest_of(file.fileno(), DATA_OFFSET, size) for file in (one, two)]
+    digests = [digest_of(file.fileno(), DATA_OFFSET, size) for file in (left_file, right_file)]
     if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
         yield ImageDifference(inside=False, path="padding", kind="content")
 

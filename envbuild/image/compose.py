@@ -1,4 +1,4 @@
-"""Compose: finished layers become an image."""
+"""Composes an image from finished layers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class FinishedLayer:
 
     name: str
     blob: Path
-    """Its squashfs."""
+    """Path of its squashfs."""
     digest: str
     data: str
     tables: str
     """``sha256:…`` of the squashfs, of its data, and of its superblock and tables."""
     imported: bool = False
-    """Whether it came from an account that is not trusted."""
+    """Whether it comes from an untrusted account."""
 
 
 def compose(
@@ -44,25 +44,11 @@ def compose(
     plan: str,
     advanced: Callable[[int], None],
 ) -> Manifest:
-    """Write an image: whole, or not at all; return its manifest.
+    """Write an image of layers, given from bottom to top: all of it, or nothing; return its manifest.
 
-    Parameters
-    ----------
-    layers : sequence of FinishedLayer
-        From bottom to top.
-    manifest : Manifest
-        Without its file system.
-    plan : str
-        Canonical text that travels in the image.
-    advanced : callable
-        Called with the number of bytes each time that so many were copied.
-
-    Raises
-    ------
-    RequestError
-        The image cannot be written at its place.
-    MachineError
-        A layer cannot be read or is damaged, or the disk is full or fails.
+    `manifest` has no file system yet; `plan` is its canonical text. `advanced` is called with the number of
+    bytes of each part that was copied. RequestError: the image cannot be written at `path`. MachineError: a
+    layer cannot be read or is damaged, or the disk is full or fails.
     """
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
@@ -75,9 +61,10 @@ def compose(
 
 
 def _check_tables(layers: Sequence[FinishedLayer], inputs: Mapping[str, Squashfs]) -> None:
-    """See that layers have the tables that they were published with.
+    """Check that layers have the tables that they were published with.
 
-    Wrong data of a layer shows in the image, under the layer's name. Wrong tables would give a wrong tree.
+    Damaged data of a layer are detected in the image, under the layer's name; damaged tables would give a
+    wrong tree.
     """
     for layer in layers:
         superblock, tables = inputs[layer.name].raw_tables()
@@ -105,13 +92,7 @@ def _described(spliced: Splice, layers: Sequence[FinishedLayer]) -> FileSystem:
 
 
 def read_sbom(image: Path) -> bytes:
-    """Return the bill of materials that an image carries.
-
-    Raises
-    ------
-    RequestError
-        It is no image of ours, or damaged.
-    """
+    """Return the bill of materials of an image; RequestError if it is missing or damaged."""
     bill = read_data(image, SBOM)
     try:
         json.loads(bill)
@@ -130,29 +111,17 @@ def check_target(
     what: str = "image",
     hint: str = "",
 ) -> None:
-    """Refuse a place where no image can or should be written, before any work is done.
+    """Check, before any work is done, that a file can be written at a path.
 
-    Parameters
-    ----------
-    keep : sequence of Path
-        Files that an image must never replace: the spec and its lock.
-    is_one : callable
-        Whether a file is of the kind that may be replaced.
-    what : str
-        That kind, for people.
-    hint : str
-        How to name another place; of the option -o where it is empty.
-
-    Raises
-    ------
-    RequestError
-        It is a directory, lies in none that can be written, or is a file of another kind.
+    RequestError: it is a directory, its directory cannot be written, it is a file of another kind than `what`
+    (see `is_one`), or one of `keep`, which must never be replaced. `hint` says how to name another path; by
+    default with -o.
     """
-    told = "an image" if not hint else f"a {what}"
+    shown = "an image" if not hint else f"a {what}"
     hint = hint or "name another file with -o " + ("IMAGE.sif" if what == "image" else "PATH")
     directory = path.parent
     if str(path) == "-":
-        raise RequestError(f"{told} is not written to standard output", hint=hint)
+        raise RequestError(f"{shown} is not written to standard output", hint=hint)
     if path.is_dir() or not path.name:
         raise RequestError(f"`{path}` is a directory, not a file", hint=hint)
     if not directory.is_dir():

@@ -1,4 +1,4 @@
-"""An image's own story: its manifest, and the files of its top layer."""
+"""The image's own metadata: its manifest, and the files of its top layer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from envbuild.spec.resolved import ResolvedSpec
 
 
 def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
-    """Return the manifest of an image.
-
-    Parameters
-    ----------
-    file_system : FileSystem, optional
-        None for the copy inside the image, which cannot know its own digest.
-    """
+    """Return the manifest of an image; without `file_system` the copy inside the image."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.imports)
@@ -63,10 +57,7 @@ def top_layer(
 ) -> list[InlineFile]:
     """Return the files of an image's top layer.
 
-    Parameters
-    ----------
-    embedded : mapping of str to bytes
-        Path below `METADATA_DIR` → content of the files with which the image tests itself.
+    `embedded` are the files with which the image tests itself: path below `METADATA_DIR` → content.
     """
     entries = [
         _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
@@ -85,7 +76,7 @@ def top_layer(
 
 
 def root_texts() -> dict[str, str]:
-    """Return the files that every root carries: path → text; a path that ends in ``/`` is a directory."""
+    """Return the files that every root carries: path → text; a path with ``/`` at its end is a directory."""
     files = {path: text for path, (text, _) in startup.base_files().items()}
     return {**files, **{f"{path}/": "" for path in startup.EMPTY_DIRECTORIES}}
 
@@ -105,9 +96,9 @@ def _jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
 
 
 def embedded_files() -> dict[str, bytes]:
-    """Return what an image carries below ``/.envbuild``: path → content.
+    """Return the files below ``/.envbuild`` with which an image tests itself: path → content.
 
-    `apptainer test` starts ``judge.py``, jobs import ``jobs/envbuild_job.py``, and ``lib/`` is the judge.
+    `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge.
     """
     directory = Path(jobs.__file__).parent
     texts = {path.name: path.read_bytes() for path in sorted(directory.glob("*.py"))}

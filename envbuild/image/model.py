@@ -1,7 +1,7 @@
-"""What an image says of itself: the manifest that travels in every form of it.
+"""The manifest of an image, which travels in every form of it.
 
-A manifest may come from a file that a stranger made, and its values become file names, words of command
-lines and lines of modulefiles: they have the types of a spec's fields, and making one checks them all.
+A manifest may come from an untrusted file, and its values become file names, arguments and lines of
+modulefiles. They have the types of a spec's fields, and creating a manifest validates them all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from envbuild.spec.model import (
 )
 from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 
-# Raised, here and in `Manifest`, whenever a key comes, goes or changes its meaning.
+# Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
 MANIFEST_FORMAT: Final = 8
 
-# Where the image keeps the files that describe it: the metadata layer.
+# The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
 JUDGE = f"{METADATA_DIR}/judge.py"
 MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
@@ -43,29 +43,27 @@ class ImageLayer(Model):
     """The data of a layer in an image."""
 
     name: LayerName
-    """Of the layer."""
     digest: Digest
-    """``sha256:…`` of the layer's own squashfs, by which the store knows it."""
+    """``sha256:…`` of the layer's own squashfs in the store."""
     offset: _Length
     size_bytes: _Length
-    """Where its data begin in the file system of the image, and their length."""
+    """Bytes from the start of the image's file system, and length of its data."""
     data: Digest
     """``sha256:…`` of its data."""
     imported: bool = False
-    """Whether it came from an account that is not trusted (`layer import --trust`)."""
+    """Whether it comes from an untrusted account (`layer import --trust`)."""
 
 
 class FileSystem(Model):
     """The file system of an image."""
 
     size_bytes: _Length
-    """Its length."""
     layers: tuple[ImageLayer, ...]
-    """From bottom to top, in which order their data lie."""
+    """From bottom to top, which is also the order of their data."""
     tables_offset: _Length
-    """Where its tables begin, in bytes; they end with the file system."""
+    """In bytes; the tables end with the file system."""
     tables: Digest
-    """``sha256:…`` of its superblock and its tables."""
+    """``sha256:…`` of the superblock and the tables."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -84,7 +82,7 @@ class Variable(Model):
 
     name: Annotated[str, full_match(VARIABLE, "a name of an environment variable")]
     operation: Literal["set", "prepend", "unset"]
-    """``set``, ``prepend`` (joined by ``:``) or ``unset``."""
+    """``prepend`` joins by ``:``."""
     value: Text = ""
     """A literal; never expanded."""
 
@@ -94,87 +92,66 @@ class ImageJob(VerifyJob):
 
     file: JobFile
     recipe: Name
-    """The recipe that it belongs to; its file is ``JOBS/<recipe>/<file>``."""
+    """Its file is ``JOBS/<recipe>/<file>``."""
 
 
 class Manifest(Model):
-    """What an image says of itself, as canonical JSON in the SIF and under `METADATA_DIR`.
-
-    Attributes
-    ----------
-    format : int
-        `MANIFEST_FORMAT`.
-    architecture : str
-        In Debian's words (``amd64``).
-    accelerator : str
-        ``cpu``, or the accelerator that the image is for.
-    file_system : FileSystem or None
-        None in the copy that lies inside the image, which cannot know its own digest.
-    recipes : dict of str to str
-        Recipe name → version.
-    mpi : str
-        Name of the MPI recipe; empty for none.
-    mpi_family : str
-        Whose launcher that MPI has (``openmpi``); empty for none.
-    imports : tuple of str
-        Python modules that must import.
-    lacks : tuple of str
-        Libraries that its recipes say nothing brings, and nothing proven needs.
-    commands : tuple of str
-        Commands that get a wrapper.
-    conflicts : tuple of str
-        Modules that conflict.
-    ranks, timeout_s
-        Defaults of `envbuild test` (count; seconds).
-    """
+    """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
     format: Literal[8]
     name: Name
     version: ReleaseVersion
     summary: Text
     architecture: Name
+    """In Debian's words (``amd64``)."""
     file_system: FileSystem | None
+    """None in the copy inside the image, which cannot contain its own digest."""
     environment: tuple[Variable, ...]
     accelerator: Name
+    """``cpu``, or the accelerator that the image is for."""
     base: Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._@:+-]*", "a name of a base image")]
     glibc: Annotated[str, full_match(r"[0-9]+\.[0-9]+", "a version of glibc")]
     python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
     mpi: Name | Literal[""]
+    """The MPI recipe; empty for none."""
     mpi_family: Name | Literal[""]
+    """The family of launchers of that MPI (``openmpi``)."""
     recipes: dict[Name, ReleaseVersion]
     imports: tuple[ModuleName, ...]
+    """Python modules that must import."""
     lacks: tuple[Soname, ...]
+    """Libraries that are missing by design: its recipes declare that nothing needs them."""
     commands: tuple[CommandName, ...]
+    """Commands that get a wrapper."""
     conflicts: tuple[ConflictName, ...]
+    """Modules that conflict."""
     jobs: tuple[ImageJob, ...]
     ranks: Annotated[int, Field(ge=2, le=4096)]
     timeout_s: _Seconds
+    """Defaults of `envbuild test`."""
     labels: dict[Text, Text]
     lock_digest: Digest
 
     def to_json(self) -> str:
-        """Return the canonical text: sorted keys, no spaces, one line and its end."""
+        """Return the canonical text: one line of JSON, keys sorted, without spaces."""
         return canonical_json(self.model_dump()) + "\n"
 
     @property
     def imported_layers(self) -> tuple[str, ...]:
-        """Names of the layers that came from an account that is not trusted, from bottom to top."""
+        """Names of the layers that come from an untrusted account, from bottom to top."""
         layers = self.file_system.layers if self.file_system else ()
         return tuple(layer.name for layer in layers if layer.imported)
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` over the canonical text: the image's identity, whatever file holds it."""
+        """``sha256:…`` of the canonical text: the image's identity in every form."""
         return sha256_of(self.to_json())
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Read what `to_json` wrote.
+        """Read the text of `to_json`.
 
-        Raises
-        ------
-        ValueError
-            It is no manifest of `MANIFEST_FORMAT`, or holds a value that no spec could have put there.
+        ValueError: it is not a manifest of `MANIFEST_FORMAT`, or has a value that no spec can produce.
         """
         try:
             return Manifest.model_validate_json(text)

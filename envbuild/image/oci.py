@@ -2,8 +2,8 @@
 
 The same image gives the same bytes; images that share a base or a package share its OCI layer in a registry.
 
-Source: OCI image specification 1.1 (layer.md, config.md, image-layout.md). gzip, because Shifter's
-gateway and older registries read no other compression.
+Source: OCI image specification 1.1 (layer.md, config.md, image-layout.md). gzip, because Shifter's gateway
+and older registries read no other compression.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from envbuild.image.startup import labels
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system.files import sha256
 
-# The first member of an archive of ours, which distinguishes it from other files.
+# The first member of an archive, by which it is recognized.
 LAYOUT = "oci-layout"
 _EPOCH = "1970-01-01T00:00:00Z"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -33,7 +33,7 @@ _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 # Higher levels take several times as long for a few per cent.
 _LEVEL = 6
-# Packages of this size have an OCI layer to themselves, as far as runtimes mount so many (Docker: 127).
+# Packages of this size have a separate OCI layer, up to a number that runtimes can mount (Docker: 127).
 _LARGE_BYTES = 20_000_000
 _MOST_LAYERS = 60
 _BELOW = ("base", "system")
@@ -41,7 +41,7 @@ _BELOW = ("base", "system")
 
 @dataclass(slots=True)
 class _Group:
-    """Entries that make an OCI layer, by path, each after the directories that it lies in."""
+    """Entries of an OCI layer by path, each after its parent directories."""
 
     name: str
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -59,10 +59,9 @@ class _Layer:
     """A layer that was written."""
 
     file: Path
-    """The compressed tar."""
     digest: str
     content: str
-    """``sha256:…`` of that file, and of the tar in it."""
+    """``sha256:…`` of the compressed file, and of the tar in it."""
 
 
 def write_archive(
@@ -75,21 +74,9 @@ def write_archive(
 ) -> str:
     """Write an OCI archive and return the digest by which registries name the image.
 
-    Parameters
-    ----------
-    content : Squashfs
-        The file system of the image.
-    work : Path
-        An empty directory with space for the compressed layers.
-    advanced : callable
-        Called with the number of bytes each time that so many of the contents were packed.
-
-    Raises
-    ------
-    BuildError
-        It holds a device, a socket or a named pipe.
-    ValueError
-        It is damaged.
+    `work` is an empty directory with space for the compressed layers. `advanced` is called with the number of
+    bytes of each file that was packed. BuildError: the file system holds a device, a socket or a named pipe.
+    ValueError: it is damaged.
     """
     groups = _groups(content, manifest)
     made = [
@@ -107,17 +94,17 @@ def write_archive(
         ],
         "annotations": labels(manifest),
     }
-    found = _blob(blobs, _MANIFEST, document)
+    descriptor = _blob(blobs, _MANIFEST, document)
     name = f"{manifest.name}:{manifest.version}".replace("+", "_")
     index = {
         "schemaVersion": 2,
-        "manifests": [{**found, "annotations": {"org.opencontainers.image.ref.name": name}}],
+        "manifests": [{**descriptor, "annotations": {"org.opencontainers.image.ref.name": name}}],
     }
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, LAYOUT, canonical_json({"imageLayoutVersion": "1.0.0"}).encode())
         _add(archive, "index.json", canonical_json(index).encode())
         for directory in ("blobs", "blobs/sha256"):
-            # Apptainer makes no directory that the archive does not name.
+            # Apptainer does not create missing parent directories.
             member = _member(directory, 0, mode=0o755)
             member.type = tarfile.DIRTYPE
             archive.addfile(member)
@@ -127,14 +114,14 @@ def write_archive(
             with layer.file.open("rb") as file:
                 member = _member(_place(layer.digest), layer.file.stat().st_size)
                 archive.addfile(member, file)
-    return str(found["digest"])
+    return str(descriptor["digest"])
 
 
 def _groups(content: Squashfs, manifest: Manifest) -> list[_Group]:
-    """Divide the entries of an image among OCI layers, by where their data lie.
+    """Divide the entries of an image among OCI layers, by the offset of their data.
 
-    What has no data (links, directories, empty files) is small, and goes with the rest; each layer has the
-    directories of its files.
+    Entries without data (links, directories, empty files) go with the rest; each layer has the directories of
+    its files.
     """
     system = manifest.file_system
     layers = system.layers if system is not None else ()
@@ -191,7 +178,7 @@ def _write_layer(
 
 
 class _Hashing(io.RawIOBase):
-    """Passes bytes on, and knows the digest of all of them."""
+    """Passes bytes on, and computes their digest."""
 
     def __init__(self, sink: gzip.GzipFile) -> None:
         self._sink = sink
@@ -213,7 +200,7 @@ def _add_entry(tar: tarfile.TarFile, layer: Squashfs, entry: Entry) -> None:
             f"`{entry.path}` is a device, a socket or a named pipe: OCI layers here hold none",
             hint="take it out of the package or base that brings it, and build again",
         )
-    # The root's own entry would name nothing; runtimes make it.
+    # The root has no name; runtimes create it.
     if not name:
         return
     member = _member(name, entry.size if entry.kind == "file" else 0, mode=entry.mode)
@@ -227,7 +214,7 @@ def _add_entry(tar: tarfile.TarFile, layer: Squashfs, entry: Entry) -> None:
 
 
 def _member(name: str, size: int, *, mode: int = 0o644) -> tarfile.TarInfo:
-    """Return a member of root's, of time 0."""
+    """Return a member that belongs to root and has time 0."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, mode
     return member

@@ -1,6 +1,6 @@
-"""What an image's file systems say of their packages: who needs whom, and under which licences.
+"""The packages of an image's file systems: their dependencies and licences.
 
-Only the directories that tell are read, so that this costs little beside composing.
+Only the directories with this information are read, so it takes little time compared to composing.
 
 Source: the Debian policy manual (7, 12.5), deb822(5), copyright-format 1.0; Python's core metadata
 (``License-Expression``: PEP 639).
@@ -18,7 +18,7 @@ from envbuild.squashfs.reader import Entry, Squashfs
 _STATUS = "/var/lib/dpkg/status"
 _DOC = "/usr/share/doc"
 _METADATA = re.compile(r"/opt/[^/]+/lib/python[0-9.]+/site-packages/[^/]+\.dist-info/METADATA")
-# What leads to what is read; of everything else not even the listing is.
+# Directories that lead to the files that are read; the listings of all others are skipped.
 _LEADS = re.compile(
     r"/|/usr|/usr/share|/usr/share/doc|/usr/share/doc/[^/]+|/var|/var/lib|/var/lib/dpkg"
     r"|/opt|/opt/[^/]+|/opt/[^/]+/lib|/opt/[^/]+/lib/python[0-9.]+|/opt/[^/]+/lib/python[0-9.]+/site-packages"
@@ -28,46 +28,37 @@ _MAX_STATUS_BYTES = 64 << 20
 _MAX_TEXT_BYTES = 1 << 20
 _FORMAT = re.compile(r"^Format:\s*https?://\S*copyright-format/1\.0", flags=re.MULTILINE)
 _LICENCE = re.compile(r"^License:[ \t]*(\S[^\n]*)$", flags=re.MULTILINE)
-# A sentence may end behind it.
+# Not the full stop of a sentence that ends behind it.
 _COMMON = re.compile(r"/usr/share/common-licenses/([A-Za-z0-9](?:[A-Za-z0-9.+-]*[A-Za-z0-9+])?)")
 _LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledDeb:
-    """A Debian package that a root says is installed."""
+    """An installed Debian package."""
 
     name: str
     version: str
     architecture: str
     depends: tuple[tuple[str, ...], ...] = ()
-    """Names of packages: one of each group is needed."""
+    """Groups of package names; one of each group is needed."""
     provides: tuple[str, ...] = ()
-    """Further names that it answers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What an image says of its packages."""
+    """The packages of an image."""
 
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)
-    """Name → package, as the uppermost list of packages has them."""
+    """Name → package, from the list of packages of the uppermost layer."""
     deb_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Package → licences as its copyright file names them; none where it names none in a known form."""
+    """Package → licences that its copyright file names in a known form."""
     wheel_licences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Canonical name of a Python distribution → its licences; one that begins with ``=`` is an expression of
-    SPDX.
-    """
+    """Canonical name of a Python distribution → licences; ``=`` marks an SPDX expression."""
 
 
 def read_packages(layers: Sequence[Squashfs]) -> Contents:
-    """Return what an image's file systems say, from bottom to top.
-
-    Raises
-    ------
-    ValueError
-        One is damaged.
-    """
+    """Return the packages of file systems, given from bottom to top; ValueError if one is damaged."""
     status = ""
     texts: dict[str, str] = {}
     links: dict[str, str] = {}
@@ -83,8 +74,8 @@ def read_packages(layers: Sequence[Squashfs]) -> Contents:
             elif entry.path.startswith(f"{_DOC}/") and entry.path.endswith("/copyright"):
                 texts[entry.path] = _text(layer, entry, _MAX_TEXT_BYTES)
             elif _METADATA.fullmatch(entry.path):
-                name, found = wheel_licences(_text(layer, entry, _MAX_TEXT_BYTES))
-                wheels[name] = found
+                name, licences = wheel_licences(_text(layer, entry, _MAX_TEXT_BYTES))
+                wheels[name] = licences
     debs = {deb.name: deb for deb in installed_debs(status)}
     return Contents(
         debs=debs,
@@ -94,8 +85,8 @@ def read_packages(layers: Sequence[Squashfs]) -> Contents:
 
 
 def installed_debs(status: str) -> list[InstalledDeb]:
-    """Return the packages of a dpkg status file that are installed. Pure."""
-    found = []
+    """Return the installed packages of a dpkg status file."""
+    debs = []
     for stanza in re.split(r"\n\s*\n", status):
         fields = dict(re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", stanza, flags=re.MULTILINE))
         if not fields.get("Status", "").endswith(" installed") or not fields.get("Package"):
@@ -103,7 +94,7 @@ def installed_debs(status: str) -> list[InstalledDeb]:
         needed = ", ".join(fields[name] for name in ("Pre-Depends", "Depends") if name in fields)
         groups = (tuple(map(_package, group.split("|"))) for group in needed.split(",") if group.strip())
         provided = (_package(name) for name in fields.get("Provides", "").split(",") if name.strip())
-        found.append(
+        debs.append(
             InstalledDeb(
                 name=fields["Package"],
                 version=fields.get("Version", ""),
@@ -112,14 +103,14 @@ def installed_debs(status: str) -> list[InstalledDeb]:
                 provides=tuple(provided),
             )
         )
-    return found
+    return debs
 
 
 def deb_licences(text: str) -> tuple[str, ...]:
-    """Return the licences that a copyright file names, sorted. Pure.
+    """Return the licences that a copyright file names, sorted.
 
-    Of one in free text these are the files of Debian's common licences that it refers to (Debian Policy
-    12.5): ``common-licenses/GPL-2`` says which text, and not whether later versions may be chosen.
+    For free text these are the files of Debian's common licences that it refers to (Debian Policy 12.5):
+    ``common-licenses/GPL-2`` says which text, but not whether later versions may be chosen.
     """
     if not _FORMAT.search(text):
         return _tidy(f"common-licenses/{name}" for name in _COMMON.findall(text))
@@ -127,15 +118,15 @@ def deb_licences(text: str) -> tuple[str, ...]:
 
 
 def wheel_licences(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the canonical name of a distribution, and its licences as its metadata has them. Pure."""
+    """Return the canonical name of a distribution, and the licences in its metadata."""
     header = email.parser.HeaderParser().parsestr(text)
     name = re.sub(r"[-_.]+", "-", str(header.get("Name", ""))).lower()
     expression = str(header.get("License-Expression", "")).strip()
     if expression and expression.isprintable():
         return name, (f"={expression}",)
-    told = str(header.get("License", "")).strip()
-    if told and "\n" not in told and len(told) <= _LONGEST and told.upper() != "UNKNOWN":
-        return name, _tidy([told])
+    licence = str(header.get("License", "")).strip()
+    if licence and "\n" not in licence and len(licence) <= _LONGEST and licence.upper() != "UNKNOWN":
+        return name, _tidy([licence])
     classifiers = (str(line) for line in header.get_all("Classifier", []))
     ends = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
     return name, _tidy(end for end in ends if end != "OSI Approved")
@@ -151,7 +142,7 @@ def _text(layer: Squashfs, entry: Entry, limit: int) -> str:
 
 
 def _copyright(name: str, texts: Mapping[str, str], links: Mapping[str, str]) -> str:
-    """Return a package's copyright file: its directory, or the file itself, may be a neighbour's."""
+    """Return a package's copyright file; it, or its directory, may be a link to another package's."""
     for _ in range(4):
         place = f"{_DOC}/{name}"
         if f"{place}/copyright" in texts:

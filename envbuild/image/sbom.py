@@ -1,9 +1,7 @@
-"""The software bill of materials of an image, as CycloneDX 1.6. Pure.
+"""The software bill of materials of an image, as CycloneDX 1.6.
 
-What is in it follows from the lock and from what the image's packages say of
-themselves, so that the same lock gives the same bytes: no time, no random
-serial number, and not the version of a library that writes the form. Its
-official library judges it in the suite.
+It follows from the lock and the image's packages alone, so that the same lock gives the same bytes: no time,
+no random serial number. The tests validate it with CycloneDX's official library.
 
 Source: CycloneDX 1.6 (ECMA-424); the package URL specification, types deb, pypi and generic.
 """
@@ -12,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +22,7 @@ from envbuild.lock.text import dump
 SPEC_VERSION = "1.6"
 UNKNOWN = "unknown"
 
-# Debian's short names (copyright-format 1.0, 7.2) that mean a licence of SPDX's list; others keep their own.
+# Debian's short names (copyright-format 1.0, 7.2) → SPDX; other licences keep their name.
 _SPDX = {
     "Apache-2.0": "Apache-2.0",
     "Artistic-2.0": "Artistic-2.0",
@@ -59,20 +57,11 @@ _Row = dict[str, Any]
 
 
 def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> bytes:
-    """Return an image's bill of materials: JSON, canonical, one line.
+    """Return an image's bill of materials: canonical JSON, one line.
 
-    Components are the base, every .deb, wheel and source archive, the files of
-    a finished root, and the recipes; what only a build from source used has
-    the scope ``excluded``. A licence that nothing tells is ``unknown``.
-
-    Parameters
-    ----------
-    lock : Lock
-        The image's lock.
-    contents : Contents
-        What its file systems say.
-    imported : sequence of str
-        Layers that came from an account that is not trusted.
+    Components are the base, every .deb, wheel and source archive, the files of an imported root, and the
+    recipes. Packages used only to build from source have the scope ``excluded``. An undeclared licence is
+    ``unknown``. `imported` names the layers of untrusted accounts.
     """
     rows = _components(lock, contents)
     image = f"image:{lock.name}@{lock.version}"
@@ -128,7 +117,7 @@ def deb_purl(pin: DebPin) -> str:
 
 
 def python_purl(pin: PythonPin) -> str:
-    """Return the package URL of a Python distribution; its file tells one build from another."""
+    """Return the package URL of a Python distribution; the file name distinguishes its builds."""
     file = quote(pin.file, safe="")
     return f"pkg:pypi/{quote(pin.name)}@{quote(pin.version, safe='')}?file_name={file}"
 
@@ -193,14 +182,14 @@ def _add_used(
     used: DebPin | PythonPin,
     row: _Row,
 ) -> None:
-    """Add what only a build used; under several builds it is one, and what the image holds stays in it."""
+    """Add a package that builds used: once for several builds, and not if the image holds the same file."""
     if ref in rows and (ref not in pinned or pinned[ref].sha256 != used.sha256):
         ref += f"#{used.sha256[:12]}"
     rows.setdefault(ref, {**row, "scope": "excluded"})
 
 
 def _of_the_root(lock: Lock, contents: Contents) -> Iterator[tuple[str, _Row]]:
-    """Yield the packages of a root that somebody else has made: known by name, without their files."""
+    """Yield the packages of an imported root: known by name, without their files."""
     if not lock.base_root:
         return
     for deb in contents.debs.values():
@@ -242,7 +231,7 @@ def _python_row(pin: PythonPin, contents: Contents) -> _Row:
 
 
 def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> dict[str, list[str]]:
-    """Return who needs whom, as far as the packages say it: ref → refs."""
+    """Return the dependencies that the packages declare: ref → refs."""
     needs: dict[str, list[str]] = {ref: [] for ref in rows}
     held = {pin.name: _deb(pin) for pin in (*lock.base_debs, *lock.system_debs)}
     if lock.base_root:
@@ -253,8 +242,8 @@ def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> d
             if deb.name in held:
                 offered.setdefault(name, held[deb.name])
     for name, ref in held.items():
-        told = contents.debs.get(name)
-        needs[ref] += _deb_needs(told, offered) if told is not None else []
+        if name in contents.debs:
+            needs[ref] += _deb_needs(contents.debs[name], offered)
     wheels = {pin.name: _wheel(pin) for pin in lock.python}
     for pin in lock.python:
         needs[_wheel(pin)] += [wheels[name] for name in pin.requires if name in wheels]
@@ -270,13 +259,13 @@ def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> d
 
 
 def _deb_needs(deb: InstalledDeb, offered: Mapping[str, str]) -> list[str]:
-    """Return the first package of each group that is there."""
-    found = (next((offered[name] for name in group if name in offered), None) for group in deb.depends)
-    return [ref for ref in found if ref is not None]
+    """Return the first available package of each group of alternatives."""
+    refs = (next((offered[name] for name in group if name in offered), None) for group in deb.depends)
+    return [ref for ref in refs if ref is not None]
 
 
 def _direct(lock: Lock, rows: Mapping[str, _Row]) -> list[str]:
-    """Return what an image is made of that nothing else in it asks for."""
+    """Return the components of an image that no other component depends on."""
     resolved = {name for pin in lock.python for name in pin.requires if name != pin.name}
     direct = [f"base:{lock.base.name}", *(_recipe(recipe) for recipe in lock.recipes)]
     direct += [_wheel(pin) for pin in lock.python if pin.layer == "python" and pin.name not in resolved]
@@ -300,17 +289,14 @@ def _hashes(sha256: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": sha256}]
 
 
-def _licences(told: Sequence[str]) -> list[_Row]:
-    if len(told) == 1 and told[0].startswith("="):
-        return [{"expression": told[0].removeprefix("=")}]
-    return [
-        {"license": {"id": _SPDX[name]} if name in _SPDX else {"name": name}} for name in _unique(told)
-    ] or [{"license": {"name": UNKNOWN}}]
-
-
-def _unique(told: Iterable[str]) -> list[str]:
-    """Keep one name of each licence."""
-    return sorted({_SPDX.get(name, name): name for name in told}.values())
+def _licences(names: Sequence[str]) -> list[_Row]:
+    if len(names) == 1 and names[0].startswith("="):
+        return [{"expression": names[0].removeprefix("=")}]
+    # Two names of one licence count once.
+    unique = sorted({_SPDX.get(name, name): name for name in names}.values())
+    return [{"license": {"id": _SPDX[name]} if name in _SPDX else {"name": name}} for name in unique] or [
+        {"license": {"name": UNKNOWN}}
+    ]
 
 
 def _properties(facts: Mapping[str, str]) -> list[dict[str, str]]:
@@ -318,5 +304,5 @@ def _properties(facts: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _serial(digest: str) -> uuid.UUID:
-    """UUID of version 5 in the form that the schema wants, made from the lock alone."""
+    """Return a UUID of version 5, as the schema requires, made from the lock alone."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"envbuild:sbom:sha256:{digest}")

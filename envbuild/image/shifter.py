@@ -1,14 +1,13 @@
-"""Shifter's form of an image: a squashfs and its metadata, and what Shifter would hide or drop of it.
+"""An image in Shifter's form: a squashfs and its metadata, and what Shifter would hide or drop of it.
 
-Source: NERSC/shifter at 84b7d349: `converters.writemeta` writes the text, `ImageData.c` and
-`utility.c` read it, `fasthash.py` names an image that is imported, `shifter_core.c`
-(prepareSiteModifications, bindImageIntoUDI, mountImageVFS, loopMount) builds the root; read, not run.
+Source: NERSC/shifter at 84b7d349: `converters.writemeta` writes the text, `ImageData.c` and `utility.c` read
+it, `fasthash.py` names an image that is imported, `shifter_core.c` (prepareSiteModifications,
+bindImageIntoUDI, mountImageVFS, loopMount) builds the root; read, not run.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,26 +18,25 @@ from envbuild.squashfs.reader import Entry
 
 _SAMPLE_BYTES = 1024 * 1024
 _STEP_BYTES = 512 * _SAMPLE_BYTES
-# Where nobody says what to run: else Shifter takes the user's shell on the host, which the image may lack.
-_COMMAND = ("/bin/bash", "--norc")
-# Shifter builds the root in memory: first the site's, then what of /, /etc, /opt and /var is not there yet,
-# /etc by copying. Whatever an image has in these places, the site's or the host's is seen; the last is
-# `udiMount` by default.
+# The default command: without one Shifter takes the user's shell on the host, which the image may lack.
+# Its reader in C recognizes a list by its first two characters, ``['``, and unescapes nothing.
+_COMMAND = "['/bin/bash', '--norc']"
+# Shifter builds the root in memory: first the site's files, then those of the image's /, /etc, /opt and /var
+# that are not there yet, /etc by copying. In these places the site's or the host's files hide the image's;
+# the last is `udiMount` by default.
 _HIDDEN = (
     *("/proc", "/sys", "/dev", "/tmp", "/etc/ssh", "/etc/udiImage", "/opt/udiImage"),  # noqa: S108
     *("/var/run", "/var/spool", "/var/tmp", "/var/empty", "/var/udiMount"),  # noqa: S108
 )
-# No limit of Shifter, but what a node should not have to copy into memory at every start.
+# Not a limit of Shifter, but too much for a node to copy into memory at every start.
 _ETC_BYTES = 16 << 20
 _SHOWN = 5
-# What C's reader of Python's repr neither unescapes nor survives.
-_UNQUOTABLE = re.compile(r"['\"\\]|[^ -~]")
 
 
 def image_id(squashfs: Path) -> str:
-    """Return the name under which a gateway files an image that is imported: 64 hex digits.
+    """Return the name that a gateway gives to an imported image, in 64 hex digits.
 
-    The sha256 of the first MiB, and of the MiB at each further 512 MiB.
+    It is the sha256 of the first MiB, and of the MiB at each further 512 MiB.
     """
     digest = hashlib.sha256()
     with squashfs.open("rb") as file:
@@ -51,7 +49,7 @@ def image_id(squashfs: Path) -> str:
 
 
 def environment(variables: Sequence[Variable]) -> dict[str, str]:
-    """Return what Shifter sets, sorted by name: it sources no scripts, and drops empty values."""
+    """Return the variables that Shifter sets, sorted by name: no scripts, no empty values."""
     values = apply(variables, {"PATH": DEFAULT_PATH})
     return {name: value for name, value in sorted(values.items()) if value}
 
@@ -63,7 +61,7 @@ def unset_variables(variables: Sequence[Variable]) -> tuple[str, ...]:
 
 
 def misread(variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
-    """Yield the variables whose values Shifter would read otherwise than they are: name, and why."""
+    """Yield the variables whose values Shifter would change, and why."""
     for name, value in environment(variables).items():
         if value != value.rstrip(" "):
             yield name, "blanks at the end are cut off"
@@ -71,43 +69,13 @@ def misread(variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
             yield name, "a backslash at the end joins the next line to it"
 
 
-def metadata_text(
-    variables: Sequence[Variable],
-    *,
-    entry: Sequence[str] = (),
-    command: Sequence[str] = _COMMAND,
-    workdir: str = "",
-) -> str:
-    """Return the text of ``<id>.meta``, its keys in the gateway's order.
-
-    Parameters
-    ----------
-    entry, command : sequence of str
-        What runs with and without ``--entrypoint``; none is written for none.
-    workdir : str
-        Where it runs.
-
-    Raises
-    ------
-    ValueError
-        Shifter would read it otherwise: see `misread`; a quote or backslash in an argument.
-    """
+def metadata_text(variables: Sequence[Variable]) -> str:
+    """Return the text of ``<id>.meta``, its keys in the gateway's order; ValueError if it is misread."""
     for name, why in misread(variables):
         raise ValueError(f"Shifter would misread the variable {name}: {why}")
-    lines = ["FORMAT: squashfs"]
-    lines += [f"ENTRY: {_python_list(entry)}"] if entry else []
-    lines += [f"CMD: {_python_list(command)}"] if command else []
-    lines += [f"WORKDIR: {workdir}"] if workdir else []
+    lines = ["FORMAT: squashfs", f"CMD: {_COMMAND}"]
     lines += [f"ENV: {name}={value}" for name, value in environment(variables).items()]
     return "\n".join(lines) + "\n"
-
-
-def _python_list(words: Sequence[str]) -> str:
-    """Write a list as Python 3 does: C knows a list by its first two characters, ``['``, as in no JSON."""
-    for word in words:
-        if _UNQUOTABLE.search(word):
-            raise ValueError(f"Shifter cannot be given the argument {word!r}")
-    return repr(list(words))
 
 
 def lint(
@@ -117,16 +85,10 @@ def lint(
     abis: Collection[str] = (),
     rpath_files: Sequence[str] = (),
 ) -> list[CheckResult]:
-    """Judge what Shifter makes of an image: FAIL for a loss, SKIP for what people have to weigh.
+    """Judge an image under Shifter: FAIL for a loss, SKIP for what people have to weigh.
 
-    Parameters
-    ----------
-    entries : mapping of str to Entry
-        Path → entry of the image's file system.
-    abis : collection of str
-        Families of MPI that the image's programs are linked to (``mpich``).
-    rpath_files : sequence of str
-        Files that find their MPI by a DT_RPATH.
+    `entries` are the paths of its file system; `abis`, the families of MPI that its programs are linked to
+    (``mpich``); `rpath_files`, the files that find their MPI by a DT_RPATH.
     """
     files = {path: entry for path, entry in entries.items() if entry.kind == "file"}
     etc = [entry.size for path, entry in files.items() if path.startswith("/etc/")]

@@ -1,4 +1,4 @@
-"""Images as files in the Singularity Image Format: written byte for byte alike, read as untrusted input.
+"""Images as files in the Singularity Image Format: written reproducibly, read as untrusted input.
 
 An image is one squashfs and, behind it, the data that describe it: see `DATA`.
 """
@@ -29,7 +29,7 @@ MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
 PLAN = "envbuild.plan"
 SBOM = "sbom.cdx.json"
-# The name under which `apptainer inspect` looks for what it shows.
+# The name that `apptainer inspect` reads.
 _INSPECTION = "inspect-metadata.json"
 _DEFINITION, _LABELS = "definition", "labels"
 # All data of an image, in their order.
@@ -48,12 +48,12 @@ AGAIN = "build it again, or copy it again from where it came"
 """How to replace an image that was changed or damaged."""
 
 _READ_BYTES = 1024 * 1024
-# No lock, plan, manifest or table of an image is longer.
+# Longer than any lock, plan, manifest or bill of materials.
 _DATA_LIMIT_BYTES = 64 * 1024 * 1024
 _DESCRIPTORS_LIMIT = 1024
 _NOT_AN_IMAGE = "name an image, a file: `envbuild build SPEC -o IMAGE.sif` makes one"
-# Errors that another place does not have.
-_OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# Errors that another path avoids.
+_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _ANOTHER_PLACE = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 
 
@@ -68,30 +68,13 @@ def write_sif(
     *,
     advanced: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write an image: whole, or not at all.
+    """Write an image, in place of an earlier one: all of it, or nothing.
 
-    Definition text, labels, manifest and what ``apptainer inspect`` shows are made from the manifest. The
-    same arguments give the same bytes.
-
-    Parameters
-    ----------
-    path : Path
-        A file of that name is replaced; its directory must exist.
-    splice : Splice
-        Its file system, which the manifest describes.
-    data : mapping of str to bytes
-        `LOCK`, `PLAN` and `SBOM`.
-    advanced : callable
-        Called with the number of bytes each time that so many were copied.
-
-    Raises
-    ------
-    RequestError
-        Nothing can be written there: a directory, a missing or unwritable one.
-    MachineError
-        The disk is full or fails, or a layer cannot be read.
+    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. The same arguments give
+    the same bytes. `advanced` is called with the number of bytes of each part that was copied. RequestError:
+    nothing can be written at `path`. MachineError: the disk is full or fails, or a layer cannot be read.
     """
-    contents = {**described(manifest), **data}
+    contents = {**_described(manifest), **data}
     sizes = {name: len(contents[name]) for name in DATA}
     frame = frame_of(
         sizes,
@@ -108,7 +91,7 @@ def write_sif(
         raise _unwritable(path, error) from error
 
 
-def described(manifest: Manifest) -> dict[str, bytes]:
+def _described(manifest: Manifest) -> dict[str, bytes]:
     """Return the data of an image that are made from its manifest: name → content."""
     labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
     return {
@@ -119,14 +102,8 @@ def described(manifest: Manifest) -> dict[str, bytes]:
     }
 
 
-def lay_out(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
-    """Give every object its place: the data in their order behind the file system.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Name → length in bytes, of all `DATA`.
-    """
+def _lay_out(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
+    """Place every object: the data in their order behind the file system."""
     table: list[Descriptor] = []
     at = FILE_SYSTEM_OFFSET + file_system_bytes
     for number, (name, kind) in enumerate(DATA.items(), start=1):
@@ -154,41 +131,27 @@ def frame_of(
 ) -> bytes:
     """Return header and descriptor table: the first `DATA_OFFSET` bytes of an image.
 
-    Parameters
-    ----------
-    sizes, digests : mapping
-        Name → length in bytes, and ``sha256:…``, of all `DATA`.
+    `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
-    table = lay_out(sizes, file_system_bytes, architecture)
+    table = _lay_out(sizes, file_system_bytes, architecture)
     header = Header(
         architecture=architecture,
-        identity=identity_of(digest_of_data(digests)),
+        identity=_identity(digests),
         free=form.DESCRIPTORS - len(table),
         total=form.DESCRIPTORS,
         descriptors_offset=form.DESCRIPTORS_OFFSET,
         descriptors_bytes=form.DESCRIPTORS * form.DESCRIPTOR_BYTES,
         data_offset=form.DATA_OFFSET,
-        data_bytes=max(thing.end for thing in table) - form.DATA_OFFSET,
+        data_bytes=max(descriptor.end for descriptor in table) - form.DATA_OFFSET,
     )
     head = header.pack().ljust(form.DESCRIPTORS_OFFSET, b"\0")
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
 
 
-def digest_of_data(digests: Mapping[str, str]) -> str:
-    """Return the digest of all data of an image: ``sha256:…`` of what `sha256sum` would write of them.
-
-    Parameters
-    ----------
-    digests : mapping of str to str
-        Name → ``sha256:…``, in the order of the table.
-    """
+def _identity(digests: Mapping[str, str]) -> uuid.UUID:
+    """Return a UUID of version 8 (RFC 9562): the digest of what `sha256sum` would print of all data."""
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    return sha256_of(sums)
-
-
-def identity_of(digest: str) -> uuid.UUID:
-    """Return the UUID of version 8 (RFC 9562: the maker's own) that a digest makes."""
-    bits = int(digest.removeprefix("sha256:")[:32], 16)
+    bits = int(sha256_of(sums).removeprefix("sha256:")[:32], 16)
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)
@@ -199,7 +162,7 @@ def _unwritable(path: Path, error: OSError) -> EnvbuildError:
         return RequestError(f"the directory `{path.parent}` does not exist", hint=_ANOTHER_PLACE)
     if is_full(error):
         return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_ANOTHER_PLACE)
-    if error.errno in _OF_THE_PLACE:
+    if error.errno in _OF_THE_PATH:
         return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
     return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
 
@@ -209,11 +172,10 @@ def _unwritable(path: Path, error: OSError) -> EnvbuildError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SifFile:
-    """What a SIF holds; its data are read when asked for."""
+    """The tables of a SIF; its data are read on demand."""
 
     path: Path
     size_bytes: int
-    """Length of the file."""
     architecture: str
     """In Debian's words, or ``unknown``."""
     identity: uuid.UUID
@@ -222,29 +184,26 @@ class SifFile:
 
     def find(self, name: str) -> Descriptor | None:
         """Return the first object of a name."""
-        return next((thing for thing in self.objects if thing.name == name), None)
+        return next((descriptor for descriptor in self.objects if descriptor.name == name), None)
 
     @property
     def root(self) -> Descriptor | None:
         """The partition that runtimes mount; None if there is none."""
-        parts = (thing for thing in self.objects if thing.kind == Kind.PARTITION)
+        parts = (part for part in self.objects if part.kind == Kind.PARTITION)
         return next((part for part in parts if part.partition_type == PartitionType.PRIMARY), None)
 
 
 def read_sif(path: Path) -> SifFile:
-    """Read what a SIF holds, without its data; any that Apptainer makes will do.
+    """Read the tables of a SIF, which any tool may have made.
 
-    Raises
-    ------
-    RequestError
-        It cannot be read, is no SIF, is cut short, or its tables contradict each other.
+    RequestError: it cannot be read, is not a SIF, is cut short, or its tables are inconsistent.
     """
     with _opened(path) as file:
         return _read_tables(file, path)
 
 
 def looks_like_sif(path: Path) -> bool:
-    """Return whether a file begins as a SIF does, whole or cut; an empty one may become one."""
+    """Return whether a file begins as a SIF does, whole or cut; or is empty."""
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -254,12 +213,9 @@ def looks_like_sif(path: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what an image says of itself, every value checked.
+    """Return the manifest of an image, every value validated.
 
-    Raises
-    ------
-    RequestError
-        As `read_sif`; or envbuild did not build it, or not a version that this one knows.
+    RequestError: as `read_sif`; or envbuild, or this version of it, did not build it.
     """
     try:
         return Manifest.from_json(read_data(path, MANIFEST).decode())
@@ -272,29 +228,26 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_data(path: Path, name: str) -> bytes:
-    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN`, `SBOM`.
+    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN` or `SBOM`.
 
-    Raises
-    ------
-    RequestError
-        As `read_sif`; or envbuild did not build it, or it holds no such object.
+    RequestError: as `read_sif`; or envbuild did not build it, or it has no such object.
     """
     with _opened(path) as file:
         sif = _read_tables(file, path)
-        found = sif.find(name)
+        descriptor = sif.find(name)
         if sif.find(MANIFEST) is None:
             raise _broken(
                 path,
                 "is a SIF that envbuild did not build",
                 hint="`apptainer inspect` shows what it says of itself",
             )
-        if found is None:
+        if descriptor is None:
             raise _broken(path, f"holds no `{name}`")
-        if found.kind not in (Kind.JSON, Kind.GENERIC, Kind.SBOM):
+        if descriptor.kind not in (Kind.JSON, Kind.GENERIC, Kind.SBOM):
             raise _broken(path, f"holds something else than data under the name `{name}`")
-        if found.size > _DATA_LIMIT_BYTES:
-            raise _broken(path, f"says that its `{name}` has {found.size} bytes, which is too much")
-        return os.pread(file, found.size, found.offset)
+        if descriptor.size > _DATA_LIMIT_BYTES:
+            raise _broken(path, f"says that its `{name}` has {descriptor.size} bytes, which is too much")
+        return os.pread(file, descriptor.size, descriptor.offset)
 
 
 def _read_tables(file: int, path: Path) -> SifFile:
@@ -342,22 +295,15 @@ def _read_tables(file: int, path: Path) -> SifFile:
 
 
 def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None] = lambda _: None) -> str:
-    """Return the digest of a part of a file: ``sha256:…``.
+    """Return the ``sha256:…`` of `size` bytes of an open file from `offset` on.
 
-    Parameters
-    ----------
-    file : int
-        Open for reading.
-    offset, size : int
-        Where the part begins, and its length, in bytes.
-    advanced : callable
-        Called with the number of bytes each time that so many were read.
+    `advanced` is called with the number of bytes of each part that was read.
     """
     digest, end = hashlib.sha256(), offset + size
     while offset < end:
         chunk = os.pread(file, min(_READ_BYTES, end - offset), offset)
         if not chunk:
-            break  # cut while we read: the digest will differ
+            break  # the file has become shorter: the digest will differ
         digest.update(chunk)
         offset += len(chunk)
         advanced(len(chunk))
@@ -367,7 +313,7 @@ def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None]
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        # Not blocking, so that a named pipe is refused rather than waited for.
+        # Not blocking: opening a named pipe must not wait.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise RequestError(
@@ -395,7 +341,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _what_else(start: bytes) -> str:
-    """Say what a file is that is no SIF, as far as its first bytes tell."""
+    """Return a hint on what a file is that is not a SIF, by its first bytes."""
     known = {
         b"hsqs": "it is a squashfs without the rest of an image; ",
         b"\x1f\x8b": "it is a gzip archive; ",
@@ -410,17 +356,11 @@ def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestErro
     return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint or AGAIN)
 
 
-# The file system of an image, which is never mounted
-
-
 @contextlib.contextmanager
 def file_system(image: Path) -> Iterator[Squashfs]:
-    """Open the file system of an image for the block.
+    """Open the file system of an image for the block, without mounting it.
 
-    Raises
-    ------
-    RequestError
-        It is not an image, cannot be read, or its file system turns out to be damaged in the block.
+    RequestError: it is not an image, cannot be read, or the block finds its file system damaged.
     """
     root = read_sif(image).root
     if root is None:
@@ -447,12 +387,6 @@ def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
 
 
 def image_entries(image: Path) -> dict[str, Entry]:
-    """Return every path that an image shows.
-
-    Raises
-    ------
-    RequestError
-        As `file_system`.
-    """
+    """Return every path of an image's file system."""
     with file_system(image) as squashfs:
         return {entry.path: entry for entry in squashfs.walk()}

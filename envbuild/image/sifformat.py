@@ -1,8 +1,7 @@
 """The Singularity Image Format as bytes: its header and descriptors, packed and parsed.
 
-Pure: bytes in, values out. Nothing here opens a file. The layout is that of
-SIF version 1 (little-endian, without padding between fields), which
-Apptainer and SingularityCE write and read.
+The layout is that of SIF version 1 (little-endian, without padding between fields), which Apptainer and
+SingularityCE write and read.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _HEADER = struct.Struct("<32s10s3s3s16s8q")
 _DESCRIPTOR = struct.Struct(f"<i?3I7q{_NAME_BYTES}s{_EXTRA_BYTES}s")
 _PARTITION = struct.Struct("<ii3s")
 _SBOM = struct.Struct("<i")
-# What sif's own library calls a bill of materials in the JSON form of CycloneDX.
+# The code of SIF's library for a bill of materials as CycloneDX JSON.
 CYCLONEDX_JSON = 1
 
 HEADER_BYTES = _HEADER.size
-# What of it never changes again: `apptainer sign` sets times and counts, which stand behind.
+# The part that never changes: `apptainer sign` sets times and counts, which follow it.
 HEADER_FIXED_BYTES = _HEADER.size - 8 * 8
 DESCRIPTOR_BYTES = _DESCRIPTOR.size
 DATA_OFFSET = DESCRIPTORS_OFFSET + DESCRIPTORS * DESCRIPTOR_BYTES
 
-# Debian's words for the codes that the format knows.
+# Debian's names of architectures → codes of the format.
 _ARCHITECTURES = {
     "i386": b"01",
     "amd64": b"02",
@@ -58,7 +57,7 @@ _ARCHITECTURES = {
 
 
 class Kind(IntEnum):
-    """What a data object is."""
+    """The type of a data object."""
 
     DEFINITION = 0x4001
     ENVIRONMENT = 0x4002
@@ -72,7 +71,7 @@ class Kind(IntEnum):
 
 
 class PartitionType(IntEnum):
-    """What a partition is for."""
+    """The purpose of a partition."""
 
     SYSTEM = 1
     PRIMARY = 2
@@ -85,17 +84,16 @@ class Header:
     """The global header."""
 
     architecture: str
-    """Of the primary partition, in Debian's words; ``unknown`` where the code is none of ours."""
+    """Of the primary partition, in Debian's words; ``unknown`` for another code."""
     identity: uuid.UUID
-    """The image's UUID."""
     free: int
     total: int
-    """Descriptors in the table and those not in use (count)."""
+    """Number of unused and of all descriptors."""
     descriptors_offset: int
     descriptors_bytes: int
     data_offset: int
     data_bytes: int
-    """Bytes from the start of the file, and lengths in bytes."""
+    """Offsets from the start of the file, and lengths, in bytes."""
 
     def pack(self) -> bytes:
         """Return `HEADER_BYTES` bytes; times are 0, so that equal content gives equal bytes."""
@@ -117,13 +115,7 @@ class Header:
 
     @staticmethod
     def parse(data: bytes) -> Header:
-        """Read the first `HEADER_BYTES` bytes of a SIF.
-
-        Raises
-        ------
-        ValueError
-            They are none, or of a version that is not 1.
-        """
+        """Read the first `HEADER_BYTES` bytes of a SIF; ValueError unless it is of version 1."""
         _, magic, version, code, identity, _, _, *numbers = _HEADER.unpack(data)
         if magic.rstrip(b"\0") != MAGIC:
             raise ValueError("the magic is missing")
@@ -144,42 +136,35 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """Where a data object lies, and what it is."""
+    """The place and type of a data object."""
 
     number: int
-    """Its id, from 1."""
+    """Id, from 1."""
     kind: int
-    """A `Kind`, or a number that this version does not know."""
+    """A `Kind`, or an unknown number."""
     group: int = GROUP
     """Object group; 0 for none."""
     link: int = 0
     """As stored: id of the object, or group with the group flag, that it belongs to; 0 for none."""
     offset: int
     size: int
-    """Bytes from the start of the file, and length in bytes."""
+    """Offset from the start of the file, and length, in bytes."""
     padded_size: int
     """Length with the padding in front of it."""
     name: str
     """At most 128 bytes of UTF-8."""
     filesystem: int = 0
     partition_type: int = 0
-    """Of a partition; 0 otherwise."""
     architecture: str = ""
-    """Of a partition; empty otherwise."""
+    """Set for a partition only."""
 
     @property
     def end(self) -> int:
-        """First byte behind the object."""
+        """Offset of the first byte behind the object."""
         return self.offset + self.size
 
     def pack(self) -> bytes:
-        """Return `DESCRIPTOR_BYTES` bytes; times and owners are 0.
-
-        Raises
-        ------
-        ValueError
-            The name is longer than its field.
-        """
+        """Return `DESCRIPTOR_BYTES` bytes; times and owners are 0. ValueError: the name is too long."""
         name = self.name.encode()
         if len(name) > _NAME_BYTES:
             raise ValueError(f"a name of {len(name)} bytes does not fit {_NAME_BYTES}: {self.name}")
@@ -207,7 +192,7 @@ class Descriptor:
 
     @staticmethod
     def parse(data: bytes) -> Descriptor | None:
-        """Read one entry of the table; None where it is not in use."""
+        """Read one entry of the table; None if it is unused."""
         kind, used, number, group, link, offset, size, padded_size, _, _, _, _, name, extra = (
             _DESCRIPTOR.unpack(data)
         )
@@ -232,13 +217,7 @@ class Descriptor:
 
 
 def architecture_code(name: str) -> bytes:
-    """Return the format's two digits for an architecture in Debian's words.
-
-    Raises
-    ------
-    ValueError
-        The format has no code for it.
-    """
+    """Return the format's two digits for an architecture in Debian's words; ValueError if it has none."""
     try:
         return _ARCHITECTURES[name]
     except KeyError:
@@ -246,7 +225,7 @@ def architecture_code(name: str) -> bytes:
 
 
 def architecture_name(code: bytes) -> str:
-    """Return Debian's word for a code, or ``unknown``."""
+    """Return Debian's name for a code, or ``unknown``."""
     digits = code.rstrip(b"\0")
     return next((name for name, known in _ARCHITECTURES.items() if known == digits), "unknown")
 
@@ -257,6 +236,6 @@ def aligned(offset: int, alignment: int) -> int:
 
 
 def _printable(field: bytes) -> str:
-    """Text of a field that a stranger may have written: safe to show on a terminal."""
+    """Return the text of an untrusted field, safe to print on a terminal."""
     text = field.partition(b"\0")[0].decode(errors="replace")
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -1,7 +1,7 @@
-"""The files under ``/.singularity.d`` through which Apptainer starts an image, and Charliecloud's table.
+"""The files under ``/.singularity.d`` by which Apptainer starts an image, and Charliecloud's environment.
 
-Pure: path in the image → text and mode. The base carries what does not depend on the image; the top layer
-carries the rest, and must carry `ENVIRONMENT`, the table as a script.
+Each file is its path in the image → text and mode. The base carries the files that do not depend on the
+image; the top layer carries the others and `ENVIRONMENT`, the environment as a script.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from envbuild.image.model import JUDGE, Manifest
 
 DIRECTORY = "/.singularity.d"
 ENVIRONMENT = f"{DIRECTORY}/env/90-environment.sh"
-# Where `ch-run --set-env` looks: Charliecloud sources no scripts.
+# Read by `ch-run --set-env`: Charliecloud sources no scripts.
 CHARLIECLOUD = "/ch/environment"
 EMPTY_DIRECTORIES = (f"{DIRECTORY}/libs",)
 
@@ -67,7 +67,7 @@ exec /usr/bin/python3 -I {JUDGE} test "$@"
 
 
 def base_files() -> Files:
-    """Return the files that every base carries; it also needs `EMPTY_DIRECTORIES`."""
+    """Return the files that every base carries, besides `EMPTY_DIRECTORIES`."""
     return {
         f"{DIRECTORY}/env/99-base.sh": (_BASE, _SCRIPT),
         f"{DIRECTORY}/env/99-runtimevars.sh": (_RUNTIME_VARIABLES, _SCRIPT),
@@ -75,7 +75,7 @@ def base_files() -> Files:
 
 
 def top_files(manifest: Manifest) -> Files:
-    """Return the files of the top layer beside `ENVIRONMENT`."""
+    """Return the files of the top layer, besides `ENVIRONMENT`."""
     return {
         f"{DIRECTORY}/Singularity": (definition_text(manifest), _TEXT),
         f"{DIRECTORY}/labels.json": (json.dumps(labels(manifest), indent=1) + "\n", _TEXT),
@@ -88,7 +88,7 @@ def top_files(manifest: Manifest) -> Files:
 
 
 def labels(manifest: Manifest) -> dict[str, str]:
-    """Return the labels of an image, sorted: what it is made from, and the spec's own, which win."""
+    """Return the labels of an image, sorted; the spec's own replace those made from the manifest."""
     facts = {
         "org.opencontainers.image.title": manifest.name,
         "org.opencontainers.image.version": manifest.version,
@@ -104,7 +104,7 @@ def labels(manifest: Manifest) -> dict[str, str]:
 
 
 def definition_text(manifest: Manifest) -> str:
-    """Return what ``apptainer inspect --deffile`` shows: how the image was made."""
+    """Return the text that ``apptainer inspect --deffile`` shows."""
     recipes = " ".join(f"{name}@{version}" for name, version in sorted(manifest.recipes.items()))
     return "\n".join(
         [
@@ -125,7 +125,7 @@ def definition_text(manifest: Manifest) -> str:
 
 
 def inspection(manifest: Manifest) -> str:
-    """Return what ``apptainer inspect`` reads in place of starting the image: canonical JSON."""
+    """Return the canonical JSON that ``apptainer inspect`` reads instead of starting the image."""
     files = top_files(manifest)
 
     def text(name: str) -> str:

@@ -16,10 +16,7 @@ from envbuild.squashfs.splice import digest_of_tables
 
 Advanced = Callable[[int], None]
 
-# The check of an image's bytes.
 DIGEST = "image.digest"
-# As a part of an image, in words.
-THE_LOCK = "the lock"
 _THE_HEADER = (
     "the header, or the data that its identity is made from: manifest, plan, bill of materials, labels"
     " or definition"
@@ -27,42 +24,21 @@ _THE_HEADER = (
 
 
 def verify_image(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
-    """Return which parts of an image are not as they were written, in words; empty if it is whole.
+    """Read all of an image; return which parts have changed since it was written, in words.
 
-    Reads all of it. A signature, or other data that somebody added behind, changes nothing.
-
-    Parameters
-    ----------
-    advanced : callable
-        Called with the number of bytes each time that so many were read.
-
-    Raises
-    ------
-    RequestError
-        As `envbuild.image.sif.read_manifest`.
+    Signatures, and other data added behind it, do not count. `advanced` is called with the number of bytes of
+    each part read.
     """
     return (*changed_file_system(path, advanced=advanced), *changed_around(path))
 
 
 def check_image_is_whole(path: Path, *, advanced: Advanced = lambda _: None) -> None:
-    """Refuse an image that is not as it was written.
-
-    Raises
-    ------
-    RequestError
-        It is not; or as `verify_image`.
-    """
+    """Raise a RequestError if an image has changed since it was written."""
     _refuse(path, verify_image(path, advanced=advanced))
 
 
 def check_around(path: Path) -> None:
-    """Refuse an image of which anything besides its file system is not as it was written.
-
-    Raises
-    ------
-    RequestError
-        It is not; or as `changed_around`.
-    """
+    """Raise a RequestError if anything in an image but its file system has changed."""
     _refuse(path, changed_around(path))
 
 
@@ -74,13 +50,7 @@ def _refuse(path: Path, changed: Sequence[str]) -> None:
 
 
 def changed_file_system(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
-    """Return which layers of an image are not as they were written, and whether its tables are.
-
-    Raises
-    ------
-    RequestError
-        As `envbuild.image.sif.read_manifest`.
-    """
+    """Return which layers of an image have changed since it was written, and whether its tables have."""
     manifest, root = read_manifest(path), read_sif(path).root
     system = manifest.file_system
     if system is None or root is None or root.size != system.size_bytes:
@@ -93,13 +63,7 @@ def changed_file_system(path: Path, *, advanced: Advanced = lambda _: None) -> t
 
 
 def tables_are_right(path: Path, system: FileSystem) -> bool:
-    """Return whether an image has a file system of that size and with those tables; reads little of it.
-
-    Raises
-    ------
-    RequestError
-        As `envbuild.image.sif.read_sif`.
-    """
+    """Return whether an image has a file system of that size and with those tables; reads little of it."""
     root = read_sif(path).root
     if root is None or root.size != system.size_bytes:
         return False
@@ -112,13 +76,13 @@ def tables_are_right(path: Path, system: FileSystem) -> bool:
 
 def _changed(file: int, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
     end = SUPERBLOCK_BYTES
-    between = False
+    padding_changed = False
     for layer in system.layers:
-        between |= any(os.pread(file, layer.offset - end, offset + end))
+        padding_changed |= any(os.pread(file, layer.offset - end, offset + end))
         if digest_of(file, offset + layer.offset, layer.size_bytes, advanced) != layer.data:
             yield f"layer {layer.name}"
         end = layer.offset + layer.size_bytes
-    if between or end != system.tables_offset or _tables(file, offset, system) != system.tables:
+    if padding_changed or end != system.tables_offset or _tables(file, offset, system) != system.tables:
         yield "the tables of its file system"
 
 
@@ -129,27 +93,23 @@ def _tables(file: int, offset: int, system: FileSystem) -> str:
 
 
 def changed_around(path: Path) -> tuple[str, ...]:
-    """Return which parts besides its file system are not as they were written, in words.
+    """Return which parts besides the file system have changed since the image was written, in words.
 
-    The identity in the header is made from the digests of all data, and the manifest has that of the lock.
-
-    Raises
-    ------
-    RequestError
-        As `envbuild.image.sif.read_manifest`.
+    The identity in the header is a digest of all data, and the manifest has the digest of the lock.
     """
     manifest, sif = read_manifest(path), read_sif(path)
-    objects = {name: thing for name in DATA if (thing := sif.find(name))}
+    objects = {name: descriptor for name in DATA if (descriptor := sif.find(name))}
     try:
         with path.open("rb") as file:
             frame = os.pread(file.fileno(), form.DATA_OFFSET, 0)
             digests = {
-                name: digest_of(file.fileno(), thing.offset, thing.size) for name, thing in objects.items()
+                name: digest_of(file.fileno(), descriptor.offset, descriptor.size)
+                for name, descriptor in objects.items()
             }
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        # An image with another lock has the identity that the lock of its manifest gives.
+        # Computed with the manifest's lock, so that a changed lock alone is not also a changed header.
         written = frame_of(
             {name: objects[name].size if name in objects else 0 for name in DATA},
             {**digests, LOCK: manifest.lock_digest},
@@ -165,18 +125,12 @@ def changed_around(path: Path) -> tuple[str, ...]:
     if frame[table] != written[table]:
         changed.append("the table of descriptors")
     if digests.get(LOCK) != manifest.lock_digest:
-        changed.append(THE_LOCK)
+        changed.append("the lock")
     return tuple(changed)
 
 
 def judge_bytes(changed: Sequence[str]) -> CheckResult:
-    """Judge whether the image is, byte by byte, the one that was built.
-
-    Parameters
-    ----------
-    changed : sequence of str
-        The parts that differ, from `verify_image`.
-    """
+    """Return the check that an image is the one that was built, given the result of `verify_image`."""
     expected = "all parts as built"
     if changed:
         return CheckResult("FAIL", DIGEST, expected, ", ".join(changed), AGAIN)

@@ -23,33 +23,7 @@ def variable(value: str, name: str = "NAME") -> list[Variable]:
 
 def test_metadata(golden: Callable[[Path, str], None]) -> None:
     variables = default_environment({"GREETING": "it's $HOME: `here`", "NOTHING": ""})
-    text = shifter.metadata_text(
-        variables, entry=["/usr/bin/env", "A=[1, 2]"], command=["python", "-m", "x y"], workdir="/srv"
-    )
-    golden(GOLDEN / "shifter.meta", text)
-
-
-def test_what_is_not_there_has_no_line() -> None:
-    assert shifter.metadata_text(variable("x"), command=()) == (
-        "FORMAT: squashfs\nENV: NAME=x\n"
-        "ENV: PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
-    )
-
-
-def test_a_list_begins_as_the_reader_in_c_wants_it() -> None:
-    """``is_json_array`` looks at two characters; it splits at each single quote, and unescapes nothing."""
-    (line,) = [
-        line
-        for line in shifter.metadata_text([], command=["a", "b,c"]).splitlines()
-        if line.startswith("CMD: ")
-    ]
-    assert line == "CMD: ['a', 'b,c']"
-
-
-@pytest.mark.parametrize("word", ["it's", 'a "word"', "back\\slash", "line\nbreak", "ß"])
-def test_arguments_that_it_cannot_be_given(word: str) -> None:
-    with pytest.raises(ValueError, match="Shifter cannot be given the argument"):
-        shifter.metadata_text([], command=["sh", word])
+    golden(GOLDEN / "shifter.meta", shifter.metadata_text(variables))
 
 
 @pytest.mark.parametrize(
