@@ -1,8 +1,8 @@
-"""Install an image behind a modulefile, in a directory that others read.
+"""Install an image behind a modulefile, in a directory that others read (see `envbuild.activate.layout`).
 
-`envbuild.activate.layout` has the places. A release is staged beside its place and renamed; the link is
-swapped in one step; the modulefile comes last. A release that another image replaces stays for the jobs that
-run on it: an image that vanishes under a running job ends the job, on network file systems at once.
+A release is staged beside its final path and renamed; the link is replaced in one step; the modulefile comes
+last. A release that another image replaces stays for the jobs that run on it: removing an image ends its
+running jobs, on network file systems at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from envbuild.system.leftovers import own_name, sweep
 _READ_ALL = 0o644
 _EXECUTE_ALL = 0o755
 _STAGE = ".stage-"
-# Each goes before `.version` in one of the module systems.
+# Each overrides `.version` in one of the module systems.
 _STRONGER_DEFAULTS = ("default", ".modulerc", ".modulerc.lua")
 
 
@@ -50,11 +50,11 @@ class InstallResult:
     commands: tuple[str, ...]
     """Commands with a wrapper."""
     changed: bool
-    """False if everything was in place already."""
+    """False if everything was installed already."""
     replaced: Path | None
-    """The release of another image that was in use before and is kept."""
+    """The kept release of another image that was in use before."""
     default: bool
-    """Whether ``module load NAME`` takes this version because it was chosen."""
+    """Whether this version was chosen for ``module load NAME``."""
     warnings: tuple[str, ...] = ()
     """Empty for an image that passed its tests and that other users can start."""
 
@@ -64,22 +64,12 @@ def install(
 ) -> InstallResult:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
-    A second time it changes nothing; another image of the same name and version takes the place.
+    Installing it again changes nothing; another image of the same name and version replaces it. With
+    `default` it becomes the version of ``module load NAME``. `copied` is called with the bytes copied since
+    the last call.
 
-    Parameters
-    ----------
-    default : bool
-        Choose it as the version that ``module load NAME`` takes; otherwise that stays as it is.
-    copied : callable
-        Called with the bytes (count) copied since the last call.
-
-    Raises
-    ------
-    RequestError
-        The root cannot be written; names are unfit for a module; somebody else made a modulefile of that
-        name, or chose a default.
-    MachineError
-        The disk is full.
+    RequestError: the root cannot be written, a name is reserved, or a modulefile or default marker there is
+    not envbuild's. MachineError: the disk is full.
     """
     check_names(installation.manifest)
     layout = installation.layout
@@ -90,10 +80,10 @@ def install(
         before = layout.in_use
         changed = _place_release(installation, copied)
         changed |= _link(layout.home, installation.release.name)
-        # Last: a modulefile that is visible names only what is there.
+        # Last: a visible modulefile refers only to existing files.
         changed |= _write(layout.modulefile, modulefile_text(installation))
         if is_there(layout.lua_modulefile):
-            # Of an earlier envbuild: Lmod would read it in place of the other.
+            # Of an earlier envbuild: Lmod would prefer it.
             layout.lua_modulefile.unlink()
             changed = True
         if default:
@@ -115,10 +105,8 @@ def absolute(path: Path) -> Path:
 def checked_root(root: Path) -> Path:
     """Return a module root as an absolute path.
 
-    Raises
-    ------
-    RequestError
-        A character of it splits PATH, or keeps Lmod or Environment Modules from reading modulefiles below.
+    RequestError: a character in it splits PATH, or keeps Lmod or Environment Modules from reading modulefiles
+    below it.
     """
     root = absolute(root)
     # Lmod 8.6 passes the path of a Tcl modulefile to a shell, unquoted.
@@ -144,15 +132,7 @@ def why_only_you(image: Path) -> str | None:
 def os_errors_explained(
     root: Path, verb: str, *, hint: str = "name another directory with --root DIR"
 ) -> Iterator[None]:
-    """Raise what the file system refuses below a module root as an error of ours.
-
-    Raises
-    ------
-    MachineError
-        The disk is full.
-    RequestError
-        Anything else.
-    """
+    """Raise an OSError below a module root as a RequestError, or as a MachineError if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -164,16 +144,16 @@ def os_errors_explained(
 
 
 def write_default(layout: Layout) -> bool:
-    """Choose a module's version as the default of its name; whether it was not before.
+    """Make a module's version the default of its name; return whether it was not the default before.
 
-    Without a choice, each module system takes the highest version, in an order of its own.
+    Without a default, each module system chooses the highest version, in its own order.
     """
     text = f'#%Module1.0\n# {MADE_BY}\nset ModulesVersion "{layout.version}"\n'
     return _write(layout.default_marker, text)
 
 
 def _check_foreign_files(layout: Layout, *, default: bool) -> None:
-    """Refuse to write over files that somebody else made, or beside one that would overrule ours."""
+    """Reject files of others that would be overwritten, or that would override the default marker."""
     errors = [
         RequestError(
             f"there is a module {layout.label} already, and envbuild did not make it",
@@ -197,7 +177,7 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
 
 
 def _place_release(installation: Installation, copied: Callable[[int], None]) -> bool:
-    """Make the release exist as asked; whether anything had to be done."""
+    """Create or complete the release; return whether anything had to be done."""
     release = installation.release
     if not release.is_dir():
         sweep(release.parent, before=_STAGE)
@@ -210,7 +190,7 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            # Another process has installed the same in the meantime.
+            # Another process has installed the same release in the meantime.
         else:
             sync(release.parent)
             return True
@@ -220,7 +200,7 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
 
 
 def _fill(directory: Path, installation: Installation, copied: Callable[[int], None]) -> bool:
-    """Write what differs from what a release should hold; whether anything did."""
+    """Write what a release lacks; return whether anything was written."""
     manifest, host_libs = installation.manifest, installation.host_libs
     record = Record(
         name=manifest.name,
@@ -243,9 +223,9 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
 
 
 def _copy(image: Path, target: Path, copied: Callable[[int], None]) -> bool:
-    """Copy an image unless it is there, sharing blocks if the file system can; whether it was not there."""
-    # The release's name holds the digest of what the image says of itself. If the bytes differ all the same,
-    # something was added around it, such as a signature, or the copy is damaged.
+    """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
+    # The release's name contains the digest of the image's manifest. If the bytes differ nevertheless, data
+    # was added around it, such as a signature, or the copy is damaged.
     with contextlib.suppress(FileNotFoundError):
         if filecmp.cmp(image, target, shallow=False):
             return False
@@ -256,7 +236,7 @@ def _copy(image: Path, target: Path, copied: Callable[[int], None]) -> bool:
 
 
 def _write(path: Path, text: str, *, mode: int = _READ_ALL) -> bool:
-    """Write a file whole or not at all; whether it was other before."""
+    """Write a file: all of it, or nothing; return whether it was different before."""
     data = text.encode()
     with contextlib.suppress(FileNotFoundError):
         if not path.is_symlink() and path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
@@ -268,7 +248,7 @@ def _write(path: Path, text: str, *, mode: int = _READ_ALL) -> bool:
 
 
 def _link(path: Path, target: str) -> bool:
-    """Make a symbolic link, replacing what is there in one step; whether it was other before."""
+    """Make a symbolic link, replacing a file in one step; return whether it was different before."""
     if path.is_symlink() and str(path.readlink()) == target:
         return False
     partial = path.with_name(f".{path.name}.{own_name()}.partial")

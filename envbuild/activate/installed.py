@@ -1,8 +1,8 @@
 """The modules below a root: list them, and remove them.
 
-A removal deletes only what envbuild made, the modulefile before what it names, and each release under
-another name, so that one that is half deleted is never used. The link to the release goes last: until then a
-removal that was interrupted shows in the list, and the next one completes it.
+A removal deletes only envbuild's files: first the modulefile, then the releases, each under another name, so
+that a half-deleted one is never used. The link to the release goes last: until then an interrupted removal
+shows in the list, and the next one completes it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from envbuild.spec.model import NAME, VERSION
 from envbuild.system.files import list_directory
 from envbuild.system.removal import remove
 
-# As `atomic_file` names a file that was not finished.
+# The names of `atomic_file` for unfinished files.
 _PARTIAL = r"\..+\.envbuild-.+\.partial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModule:
-    """A module of envbuild's below a root."""
+    """An installed module."""
 
     layout: Layout
     record: Record | None
-    """The record of the release in use; None if that cannot be read."""
+    """The record of the release in use; None if it cannot be read."""
     image: Path | None
-    """The image that its commands start; None if there is no record."""
+    """The image that its commands start; None without a record."""
     default: bool
     """Whether it was chosen as the default version."""
     kept: tuple[Path, ...]
     """Releases of other images that it replaced."""
     problems: tuple[str, ...]
-    """Why it cannot be loaded or started; empty for a sound one."""
+    """Why it cannot be loaded or started; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,32 +71,16 @@ class Uninstalled:
 
 
 def find_installed(root: Path) -> tuple[InstalledModule, ...]:
-    """Return the modules of envbuild's below a root, by name, then from the lowest version to the highest.
-
-    Raises
-    ------
-    RequestError
-        A directory cannot be read.
-    """
+    """Return the modules below a root, sorted by name, then by version."""
     names = {*list_directory(root / "modulefiles"), *list_directory(root / "envs")}
     valid = [name for name in sorted(names) if re.fullmatch(NAME, name, re.ASCII)]
     return tuple(module for name in valid for module in _versions_of(root, name))
 
 
 def select(root: Path, name: str, version: str | None, *, every: bool) -> tuple[Layout, ...]:
-    """Return the modules that a user means.
+    """Return the modules that a user means: one version, the only one, or with `every` all of a name.
 
-    Parameters
-    ----------
-    version : str or None
-        None for the only one there is.
-    every : bool
-        Take all versions of the name.
-
-    Raises
-    ------
-    RequestError
-        There is no such module, or there are several versions and neither one nor all were asked for.
+    RequestError: there is no such module, or one of several versions must be chosen.
     """
     layouts = [module.layout for module in _versions_of(root, name)]
     hint = did_you_mean(name, list_directory(root / "envs"))
@@ -120,7 +104,7 @@ def select(root: Path, name: str, version: str | None, *, every: bool) -> tuple[
 
 
 def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
-    """Yield an error for each file in the way of a removal that envbuild did not make."""
+    """Yield an error for each file that prevents a removal because envbuild did not make it."""
     hint = "move it away, or remove it yourself"
     for path in (layout.modulefile, layout.lua_modulefile):
         if is_there(path) and not made_by_us(path):
@@ -139,16 +123,11 @@ def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
 
 
 def uninstall(layout: Layout) -> Uninstalled:
-    """Remove a module: its modulefile, its wrappers, its images, and its place as the default version.
+    """Remove a module: its modulefile, its wrappers, its images, and its default marker.
 
-    If it was the chosen default, the highest of the other versions becomes it. Jobs that run on its image
-    lose it.
-
-    Raises
-    ------
-    RequestError
-        Something that would go is not ours, or may not be removed by this user: nothing has changed then.
-        Or the file system refuses something later: repeat it.
+    If it was the chosen default, the highest other version becomes the default. Jobs that run on its image
+    lose it. RequestError: a file is not envbuild's, or this user may not remove it; then nothing has changed.
+    If the file system fails later, repeat it.
     """
     marker, directories = layout.default_marker, (layout.modulefile.parent, layout.releases_dir)
     modulefiles = [path for path in (layout.modulefile, layout.lua_modulefile) if is_there(path)]

@@ -1,6 +1,6 @@
 """The launcher: one POSIX shell script that every command of a module is a link to.
 
-``launcher.sh`` is the script; here its settings are written before it, each quoted for the shell.
+It is ``launcher.sh``, after settings that are quoted for the shell.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def launcher_text(installation: Installation) -> str:
         f"# The launcher of {label}, made by envbuild: `envbuild module install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
         *(
-            # The second is for SingularityCE.
+            # SINGULARITYENV_* is for SingularityCE.
             f"export {prefix}ENV_{name}={shlex.quote(value)}"
             for name, value in sorted(host_libs.environment.items() if host_libs else ())
             for prefix in ("APPTAINER", "SINGULARITY")
@@ -63,12 +63,12 @@ def launcher_text(installation: Installation) -> str:
 
 
 def _bind_lines(binds: Sequence[Bind]) -> str:
-    """Return a line for each bind, the last one first: its source, a tab, Apptainer's mount specification."""
+    """Return a line for each bind, the last first: its source, a tab, Apptainer's mount specification."""
     return "\n".join(f"{bind.source}{_TAB}{bind}" for bind in reversed(binds))
 
 
 def stamp_of(image: Path) -> str:
-    """Return size and time of change of a file, as ``stat -L -c '%s %Y'`` prints them."""
+    """Return size and modification time of a file, as ``stat -L -c '%s %Y'`` prints them."""
     status = image.stat()
     return f"{status.st_size} {status.st_mtime_ns // 10**9}"
 

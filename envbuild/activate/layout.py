@@ -1,4 +1,4 @@
-"""Where a module lies below its root, and which of the files there are envbuild's.
+"""The paths of a module below its root, and which files there are envbuild's.
 
     modulefiles/NAME/VERSION        the modulefile, in Tcl: Lmod and Environment Modules both read it
     modulefiles/NAME/.version       the default version, if one was chosen; both read it
@@ -35,7 +35,7 @@ _RECORD_LIMIT_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of one module; `root` is absolute, `name` and `version` are valid."""
+    """The paths of one module; `root` is absolute, `name` and `version` are valid."""
 
     root: Path
     name: str
@@ -58,12 +58,12 @@ class Layout:
 
     @property
     def modulefile(self) -> Path:
-        """The modulefile."""
+        """The modulefile, in Tcl."""
         return self.root / "modulefiles" / self.name / self.version
 
     @property
     def lua_modulefile(self) -> Path:
-        """The modulefile in Lua, which Lmod would read in place of ours."""
+        """The modulefile in Lua, which Lmod would prefer."""
         return self.modulefile.with_name(f"{self.version}.lua")
 
     @property
@@ -72,9 +72,9 @@ class Layout:
         return self.modulefile.with_name(".version")
 
     def release(self, digest: str, *, linked: bool, hosted: bool) -> Path:
-        """Return the release of an image, by whether it is linked and uses host libraries.
+        """Return the directory of the release of an image.
 
-        These have different commands, so they are different releases.
+        Releases that are linked or use host libraries have other commands, and so other names.
         """
         suffix = f"{'-link' if linked else ''}{'-host' if hosted else ''}"
         return self.releases_dir / f".{self.version}-{digest.removeprefix('sha256:')[:16]}{suffix}"
@@ -96,7 +96,7 @@ class Layout:
 
     @property
     def in_use(self) -> Path | None:
-        """The release that `home` links to; None if it is no link to a release."""
+        """The release that `home` links to; None if it is not a link to a release."""
         if not self.home.is_symlink():
             return None
         name = str(self.home.readlink())
@@ -104,7 +104,7 @@ class Layout:
 
 
 class Record(BaseModel):
-    """The file in every release that says what was installed."""
+    """The description of what was installed, in every release."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -128,13 +128,7 @@ def read_record(release: Path) -> Record | None:
 
 
 def parse_module(text: str) -> tuple[str, str | None]:
-    """Return name and version of ``NAME/VERSION``, or the name and None.
-
-    Raises
-    ------
-    RequestError
-        It is neither.
-    """
+    """Return name and version of ``NAME/VERSION``, or the name and None; RequestError for other text."""
     name, slash, version = text.partition("/")
     is_valid = re.fullmatch(NAME, name, re.ASCII) and (not slash or re.fullmatch(VERSION, version, re.ASCII))
     if not is_valid:
@@ -155,12 +149,12 @@ def made_by_us(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is something at a path, even a link that leads nowhere."""
+    """Return whether a path exists, even as a broken link."""
     return path.is_symlink() or path.exists()
 
 
 def read_default(layout: Layout) -> str | None:
-    """Return the version that our marker chooses for a module's name; None without one."""
+    """Return the version that envbuild's marker chooses for a module's name; None without a marker."""
     marker = layout.default_marker
     if not made_by_us(marker):
         return None
@@ -169,11 +163,11 @@ def read_default(layout: Layout) -> str | None:
 
 
 def version_order(version: str) -> tuple[bool, Version, list[str | int]]:
-    """Return a key that sorts versions as Python does (PEP 440), after those that Python does not know.
+    """Return a sort key: versions valid in Python (PEP 440) in Python's order, after all others.
 
-    Digits of the latter compare as numbers.
+    Digits in the others compare as numbers.
     """
-    # Text and digits alternate, so that like is compared with like.
+    # Text and digits alternate, so that text is never compared with numbers.
     pieces = [int(piece) if piece.isdecimal() else piece for piece in re.split(r"([0-9]+)", version)]
     try:
         return True, Version(version), pieces

@@ -1,13 +1,12 @@
 """Make a virtual environment on top of an image; runs inside it, with its Python.
 
-``python -m venv`` of an image would link to a Python that only the image has,
-and would not see the image's packages where its Python is a virtual
-environment itself. Here the new environment's ``bin/python`` is a link to the
-wrapper outside, the image's packages follow behind its own, and the image's
-digest is written down, so that a start with another image is refused.
+``python -m venv`` of an image would link to a Python that only the image has, and would not see the image's
+packages if its Python is itself a virtual environment. Here the new environment's ``bin/python`` is a link to
+the wrapper on the host, the image's packages follow those of the environment, and the image's digest is
+recorded, so that a start with another image is rejected.
 
-Called as ``make_venv.py WRAPPER DIGEST ARGUMENT...``, the arguments being those of
-``python -m venv``. Standard library alone.
+Called as ``make_venv.py WRAPPER DIGEST ARGUMENT...``, with the arguments of ``python -m venv``. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -21,14 +20,9 @@ from types import SimpleNamespace
 
 
 def builder_for(wrapper: Path, digest: str) -> type[venv.EnvBuilder]:
-    """Return an `EnvBuilder` whose environments start through a wrapper.
+    """Return an `EnvBuilder` whose environments start through a wrapper of ``python3``.
 
-    Parameters
-    ----------
-    wrapper : Path
-        The wrapper of ``python3``, as the host and the image both see it.
-    digest : str
-        The image's identity.
+    Host and image see the wrapper at the same path; `digest` is the image's identity.
     """
 
     class Builder(venv.EnvBuilder):
@@ -45,7 +39,7 @@ def builder_for(wrapper: Path, digest: str) -> type[venv.EnvBuilder]:
             super().create_configuration(context)
             with Path(context.env_dir, "pyvenv.cfg").open("a", encoding="utf-8") as file:
                 file.write(f"envbuild-image = {digest}\n")
-            # An image's Python that is a virtual environment itself hides its packages from others.
+            # If an image's Python is itself a virtual environment, it hides its packages from others.
             if self.system_site_packages and sys.prefix != sys.base_prefix:
                 own = sysconfig.get_path("purelib", vars={"base": context.env_dir})
                 image = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))

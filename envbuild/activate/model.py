@@ -1,4 +1,4 @@
-"""An image that is to be installed as a module, and the rules for the names that it brings."""
+"""An image to be installed as a module, and the rules for its commands and version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from envbuild.image.model import Manifest
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 
-# Commands of every image; the last two run anything in it.
+# Commands of every image; the last two run any command in it.
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
 
-# An image may come from anywhere, and its wrappers go in front of PATH: these commands stay the host's.
-# A wrapper with the name of a program that starts images would also start the image again, without end.
+# An image is untrusted, and its wrappers precede the host's PATH: these commands stay the host's. A wrapper
+# with the name of a program that starts images would also start the image again, without end.
 _HOST_COMMANDS = {
     "launcher": "launcher readlink stat",
     "runtimes": """
@@ -54,7 +54,7 @@ HOST_COMMANDS = frozenset(name for names in _HOST_COMMANDS.values() for name in 
 
 # A link named `default` chooses a version, and Lmod reads `1.0.lua` as version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
-# Of the image; the host's own start ranks that use the host's MPI.
+# The host's launchers start ranks that use the host's MPI, not those of the image.
 _MPI_LAUNCHERS = frozenset({"mpiexec", "mpirun"})
 
 
@@ -68,27 +68,28 @@ class Installation:
     """The SIF; absolute."""
     manifest: Manifest
     stamp: str = ""
-    """Size and time of an image that the module refers to, as `launcher.stamp_of` returned them before the
-    image was checked. Empty to copy the image."""
+    """`launcher.stamp_of` of an image that the module refers to, from before the image was verified; empty to
+    copy the image.
+    """
     tested: str
     """The test verdict on this host, in words."""
     apptainer: Path
-    """Tried first; then the one on PATH. ENVBUILD_APPTAINER goes before both. Absolute."""
+    """Absolute; precedes the one on PATH, and ENVBUILD_APPTAINER precedes both."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
     host_libs: HostLibraryPlan | None = None
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     apart: Mapping[str, str] = field(default_factory=dict)
-    """Variables for ranks that srun starts, each in its own container, unless the user has set them."""
+    """Default values of variables for ranks that srun starts, each in a separate container."""
 
     @property
     def layout(self) -> Layout:
-        """The places of the module."""
+        """The paths of the module."""
         return Layout(root=self.root, name=self.manifest.name, version=self.manifest.version)
 
     @property
     def release(self) -> Path:
-        """The release that is installed."""
+        """The directory of the release that is installed."""
         return self.layout.release(
             self.manifest.digest, linked=bool(self.stamp), hosted=self.host_libs is not None
         )
@@ -100,20 +101,14 @@ class Installation:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that get a wrapper: ours first, then the image's."""
+        """The commands that get a wrapper: `OWN_COMMANDS` first, then the image's."""
         names = dict.fromkeys((*OWN_COMMANDS, *self.manifest.commands))
         on_host_mpi = self.host_libs is not None and bool(self.host_libs.mpi_files)
         return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 
 
 def check_names(manifest: Manifest) -> None:
-    """Refuse an image whose names would hide something of the host or of the module system.
-
-    Raises
-    ------
-    RequestError
-        A command must remain the host's, or module systems read the version as something else.
-    """
+    """Raise a RequestError if a command would hide a host's, or the version has a special meaning."""
     errors = [
         RequestError(
             f"the command `{command}` cannot have a wrapper: it would hide the host's own",

@@ -1,6 +1,6 @@
 """The modulefile of an installation, in Tcl, which Lmod and Environment Modules both read.
 
-Everything that the template prints must have gone through its `quote` filter: an unquoted value is refused.
+Everything that the template prints must have passed its `quote` filter; an unquoted value is an error.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from envbuild.activate.layout import MADE_BY
 from envbuild.activate.model import Installation
 
 _FAMILY = "envbuild"
-# Loaded later, a host's Python hides the image's on PATH; a host's CUDA names paths that no image has.
+# Loaded later, a host's Python hides the image's on PATH; a host's CUDA sets paths that no image has.
 _HOST_CONFLICTS = ("cuda", "python")
 _HELP_WIDTH = 76
 
 
 class _Literal(str):
-    """Text that is quoted already."""
+    """Text that is already quoted."""
 
     __slots__ = ()
 
@@ -27,10 +27,8 @@ class _Literal(str):
 def tcl_literal(text: str) -> str:
     """Return a word of Tcl 8.4 to 8.6 in double quotes that means exactly the text.
 
-    Source
-    ------
-    Tcl(n), rules 4 to 9: substitution in quotes, and the four digits of a Unicode escape. Braces are
-    escaped because the word may stand in a body that braces enclose, where they are counted first.
+    Braces are escaped because the word may be in a body in braces, where they are counted first. Source:
+    Tcl(n), rules 4 to 9: substitution in quotes, and the four digits of a Unicode escape.
     """
     return f'"{"".join(map(_tcl_character, text))}"'
 
@@ -46,25 +44,19 @@ def _tcl_character(char: str) -> str:
 def ascii_literal(literal: str) -> str:
     """Return a Tcl literal with escapes for characters that are not ASCII.
 
-    Lmod 8.6 reads modulefiles as Latin-1 and takes what they return as UTF-8, which spoils such characters.
+    Lmod 8.6 reads modulefiles as Latin-1 and treats what they return as UTF-8, which damages such characters.
     Tcl 8.6 has no escapes beyond four digits.
     """
     return re.sub("[\x80-\uffff]", lambda char: f"\\u{ord(char[0]):04x}", literal)
 
 
 def visible(text: str) -> str:
-    """Return the text with every unprintable character (controls, bidi marks) written as an escape."""
+    """Return the text with an escape for every unprintable character (controls, bidi marks)."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def modulefile_text(installation: Installation) -> str:
-    """Return the modulefile; the same installation gives the same text.
-
-    Raises
-    ------
-    jinja2.TemplateError
-        The template is wrong.
-    """
+    """Return the modulefile; the same installation gives the same text."""
     import jinja2  # noqa: PLC0415  # takes 50 ms, and few commands render
 
     def quote(value: object) -> _Literal:
@@ -103,7 +95,7 @@ def modulefile_text(installation: Installation) -> str:
             f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
             f"Contents: {contents}",
         ),
-        # Its own name, too: Environment Modules would load two versions at once.
+        # Including its own name: Environment Modules would load two versions at once.
         conflicts=(manifest.name, *sorted({*_HOST_CONFLICTS, *manifest.conflicts} - {manifest.name})),
         family=_FAMILY,
         extensions=", ".join(extensions),

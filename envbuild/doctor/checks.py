@@ -1,6 +1,6 @@
-"""Look at a machine and yield its problems, in four groups: resolve, build, run and store.
+"""Checks of a machine that yield its problems, in four groups: resolve, build, run and store.
 
-Nothing is changed, and nothing is written but a lock file in the store, which is removed at once.
+They change nothing, and write only a lock file in the store, which is removed at once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from envbuild.system.redaction import redact
 from envbuild.system.survey import Survey
 
 SUBORDINATE_IDS = 65_536
-# Needed by a build of the example beside what it keeps, measured: 6 GB; its store: 3 GB.
+# A build of the example needs 6 GB for temporary files and 3 GB in the store (measured).
 NEEDED_TEMPORARY_BYTES = 8_000_000_000
 NEEDED_STORE_BYTES = 5_000_000_000
 NEEDED_INODES = 200_000
 
-# Ask archives and indexes; a build from a lock need not.
+# These read archives and indexes; a build from a lock does not.
 _RESOLVE = ("lock", "fetch", "plan")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
 _RUN = ("test", "launch", "module")
 _STORE = ("fetch", "build", "layer")
-# Read the site file of the user or the machine, even if none was named.
+# These read the site file of the user or the machine, even if none was named.
 _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
 
 _ADMINISTRATOR = "an administrator"
@@ -44,10 +44,10 @@ _IMPORT = "; or import layers that were built elsewhere, with `envbuild layer im
 _ADDRESSES = ("http://", "https://", "file:")
 _LIMITS = RequestLimits(connect_s=5.0, read_s=10.0)
 _UNSHARE_S = 20.0
-# Where Apptainer keeps its own tools, below its prefix.
+# Directories of Apptainer's own tools, below its prefix.
 _APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
 
-# Programs, any of which will do; their Debian package; verbs; why.
+# Alternative programs; their Debian package; the verbs that need one of them; why.
 _PROGRAMS = (
     (
         ("mksquashfs",),
@@ -79,35 +79,21 @@ _IMAGE_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH")
 
 
 def check_machine(survey: Survey, store: Store, named: Path | None = None) -> Iterator[Diagnostic]:
-    """Yield the problems of a machine, but for its package sources.
-
-    Parameters
-    ----------
-    store : Store
-        The store that would be used.
-    named : Path, optional
-        The Apptainer that was named.
-    """
+    """Yield the problems of a machine, except those of its package sources; `named` is a named Apptainer."""
     yield from check_run(survey, named)
     yield from check_build(survey)
     yield from check_store(store)
 
 
 def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterator[Diagnostic]:
-    """Yield problems of the places that packages come from.
-
-    Parameters
-    ----------
-    online : bool
-        Whether to ask each address.
-    """
+    """Yield problems of package sources; if `online`, ask each address."""
     try:
         machine = read_machine(survey.variables, survey.path("/etc"))
     except EnvbuildError as error:
         yield from _from_errors("index.configuration", _RESOLVE, error, "it says where packages come from")
         return
     sources = python_sources(site, machine)
-    # As written: those that are missing would silently be ignored.
+    # As written, since missing ones are silently ignored.
     links = [*(site.find_links if site is not None else ()), *machine.python.find_links]
     directories = [path.expanduser() for link in links if (path := network.local_path(link)) is not None]
     for path in directories:
@@ -151,7 +137,7 @@ def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
 
 
 def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
-    """Ask each address once; any answer, even a refusal, means that it is reached."""
+    """Ask each address once; any answer, even a refusal, means that it can be reached."""
     with Client(_LIMITS) as client:
         for address in dict.fromkeys(addresses):
             reason = ""
@@ -175,7 +161,7 @@ def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
 
 
 def check_build(survey: Survey) -> Iterator[Diagnostic]:
-    """Yield what prevents or hampers making layers."""
+    """Yield problems that prevent or restrict building layers."""
     for names, package, verbs, why in _PROGRAMS:
         yield from _check_program(survey, names, package, verbs, why)
     release = squashfs.release(survey.says(survey.program("mksquashfs"), "-version"))
@@ -228,7 +214,7 @@ def _check_program(
         fix = f"install {package}{_setup(survey)}"
         yield Diagnostic(f"program.{names[0]}", "blocks", verbs, problem, why, fix, _root())
     elif not survey.starts(path):
-        # The first that PATH leads to is taken, as everywhere.
+        # The first one on PATH is used, as everywhere.
         fix = f"take it out of PATH, or replace it by a program for this machine; or install {package}"
         yield Diagnostic(f"program.{names[0]}", "blocks", verbs, f"`{path}` cannot be started", why, fix)
 
@@ -279,7 +265,7 @@ def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
 
 
 def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
-    """Yield what prevents or hampers starting images; they are built in Apptainer as well."""
+    """Yield problems that prevent or restrict starting images, as builds do, too."""
     setuid, prefix, verbs = False, None, (*_BUILD, *_RUN)
     try:
         runtime = apptainer.find(named)
@@ -335,7 +321,7 @@ def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> 
 def _may_unshare(survey: Survey) -> bool:
     program = survey.program("unshare")
     if program is None or not survey.starts(program):
-        return True  # not known; a missing program is a finding already
+        return True  # unknown; a missing program is reported already
     argv: list[Path | str] = [survey.path(program), "--user", "--map-root-user", "true"]
     return process.run(argv, env=host.environment(), timeout_s=_UNSHARE_S).ok
 
@@ -376,7 +362,7 @@ def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
 
 
 def check_store(store: Store) -> Iterator[Diagnostic]:
-    """Yield what prevents or hampers using a store."""
+    """Yield problems that prevent or restrict using a store."""
     elsewhere = "name another with --store DIR or ENVBUILD_STORE"
     try:
         store.check()
@@ -408,13 +394,13 @@ def check_store(store: Store) -> Iterator[Diagnostic]:
 
 
 def _existing(path: Path) -> Path:
-    """Return the directory that exists of a path, in which the rest would be made."""
+    """Return the existing directory in which the rest of a path would be made."""
     return next(place for place in (path, *path.absolute().parents) if exists(place))
 
 
 def _is_writable(path: Path) -> bool:
     place = _existing(path)
-    # A link that leads nowhere, as to a file system that is not mounted, is in the way.
+    # A broken link, such as to a file system that is not mounted, blocks the path.
     blocked = any(parent.is_symlink() and not parent.exists() for parent in (path, *path.absolute().parents))
     return not blocked and place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
@@ -432,7 +418,7 @@ def _has_locks(directory: Path) -> bool:
     try:
         file = locks.open_lock(path)
     except OSError:
-        return True  # a full disk or a quota, which is another finding
+        return True  # a full disk or a quota, which is reported separately
     try:
         return locks.try_lock(file, shared=False) is not None
     finally:
@@ -451,7 +437,7 @@ def _check_space(
     free_bytes = status.f_bavail * status.f_frsize
     free = f"{free_bytes / 1e9:.1f} GB are free, of {needed_bytes / 1e9:.0f} GB"
     if free_bytes >= needed_bytes:
-        # A file system that makes inodes as they are needed reports none.
+        # A file system that allocates inodes on demand reports none.
         if not status.f_files or status.f_favail >= NEEDED_INODES:
             return
         free = f"{status.f_favail} files can still be made, of {NEEDED_INODES}"
@@ -466,7 +452,7 @@ def _from_errors(
     error: EnvbuildError,
     why: str,
 ) -> Iterator[Diagnostic]:
-    """Yield a blocking finding for each error that one stands for."""
+    """Yield a blocking problem for each error in a group."""
     for single in error.each():
         problem = f"{single.problem} ({single.at})" if single.at else single.problem
         yield Diagnostic(id, "blocks", verbs, problem, why, single.hint)

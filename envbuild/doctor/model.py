@@ -1,4 +1,4 @@
-"""A finding of doctor: one problem of a machine."""
+"""The problems of a machine that doctor reports."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ class Diagnostic:
     id: str
     """Stable (``apptainer.missing``)."""
     weight: Literal["blocks", "hampers"]
-    """``blocks``: the verbs cannot work; ``hampers``: they work, worse or not always."""
+    """``blocks``: the verbs cannot work; ``hampers``: they work with restrictions."""
     verbs: tuple[str, ...]
-    """The verbs that it concerns."""
     problem: str
-    """The problem, with the values seen."""
+    """With the values of this machine."""
     why: str
     """Why it matters."""
     fix: str
     """The command or the steps that solve it."""
     who: str = "you"
-    """The person who can do that: ``you`` or ``an administrator``."""
+    """Who can do that: ``you`` or ``an administrator``."""
 
 
-def blocked(findings: Sequence[Diagnostic]) -> set[str]:
+def blocked(problems: Sequence[Diagnostic]) -> set[str]:
     """Return the verbs that cannot work."""
-    return {verb for finding in findings if finding.weight == "blocks" for verb in finding.verbs}
+    return {verb for problem in problems if problem.weight == "blocks" for verb in problem.verbs}

@@ -1,4 +1,4 @@
-"""Compare a site file with the machine: which paths are missing, and which values have changed."""
+"""Compares a site file with the machine: which paths are missing, and which values have changed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SiteDifference:
     """A difference between a site file and the machine."""
 
     key: str
-    """Of the site file: ``gpus.driver``, ``mpi.libraries``."""
+    """Key of the site file: ``gpus.driver``, ``mpi.libraries``."""
     kind: Literal["changed", "missing", "incomplete", "unseen"]
-    """``changed``: another value. ``missing``: a path does not exist. ``incomplete``: a library needs one
-    that is not here. ``unseen``: a value that cannot be read on this machine, which is no error.
+    """``missing``: a path does not exist. ``incomplete``: a library needs one that is missing. ``unseen``: a
+    value that cannot be read on this machine, which is no error.
     """
     said: str
     found: str
-    """The value of the file, and that of the machine."""
+    """The values of the file and of the machine."""
 
     def to_data(self) -> dict[str, str]:
         """Return plain data for JSON."""
@@ -52,7 +52,7 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
     draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
     said, here = values_of(site), values_of(draft.site)
-    # The MPI of the file, which need not be the first one here.
+    # The file's MPI need not be the first one of the machine.
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
     here["mpi.version"] = same.version if same else None
     here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
@@ -80,7 +80,7 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
                 reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
                 yield SiteDifference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
-        # A list of types that is not whole may name fewer.
+        # An incomplete list of types may name fewer.
         if key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types"):
             is_same = set(value) <= set(now)
         else:
@@ -92,7 +92,7 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
 def _libraries(
     section: str, described: SiteMpi | SiteFabric | None, tree: HostTree, machine: Survey
 ) -> Iterator[SiteDifference]:
-    """Yield libraries that do not exist, or that need one which this machine lacks; each of those once."""
+    """Yield libraries that do not exist, or that need a missing library, once for each of these."""
     key = f"{section}.libraries"
     reported: set[str] = set()
     if described is None:

@@ -1,10 +1,9 @@
 """Plan the host libraries that an image uses: the host's MPI, and those of its fabric.
 
-They, and the libraries that they need and the image lacks, are bound file by file into
-`HOST_LIB_DIR`, which the image's loader searches first. On the host that directory is a
-staging directory with an empty file for each library. Nothing else of the host is bound
-but the companions and devices that the site file names, each at its own path. A plan
-holds the facts of the host's files; the rules judge whether they fit.
+They, and the libraries that they need and the image lacks, are bound file by file into `HOST_LIB_DIR`, which
+the image's loader searches first. On the host that directory is a staging directory with an empty file for
+each library. Nothing else of the host is bound but the companions and devices that the site file names, each
+at its own path. A plan holds the facts of the host's files; the rules judge whether they fit.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists, sha256
 
-# Every base has it, empty, and no centre binds anything there: no overlay is needed to make it.
+# Every base has this empty directory, so no overlay is needed, and no centre binds anything there.
 BIND_ROOT = "/media"
 HOST_LIB_DIR = f"{BIND_ROOT}/envbuild"
-# They belong to the image's own loader, or a process would hold two C or C++ libraries.
+# Always the image's own, or a process would load two C or C++ libraries.
 _NEVER = re.compile(
     r"(ld-linux.*|lib(c|m|pthread|dl|rt|util|resolv|nsl|nss_.*|anl|BrokenLocale|thread_db)|libgcc_s|libstdc\+\+)\.so\.[0-9]+"
 )
@@ -35,19 +34,19 @@ _SYSTEM = re.compile(r"(/usr)?/lib(64|/[a-z0-9_]+-linux-gnu)?/[^/]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLibraries:
-    """What decides which libraries of a host an image can take."""
+    """The facts of an image that decide which libraries of a host it can use."""
 
     abis: tuple[str, ...]
     """MPI ABIs that its programs and extensions need."""
     library_path: str
-    """LD_LIBRARY_PATH as its own environment makes it."""
+    """LD_LIBRARY_PATH in the image's own environment."""
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Library that its loader finds → symbol versions that it defines."""
+    """Library that its loader finds → symbol versions that the library defines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLibraryPlan:
-    """What a start of an image gets from its host."""
+    """The parts of the host that a start of an image uses."""
 
     mpi: SiteMpi | None = None
     """The host's MPI, if the image runs on it."""
@@ -60,11 +59,11 @@ class HostLibraryPlan:
     devices: tuple[str, ...] = ()
     """Device files of this node, bound at their own paths."""
     environment: dict[str, str]
-    """Variables of the image, LD_LIBRARY_PATH among them."""
+    """Variables of the image, including LD_LIBRARY_PATH."""
     facts: dict[str, Fact] = field(default_factory=dict)
     """Facts of the host's files, for the rules."""
     errors: tuple[RequestError, ...] = ()
-    """What the site file would have to say, and does not."""
+    """Information that the site file lacks."""
 
     @property
     def links(self) -> dict[str, str]:
@@ -74,12 +73,12 @@ class HostLibraryPlan:
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """Paths that the host's MPI opens by itself, bound at their own places."""
+        """Paths that the host's MPI opens by itself, bound at the same path."""
         return self.mpi.companions if self.mpi else ()
 
     @property
     def by_name(self) -> dict[str, Path]:
-        """Every name in `HOST_LIB_DIR` → the file of the host that it leads to."""
+        """Every name in `HOST_LIB_DIR` → file of the host."""
         files = {name: Path(path) for name, path in self.files.items()}
         return files | {link: files[name] for link, name in self.links.items()}
 
@@ -93,13 +92,7 @@ class HostLibraryPlan:
         return {"lent": " ".join(digests)} if digests else {}
 
     def binds(self, stage: Path) -> tuple[Bind, ...]:
-        """Return the binds of a start, in their order.
-
-        Parameters
-        ----------
-        stage : Path
-            The directory that `fill_stage` has filled.
-        """
+        """Return the binds of a start, in order; `fill_stage` has filled the directory `stage`."""
         return (
             Bind(source=stage, target=BIND_ROOT),
             *(Bind(source=path, target=f"{HOST_LIB_DIR}/{name}") for name, path in self.files.items()),
@@ -108,13 +101,7 @@ class HostLibraryPlan:
         )
 
     def fill_stage(self, stage: Path) -> None:
-        """Fill the staging directory: an empty file for each library, and the links; idempotent.
-
-        Raises
-        ------
-        OSError
-            It cannot be written.
-        """
+        """Fill the staging directory: an empty file for each library, and the links; idempotent."""
         directory = stage / HOST_LIB_DIR.removeprefix(f"{BIND_ROOT}/")
         directory.mkdir(parents=True, exist_ok=True)
         for name in self.files:
@@ -132,20 +119,15 @@ def plan_host_libraries(
     mpi: bool = False,
     fabric: bool = False,
 ) -> HostLibraryPlan:
-    """Return the libraries that an image takes from a site.
+    """Return the libraries that an image takes from a site: those of its MPI, of its fabric, or both.
 
-    The variables of a fabric select it and refuse any other: they follow from its provider, and
-    the site's own come on top. NCCL finds its plug-in by name in `HOST_LIB_DIR`. If MPI and fabric
-    both have a library or set a variable, the MPI's counts.
-
-    Parameters
-    ----------
-    mpi, fabric : bool
-        Whether the image runs on the host's MPI, and uses the host's libraries for its fabric.
+    A fabric's variables select it and exclude any other: they follow from its provider, and the site's own
+    are added. NCCL finds its plug-in by name in `HOST_LIB_DIR`. If MPI and fabric both have a library or set
+    a variable, the MPI's counts.
     """
     host_mpi, host_fabric = site.mpi if mpi else None, site.fabric if fabric else None
     collector = _Collector(image)
-    # Without libraries, the claims of the site file are the facts.
+    # Without libraries, the facts come from the site file alone.
     mpi_files = _add_mpi(host_mpi, image, collector) if host_mpi and host_mpi.libraries else ()
     if host_fabric:
         _add_fabric(host_fabric, collector)
@@ -155,7 +137,7 @@ def plan_host_libraries(
         abis=image.abis if mpi else (),
         mpi_files=mpi_files,
         files=dict(sorted(collector.files.items())),
-        # A login node has none of them.
+        # A login node has no such devices.
         devices=tuple(path for path in devices if exists(Path(path))),
         environment={
             **(fabric_settings(host_fabric) if host_fabric else {}),
@@ -188,13 +170,13 @@ def _add_mpi(mpi: SiteMpi, image: ImageLibraries, collector: _Collector) -> tupl
     collector.facts["host_mpi.sonames"] = Fact(tuple(sorted(sonames)), "host")
     if not image.abis:
         collector.facts["mpi.abis"] = Fact((), "image")
-    # An MPI of another ABI beside the right one stays outside; the right one comes before its helpers.
+    # Not an MPI with another ABI beside the right one; the right one comes before its helpers.
     own = [path for path, abi in abis.items() if abi in image.abis]
     chosen = {path: loads[path] for path in (*own, *(path for path, abi in abis.items() if abi is None))}
     collector.add(chosen, mpi.companions)
     collector.add_companions(mpi.companions, mpi.search)
     names = {name for closure in chosen.values() for loaded in closure.objects[1:] for name in loaded.names}
-    # Programs of the image may load it as well: its absence here proves nothing.
+    # The image's programs may load it as well, so its absence here proves nothing.
     if any(name.startswith("libmpi_gtl_") for name in names):
         collector.facts["mpi.gtl"] = Fact(True, "host")
     return tuple(sorted(Path(path).name for path in own))
@@ -212,7 +194,7 @@ def _add_fabric(fabric: SiteFabric, collector: _Collector) -> None:
 
 
 def _names(path: str, closure: Closure) -> set[str]:
-    """Return the names of a library: its file's and its soname, but never one of the C and C++ libraries."""
+    """Return the names of a library: of its file and its soname, except those of C and C++ libraries."""
     names = (Path(path).name, closure.objects[0].elf.soname)
     return {name for name in names if name and not _NEVER.fullmatch(name)}
 
@@ -229,11 +211,11 @@ class _Collector:
         # Paths of the site file that do not exist; libraries and symbol versions that nothing provides.
         self._absent: list[str] = []
         self._unresolved: list[str] = []
-        # Symbol versions of the image's C and C++ libraries that host libraries need → one that does.
+        # Symbol version of the C and C++ libraries → a host library that needs it.
         self._versions: dict[str, str] = {}
 
     def load(self, paths: Iterable[str], search: Sequence[str]) -> dict[str, Closure]:
-        """Return what the host loads with each library; those that do not exist are noted."""
+        """Return what the host loads with each library; missing libraries are recorded."""
         loads = {}
         for path in paths:
             closure = self.tree.closure(path, search)
@@ -257,7 +239,7 @@ class _Collector:
         self._absent += [path for path in companions if not exists(Path(path))]
         for path in (path for companion in companions for path in libraries_below(companion)):
             closure = self.tree.closure(path, search)
-            # One that the host cannot load either is for hardware that is not here.
+            # A library that the host cannot load either is for other hardware.
             if closure is not None and not closure.missing:
                 self._add_needed(closure, companions)
 
@@ -276,7 +258,7 @@ class _Collector:
                 waiting.append(needed)
 
     def _image_has(self, name: str, needed: Loaded, closure: Closure) -> bool:
-        """Whether a library of the host's distribution is in the image, with all versions that are needed."""
+        """Return whether the image has a library of the host's distribution, with all needed versions."""
         if not _SYSTEM.fullmatch(needed.path) or name not in self._image.provides:
             return False
         versions = {
@@ -285,7 +267,7 @@ class _Collector:
         return versions <= set(self._image.provides[name])
 
     def _is_in(self, companions: Sequence[str], needed: Loaded) -> bool:
-        """Whether a library is in a companion, and its dependent finds it there without LD_LIBRARY_PATH."""
+        """Return whether a library is in a companion and found there without LD_LIBRARY_PATH."""
         places = tuple(f"{path}/" for path in companions)
         parent = needed.parent
         if needed.rule not in ("DT_RPATH", "DT_RUNPATH", "path") or parent is None:

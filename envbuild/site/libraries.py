@@ -26,11 +26,11 @@ _MAX_SETTINGS_BYTES = 1 << 16
 # Not cuDNN's libcudnn_engines_precompiled.so.9.
 _MPI_LIBRARY = re.compile(r"lib(?!\S*compile)[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
 _BELOW_PREFIX = ("lib", "lib64", "lib/release", "lib/mpich/lib", "lib/mpich")
-# Where an MPI keeps the libraries that its own need.
+# Directories for dependencies of an MPI's own libraries.
 _BESIDE = ("lib/libfabric", "opt/mpi/libfabric/lib", "libfabric/lib")
 # Part of a path → implementation.
 _VENDORS = {"/cray/": "cray-mpich", "mvapich": "mvapich2", "parastation": "parastation-mpi"}
-# Program, its arguments, the version in its output, and the implementation that prints it.
+# Program, its arguments, a pattern for the version in its output, and the implementation that prints it.
 _VERSION_COMMANDS = (
     ("ompi_info", ("--version",), rf"Open MPI v?({VERSION})", "openmpi"),
     ("mpichversion", (), rf"MPICH Version:\s*({VERSION})", "mpich"),
@@ -41,20 +41,14 @@ _VERSION_COMMANDS = (
 
 
 class HostTree:
-    """The libraries below a root; each file is read once.
-
-    Parameters
-    ----------
-    root : Path
-        Where the file system begins.
-    """
+    """The libraries below a root; each file is read once."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._objects: dict[str, ElfObject | None] = {}
 
     def lookup(self, path: str) -> ElfObject | None:
-        """Return the ELF file at an absolute path, links followed; None for anything else or damaged."""
+        """Return the ELF file at an absolute path, links followed; None if it is not a valid one."""
         real = self._real(path)
         if real not in self._objects:
             try:
@@ -74,12 +68,9 @@ class HostTree:
             return None
 
     def closure(self, path: str, search: Sequence[str]) -> Closure | None:
-        """Return all that this machine's loader loads with a library; None for no library.
+        """Return all that this machine's loader loads with a library; None if it is not a library.
 
-        Parameters
-        ----------
-        search : sequence of str
-            Directories before the loader's own, as LD_LIBRARY_PATH names them.
+        The directories of `search` precede the loader's own, as in LD_LIBRARY_PATH.
         """
         library = self.lookup(path)
         if library is None:
@@ -124,12 +115,8 @@ def find_mpis(
 ) -> tuple[SiteMpi, ...]:
     """Return the MPIs of a machine, the likeliest first.
 
-    Parameters
-    ----------
-    cached : mapping of str to str
-        The loader's cache: soname → path.
-    named : sequence of str
-        Directories where one is installed; they come before those of the environment, PATH and the cache.
+    `cached` is the loader's cache: soname → path. The directories `named` are searched before those of the
+    environment, PATH and the cache.
     """
     mpis: dict[tuple[str, ...], SiteMpi] = {}
     for prefix in (*dict.fromkeys(_prefixes(machine, named)), ""):
@@ -150,14 +137,14 @@ def _prefixes(machine: Survey, named: Sequence[str]) -> Iterator[str]:
 
 
 def _plain(path: str) -> str:
-    """Return a path without `.`, `..` and `//`, as a site file names it; empty for the root."""
+    """Return a path without `.`, `..` and `//`; empty for the root."""
     return posixpath.normpath(f"/{path.lstrip('/')}").rstrip("/")
 
 
 def _below(machine: Survey, prefix: str) -> dict[str, str]:
     """Return the libraries below a prefix: name → path."""
     paths: dict[str, str] = {}
-    # The system's directories are the loader's, and so in its cache.
+    # The system's directories are in the loader's cache.
     for directory in (f"{prefix}/{below}" for below in _BELOW_PREFIX if prefix != "/usr"):
         for name in machine.names(directory):
             paths.setdefault(name, f"{directory}/{name}")
@@ -165,7 +152,7 @@ def _below(machine: Survey, prefix: str) -> dict[str, str]:
 
 
 def _mpis_at(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, str]) -> list[SiteMpi]:
-    """Return the MPIs at a prefix: Open MPI, MPICH's family or both; first the one with an mpiexec."""
+    """Return the MPIs at a prefix: Open MPI, MPICH's family or both; one with an mpiexec first."""
     libraries = {
         name: path
         for name, path in sorted(paths.items())
@@ -175,7 +162,7 @@ def _mpis_at(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, s
     families = [set(libraries)] if abis else []
     openmpi = {name for name, abi in abis.items() if abi.startswith("openmpi")}
     if openmpi and "mpich" in abis.values():
-        # As wheels in one virtual environment: Open MPI's have a series of their own (``.so.40``).
+        # Wheels in one virtual environment: Open MPI's sonames end in another number (``.so.40``).
         series = {name.rpartition(".")[2] for name in openmpi}
         openmpi = {name for name in libraries if name.rpartition(".")[2] in series}
         families = [openmpi, set(libraries) - openmpi]
@@ -189,7 +176,7 @@ def _mpis_at(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, s
 def _mpi(machine: Survey, prefix: str, libraries: Mapping[str, str], abis: AbstractSet[MpiAbi]) -> SiteMpi:
     """Describe an MPI; an empty prefix means that only the loader's cache leads to it.
 
-    Without a version that is certain, its implementation is that of its path or ABI.
+    Without a certain version, its implementation is derived from its path or ABI.
     """
     is_openmpi = any(abi.startswith("openmpi") for abi in abis)
     paths = tuple(sorted(libraries.values()))
@@ -200,12 +187,12 @@ def _mpi(machine: Survey, prefix: str, libraries: Mapping[str, str], abis: Abstr
         if match and (implementation == "openmpi") == is_openmpi:
             versions.setdefault(implementation, match[1])
         elif match and name == "mpiexec":
-            launcher = None  # another MPI's, in the same place
+            launcher = None  # of another MPI in the same directory
     vendor = next((name for part, name in _VENDORS.items() if any(part in path for path in paths)), None)
     implementation = next(iter(versions), vendor or ("openmpi" if is_openmpi else "mpich"))
     version = versions[implementation] if len(versions) == 1 else None
-    companions, environment = _own_ways(machine, prefix, implementation)
-    # Intel's opens libfabric by its name, which no needed library shows.
+    companions, environment = _companions(machine, prefix, implementation)
+    # Intel MPI opens libfabric by name, without a DT_NEEDED entry.
     fabric = f"{prefix}/lib/libfabric.so.1"
     opened = (fabric,) if implementation == "intel-mpi" and prefix and machine.exists(fabric) else ()
     beside = filter(machine.exists, (f"{prefix}/{name}" for name in _BESIDE))
@@ -227,8 +214,8 @@ def _program(machine: Survey, prefix: str, name: str) -> str | None:
     return machine.program(name) if not prefix else path if machine.is_program(path) else None
 
 
-def _own_ways(machine: Survey, prefix: str, implementation: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the directories that an MPI opens by itself, and variables that lead to them."""
+def _companions(machine: Survey, prefix: str, implementation: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the directories that an MPI opens by itself, and variables with their paths."""
     names = machine.names(f"{prefix}/lib") if prefix else ()
     if implementation == "intel-mpi" and prefix:
         directories = (f"{prefix}/lib", f"{prefix}/opt")

@@ -63,18 +63,18 @@ _TAIL = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteDraft:
-    """The site that a machine seems to be."""
+    """A draft of the site file of a machine."""
 
     site: Site
     mpis: tuple[SiteMpi, ...]
     """All MPIs of the machine; the first is the site's."""
     remarks: dict[str, list[str]]
-    """Key of the site file → sentences for its reader."""
+    """Key of the site file → sentences for comments."""
     unknown: dict[str, str]
     """Key → why its value is unknown."""
 
     def text(self) -> str:
-        """Return the text of a site file; the same for the same machine."""
+        """Return the text of a site file; the same machine gives the same text."""
         data = self.site.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         text = [_HEAD]
         for section in Site.model_fields:
@@ -100,14 +100,8 @@ def _comment(text: str) -> str:
 def probe(machine: Survey, *, name: str, mpi: Sequence[str] = (), tree: HostTree | None = None) -> SiteDraft:
     """Return the draft of a machine's site.
 
-    Parameters
-    ----------
-    name : str
-        The site's.
-    mpi : sequence of str
-        Directories where an MPI is installed; they come before all others.
-    tree : HostTree, optional
-        The machine's libraries, if they were read already.
+    An MPI in one of the directories `mpi` precedes all others. `tree` avoids reading the machine's libraries
+    again.
     """
     return _Detector(machine, tree or HostTree(machine.root)).draft(name, mpi)
 
@@ -128,7 +122,7 @@ def values_of(site: Site) -> dict[str, Any]:
 
 
 class _Detector:
-    """Reads one section after the other."""
+    """Detects the sections of a site file, one after the other."""
 
     def __init__(self, machine: Survey, tree: HostTree) -> None:
         self.machine, self.tree = machine, tree
@@ -160,7 +154,7 @@ class _Detector:
         return SiteDraft(site=site, mpis=mpis, remarks=self.remarks, unknown=unknown)
 
     def unknown(self, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield sections without any value, and keys without one in other sections; each with the reason."""
+        """Yield sections without any value, and keys without one in other sections, each with the reason."""
         sections = {key.partition(".")[0] for key in values}
         for key, reason in self.reasons.items():
             section, _, name = key.partition(".")
@@ -244,7 +238,7 @@ class _Detector:
 
     def scheduler(self) -> SiteScheduler | None:
         version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.says("srun", "--version"))
-        # The programs alone are no cluster; if Slurm has no configuration, not even the version is reported.
+        # The programs alone are not a cluster; without a configuration they do not even print a version.
         listed = self.says("srun", "--mpi=list") if version else ""
         if version is None or not listed:
             program = self.machine.program("srun")
@@ -286,7 +280,7 @@ class _Detector:
         return f"no {program} on PATH" if path is None else f"{path}, which fails or reports no version"
 
     def fabric_devices(self) -> tuple[str | None, tuple[str, ...]]:
-        """Return the fabric that the kernel has devices of, and their files."""
+        """Return the fabric whose devices the kernel has, and their files."""
         if self.machine.names("/sys/class/cxi"):
             return "slingshot-11", self.files("/dev", r"cxi[0-9]+")
         cards = self.machine.names("/sys/class/infiniband")
@@ -325,8 +319,8 @@ class _Detector:
 def mpi_types(listed: str) -> tuple[str, ...]:
     """Return the types that ``srun --mpi=list`` lists, sorted.
 
-    Older releases write ``srun: none`` on standard error, newer ones a list
-    with the versions of pmix below it.
+    Older releases write ``srun: none`` on standard error, newer ones a list with the versions of pmix below
+    it.
     """
     types: set[str] = set()
     for line in listed.splitlines():

@@ -311,7 +311,7 @@ class Store:
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
-        """Yield a private directory; remove it afterwards unless a BuildError leaves files in it.
+        """Yield a private directory and remove it, unless a BuildError leaves files in it.
 
         If others can rename the store, it lies elsewhere: other programs reach it by its name.
         """
