@@ -61,9 +61,9 @@ def command(
     if built.preflight.passed:
         print_message(f"next: envbuild test {workflows.arguments.shell_path(built.path)}")
         return
-    for finding in built.preflight.findings():
-        if finding.status == "FAIL":
-            print_message(finding.line())
+    for result in built.preflight.findings():
+        if result.status == "FAIL":
+            print_message(result.line())
     print_message(f"{built.path}: written, but some programs would not start (see above)")
     raise typer.Exit(4)
 

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 PinnedArgument = Annotated[Path, typer.Argument(metavar="IMAGE|LOCK", help="An image or a lock.")]
-# Kinds of items without names for people: one, and several of them.
+# Singular and plural of kinds that are only counted.
 _SUMMED = {
     "scan": ("scan of an image", "scans of images"),
     "log": ("log of a build", "logs of builds"),
@@ -259,10 +259,10 @@ def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]
     for item in pruned.removed:
         if item.kind not in _SUMMED:
             yield f"{item.kind} {_short(item.id)}  {item.size_bytes / 1e6:.1f} MB  {item.name}"
-    for kind, (one, several) in _SUMMED.items():
+    for kind, (singular, plural) in _SUMMED.items():
         sizes = [item.size_bytes for item in pruned.removed if item.kind == kind]
         if sizes:
-            yield f"{len(sizes)} {one if len(sizes) == 1 else several}  {sum(sizes) / 1e6:.1f} MB"
+            yield f"{len(sizes)} {singular if len(sizes) == 1 else plural}  {sum(sizes) / 1e6:.1f} MB"
     for stored in gone:
         yield f"is gone: {stored.root.label}"
 

@@ -1,4 +1,4 @@
-"""`envbuild check`: what an image would load and whether it fits its site, known without running it."""
+"""`envbuild check`: what an image would load and whether it fits its site, without running it."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def command(
         )
     if json:
         print_json(checked.document())
-    for finding in checked.findings():
-        print_messages(finding.line())
+    for result in checked.findings():
+        print_messages(result.line())
     print_message(_summary(checked))
     raise typer.Exit(0 if checked.passed else 4)
 
 
 def _summary(checked: CheckedImage) -> str:
     preflight, manifest = checked.preflight, checked.manifest
-    judged = (*checked.changed, *checked.gpu_code, *checked.runtime, *checked.scheduler)
+    others = (*checked.changed, *checked.gpu_code, *checked.runtime, *checked.scheduler)
     problems = len(preflight.problems)
-    problems += sum(verdict.outcome == "incompatible" for verdict in checked.verdicts)
-    problems += sum(finding.status == "FAIL" for finding in judged)
-    unknown = sum(verdict.outcome == "unknown" for verdict in checked.verdicts)
+    problems += sum(result.outcome == "incompatible" for result in checked.rule_results)
+    problems += sum(result.status == "FAIL" for result in others)
+    unknown = sum(result.outcome == "unknown" for result in checked.rule_results)
     outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
     lacking = f"; {unknown} rules lack facts (--json names them)" if unknown else ""
     digest = manifest.digest.removeprefix("sha256:")[:12]

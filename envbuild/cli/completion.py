@@ -1,6 +1,6 @@
 """`envbuild completion`: completion for bash, zsh and fish; and candidates for values.
 
-The shell asks the program itself at each press of the key, so nothing slow is imported on that way.
+The shell runs the program at each key press, so nothing slow is imported for it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    # In a mapping: `shell=` is typer's for which shell, and starts none.
-    wanted = {"prog_name": "envbuild", "complete_var": VARIABLE, "shell": shell}
-    print_data(get_completion_script(**wanted))
+    # In a mapping, since linters take `shell=` for the start of a shell.
+    arguments = {"prog_name": "envbuild", "complete_var": VARIABLE, "shell": shell}
+    print_data(get_completion_script(**arguments))
 
 
 def prepare_completion() -> None:
-    """Set typer up if a shell asks for candidates, without the libraries that only draw."""
+    """Prepare typer if a shell requests candidates, without the libraries that only draw."""
     if VARIABLE in os.environ:
-        sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python's way to say: not there
+        sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # importing it then fails
         from typer.completion import completion_init  # type: ignore[attr-defined]  # noqa: PLC0415
 
         completion_init()

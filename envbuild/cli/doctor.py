@@ -11,7 +11,8 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 
 if TYPE_CHECKING:
-    from envbuild.workflows.doctor import Diagnosis, Diagnostic
+    from envbuild.doctor.model import Diagnostic
+    from envbuild.workflows.doctor import Diagnosis
 
 
 def command(
@@ -41,36 +42,36 @@ def command(
 
 
 def _data(diagnosis: Diagnosis) -> dict[str, object]:
-    findings = [
+    problems = [
         {
-            "id": finding.id,
-            "weight": finding.weight,
-            "verbs": list(finding.verbs),
-            "problem": finding.problem,
-            "why": finding.why,
-            "mend": finding.fix,
-            "by": finding.who,
+            "id": problem.id,
+            "weight": problem.weight,
+            "verbs": list(problem.verbs),
+            "problem": problem.problem,
+            "why": problem.why,
+            "mend": problem.fix,
+            "by": problem.who,
         }
-        for finding in diagnosis.findings
+        for problem in diagnosis.problems
     ]
-    return {"verbs": diagnosis.works, "findings": findings}
+    return {"verbs": diagnosis.works, "findings": problems}
 
 
 def _text(verb: str | None, diagnosis: Diagnosis) -> str:
-    """Return three lines for each finding, and a summary."""
+    """Return three lines for each problem, and a summary."""
     blocked = sorted(name for name, works in diagnosis.works.items() if not works)
     summary = f"{verb or 'all verbs'} can work here"
     if blocked:
         summary = f"cannot work here: {', '.join(blocked)}"
-    elif diagnosis.findings:
+    elif diagnosis.problems:
         summary += ", with the warnings above"
-    return "\n".join([*map(_finding_text, diagnosis.findings), summary])
+    return "\n".join([*map(_problem_text, diagnosis.problems), summary])
 
 
-def _finding_text(finding: Diagnostic) -> str:
-    who = "" if finding.who == "you" else f" ({finding.who})"
+def _problem_text(problem: Diagnostic) -> str:
+    who = "" if problem.who == "you" else f" ({problem.who})"
     return (
-        f"{finding.weight.upper():<8}{finding.id}: {finding.problem}\n"
-        f"        {', '.join(finding.verbs)}: {finding.why}\n"
-        f"        fix{who}: {finding.fix}"
+        f"{problem.weight.upper():<8}{problem.id}: {problem.problem}\n"
+        f"        {', '.join(problem.verbs)}: {problem.why}\n"
+        f"        fix{who}: {problem.fix}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -11,11 +11,12 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.workflows.choices import ExportFormat
 
 
 def command(
     image: options.Image,
-    form: Annotated[Literal["squashfs", "shifter", "oci"], typer.Option("--format", help="What to write.")],
+    form: Annotated[ExportFormat, typer.Option("--format", help="What to write.")],
     output: Annotated[
         str,  # a path would lose a slash at its end
         typer.Option("-o", "--output", metavar="PATH", help="The file; for shifter a directory."),

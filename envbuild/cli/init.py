@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _Words = list[str] | None
 _Word = str | None
 
-
 FrameworkOption = Annotated[
     _Words,
     typer.Option(

@@ -1,4 +1,4 @@
-"""`envbuild inspect`: what an image says of itself."""
+"""`envbuild inspect`: the description of an image."""
 
 from __future__ import annotations
 

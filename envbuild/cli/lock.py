@@ -1,4 +1,4 @@
-"""`envbuild lock`: from a spec to the exact files it means."""
+"""`envbuild lock`: from a spec to exact files."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ def command(
             spec, settings, upgrade=names, offline=offline, sources=sources or ()
         )
     if json:
-        judged = [verdict.to_data() for verdict in locked.verdicts]
-        data = {"lock": locked.path, "changed": locked.changes, "compatibility": judged}
-        print_json(data)
+        compatibility = [result.to_data() for result in locked.rule_results]
+        print_json({"lock": locked.path, "changed": locked.changes, "compatibility": compatibility})
     for change in locked.changes:
         print_message(f"  {change}")
     print_message(

@@ -1,4 +1,4 @@
-"""The command: all verbs, and the one boundary where errors end."""
+"""The command: all verbs, and the one place where errors are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    # `envbuild completion` prints what typer's own options would write into people's files.
+    # `envbuild completion` prints the script that typer's options would write into users' files.
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -91,9 +91,9 @@ def _options(
 
 
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
-    """Rewrite ``lock --upgrade [NAME…]`` into one ``--upgrade=NAME`` for each name, ``=*`` without names.
+    """Rewrite ``lock --upgrade [NAME…]`` as one ``--upgrade=NAME`` for each name, or ``=*`` without names.
 
-    Names end at the next option or at the spec: a word with a YAML ending, or a file.
+    Names end at the next option or at the spec: a word with a YAML suffix, or a file.
     """
     words = list(arguments)
     own = list(itertools.takewhile(lambda word: word != "--", words))
@@ -108,11 +108,11 @@ def _is_name(word: str) -> bool:
     return not word.startswith("-") and not word.endswith((".yaml", ".yml")) and not Path(word).is_file()
 
 
-# Objects (count) between two runs of the garbage collector.
+# Number of new objects between two runs of the garbage collector.
 _YOUNG = 100_000
-# No more: programs from before Linux 5.9 close each possible number when they start others.
+# Not higher: programs older than Linux 5.9 close every possible descriptor when they start others.
 _OPEN_FILES = 8192
-# The next run goes on with what these finished.
+# Verbs whose next run continues with the finished parts.
 _RESUMED = ("build", "lock", "fetch")
 
 
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5, 130, or 141 if its output is no longer read."""
     prepare_streams()
     completion.prepare_completion()
-    # A command reads a lot and soon ends: collecting garbage so often would be a tenth of what it computes.
+    # At the default threshold, garbage collection takes a tenth of a command's time.
     gc.set_threshold(_YOUNG)
     _allow_open_files()
     try:
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _allow_open_files() -> None:
-    """Raise the limit on open files, of which each layer of an image takes one."""
+    """Raise the limit on open files: each layer of an image needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     with contextlib.suppress(OSError, ValueError):
@@ -147,7 +147,7 @@ def _run(words: Sequence[str]) -> int:
         _check_working_directory(words)
         code = app(args=words, standalone_mode=False, prog_name="envbuild")
         if code == 130:
-            raise KeyboardInterrupt  # typer has made a code of it
+            raise KeyboardInterrupt  # typer returns a code instead
     except EnvbuildError as error:
         return _report(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -168,7 +168,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _check_working_directory(words: Sequence[str]) -> None:
-    """Refuse to work in a directory that was removed: relative paths lead nowhere in it."""
+    """Reject a removed working directory: relative paths do not work in it."""
     own = set(itertools.takewhile(lambda word: word != "--", words))
     if completion.VARIABLE in os.environ or {"-h", "--help"} & own or words[:1] in ([], ["--version"]):
         return
@@ -185,7 +185,7 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
     if error.__class__.__name__ == "NoArgsIsHelpError":
         error.show()
         return 2
-    # One form for all errors; typer's own shows what it is made of ("Value error, …").
+    # In the form of all errors, without typer's internals ("Value error, …").
     problem = error.format_message().replace(": Value error, ", ": ").rstrip(".")
     command = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
     hint = f"`{command} --help` shows what there is"

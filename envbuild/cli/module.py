@@ -14,10 +14,10 @@ from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.workflows.module import InstallResult, ListedModule
+    from envbuild.activate.install import InstallResult
+    from envbuild.workflows.module import ListedModule
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
-
 
 RootOption = Annotated[
     str,  # a path that is empty would become the working directory
@@ -49,11 +49,11 @@ def install(
     json: options.Json = False,
 ) -> None:
     """Install an image with wrappers and a modulefile."""
-    where = _root(root)
+    directory = _root(root)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         installed = workflows.module.install_module(
             image,
-            root=where,
+            root=directory,
             link=link,
             default=default,
             settings=settings,
@@ -63,10 +63,8 @@ def install(
         print_json(_install_data(installed))
     layout = installed.layout
     print_message(f"{layout.modulefile}: installed")
-    use, load = (
-        workflows.arguments.shell_path(layout.root / "modulefiles"),
-        workflows.arguments.shell_quote(layout.label),
-    )
+    use = workflows.arguments.shell_path(layout.root / "modulefiles")
+    load = workflows.arguments.shell_quote(layout.label)
     print_message(f"next: module use {use} && module load {load}")
 
 
@@ -151,7 +149,7 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
 
 
 def _list_row(listed: ListedModule) -> tuple[str, ...]:
-    """Return module, kind, verdict, image, and its place or what is wrong with it."""
+    """Return module, kind, verdict, image, and its directory or its problems."""
     module, record = listed.module, listed.module.record
     return (
         f"{module.layout.label} (default)" if module.default else module.layout.label,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envbuild.workflows.hosting import HostLibraries
 
 
-# Whose MPI or fabric libraries an image uses.
+# The owner of the MPI or fabric libraries that an image uses.
 Side = Literal["image", "host"]
 Compression = Literal["zstd", "gzip"]
 
@@ -73,13 +73,7 @@ _MAX_DIGITS = 30
 
 
 def read_timeout(text: str) -> float:
-    """Read a limit of at most a day: ``90``, ``90s``, ``5min``, ``1.5h``; in seconds.
-
-    Raises
-    ------
-    RequestError
-        It is not a duration, not above zero, or longer than a day.
-    """
+    """Read a limit of at most a day: ``90``, ``90s``, ``5min``, ``1.5h``; in seconds."""
     hint = "write 90s, 5min or 1h"
     value = _seconds(text, units=("", "s", "sec", "m", "min", "h"))
     if value is None:
@@ -90,13 +84,7 @@ def read_timeout(text: str) -> float:
 
 
 def read_age(text: str) -> float:
-    """Read an age: ``0``, ``90s``, ``12h``, ``30d``, ``2w``; in seconds.
-
-    Raises
-    ------
-    RequestError
-        It is not a time.
-    """
+    """Read an age: ``0``, ``90s``, ``12h``, ``30d``, ``2w``; in seconds."""
     value = _seconds(text, units=tuple(_SECONDS))
     if value is None:
         raise RequestError(f"`{text}` is not a time", hint="write 10min, 12h or 30d")
@@ -109,13 +97,7 @@ def _seconds(text: str, *, units: Sequence[str]) -> float | None:
 
 
 def read_size(text: str) -> int:
-    """Read an amount of data: ``500MB``, ``20GB``, ``1.5GiB``; in bytes.
-
-    Raises
-    ------
-    RequestError
-        It is not an amount of data.
-    """
+    """Read an amount of data: ``500MB``, ``20GB``, ``1.5GiB``; in bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip())
     if match is None or (match[3] and not match[2]) or len(match[1]) > _MAX_DIGITS:
         raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")

@@ -1,4 +1,4 @@
-"""Standard output and error: data and messages, in whatever state the streams were given."""
+"""Standard output and error: data and messages, even if the streams are closed or broken."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from envbuild.system.descriptors import named
 def prepare_streams() -> None:
     """Make the standard streams usable, before any file is opened.
 
-    The next file would get the number of a closed one, and receive messages: /dev/null takes its place,
-    opened the wrong way round, so that reading or writing fails as before.
+    The next file would get the number of a closed stream, and receive messages. So /dev/null takes its place,
+    opened in the wrong direction, so that reading or writing still fails.
     """
     for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, mode)  # it gets the lowest number that is free
+            os.open(os.devnull, mode)  # it gets the lowest free number
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  # a descriptor, open to the end
-    # Streams that were replaced stay: those of a test.
+    # Streams that a test replaced stay.
     if sys.stdout is sys.__stdout__:
-        # In every locale: JSON is UTF-8.
+        # UTF-8 in every locale, as JSON requires.
         sys.stdout = io.TextIOWrapper(_Data(1, "wb", closefd=False), encoding="utf-8", write_through=True)
     if sys.stderr is sys.__stderr__:
         encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
@@ -39,46 +39,37 @@ def prepare_streams() -> None:
 
 
 def escape(text: str, *, keep: str = "") -> str:
-    """Escape unprintable characters, so that no text steers a terminal; name directories behind descriptors.
+    """Escape unprintable characters except `keep`, so that no text controls a terminal.
 
-    Parameters
-    ----------
-    keep : str
-        Unprintable characters that stay.
+    Directories behind descriptors get their names.
     """
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in named(text))
 
 
 def _escaped(char: str) -> str:
-    # As in JSON, two for a character beyond U+FFFF: JSON stays JSON.
+    # As in JSON, with two escapes for a character beyond U+FFFF, so that JSON stays valid.
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def print_message(text: str) -> None:
-    """Write one line for people to standard error; a line break in it is escaped."""
+    """Write one line to standard error; a line break in it is escaped."""
     print_messages(text.replace("\n", "\\n"))
 
 
 def print_messages(text: str) -> None:
-    """Write lines for people to standard error."""
+    """Write lines to standard error."""
     sys.stderr.write(escape(text, keep="\n\t") + "\n")
 
 
 def print_data(text: str) -> None:
-    """Write text to standard output.
-
-    Raises
-    ------
-    MachineError
-        It cannot be written: it is closed, or the disk is full.
-    """
+    """Write text to standard output; MachineError if it is closed, or the disk is full."""
     _write_data(escape(text, keep="\n\t"))
 
 
 def print_json(data: object) -> None:
-    """Write JSON to standard output: dataclasses as objects, paths as strings. Raises as `print_data`."""
-    # ASCII, so that nothing steers a terminal.
+    """Write JSON to standard output: dataclasses as objects, paths as strings; errors as `print_data`."""
+    # ASCII, so that no text controls the terminal.
     _write_data(named(json.dumps(data, indent=2, default=_plain)))
 
 
@@ -96,7 +87,7 @@ def _write_data(text: str) -> None:
 
 
 class _Stream(io.FileIO):
-    """A standard stream without a buffer: text that failed once does not fail again when Python ends."""
+    """A standard stream without a buffer: text that could not be written is not written again at exit."""
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401  # whatever holds bytes
         rest = memoryview(data)

@@ -29,7 +29,7 @@ def command(
                 "lock_changes": plan.lock_changes,
                 "layers": plan.layers,
                 "image": plan.image,
-                "compatibility": [verdict.to_data() for verdict in plan.verdicts],
+                "compatibility": [result.to_data() for result in plan.rule_results],
             }
         )
         return

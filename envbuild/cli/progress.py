@@ -32,7 +32,7 @@ from envbuild.system.descriptors import named
 if TYPE_CHECKING:
     from envbuild.workflows.settings import Settings
 
-# How much a task of unknown size advances between two lines of a log.
+# Bytes between two advances of a task of unknown size.
 _STEP_BYTES = 64 * 1024 * 1024
 
 
@@ -45,19 +45,16 @@ def session(
     recipes: Sequence[Path] | None = None,
     site: Path | None = None,
 ) -> Iterator[Settings]:
-    """Yield the settings of a run that shows its progress; its child processes end with it.
+    """Yield the settings of a run that shows its progress, as JSON lines with `json`.
 
-    Parameters
-    ----------
-    json : bool
-        Whether progress is JSON lines.
-    store, apptainer, recipes, site
-        Options of the command line; absent ones get their defaults.
+    Child processes end with the run. Absent options get their defaults.
     """
     with (
         choose_sink(sys.stderr, json=json) as emit,
         workflows.settings.running(
-            store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit
+            workflows.settings.Settings.of(
+                store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit
+            )
         ) as settings,
     ):
         yield settings
@@ -65,7 +62,7 @@ def session(
 
 @contextlib.contextmanager
 def choose_sink(stream: TextIO, *, json: bool) -> Iterator[Emit]:
-    """Yield the sink that fits a stream: JSON lines if asked for, bars on a terminal, else plain lines."""
+    """Yield the sink for a stream: JSON lines if requested, bars on a terminal, else plain lines."""
     if json:
         yield json_lines(stream)
     elif stream.isatty():
@@ -91,7 +88,7 @@ def plain_lines(stream: TextIO) -> Emit:
 
 
 class Lines:
-    """Events as lines of text; remembers the titles of running tasks."""
+    """Formats events as lines; remembers the titles of running tasks."""
 
     def __init__(self) -> None:
         self._titles: dict[str, str] = {}
@@ -121,7 +118,7 @@ class Lines:
 
 
 def json_lines(stream: TextIO) -> Emit:
-    """Return a sink that writes one JSON object a line: ``event`` names its kind, the rest are its fields.
+    """Return a sink that writes one JSON object per line: its kind as ``event``, and its fields.
 
     Small advances are summed up to about twenty lines a task.
     """
@@ -130,7 +127,7 @@ def json_lines(stream: TextIO) -> Emit:
     pending: dict[str, int] = {}
 
     def write(event: Event) -> None:
-        # ASCII, so that nothing steers a terminal.
+        # ASCII, so that no text controls the terminal.
         text = json_text.dumps({"event": _kind(event), **asdict(event)}, sort_keys=True)
         stream.write(named(text) + "\n")
         stream.flush()

@@ -30,7 +30,7 @@ def ls(recipes: options.Recipes = None, json: options.Json = False) -> None:
         print_json([_summary(recipe) for recipe in listing.recipes])
     elif listing.recipes:
         print_data(format_recipes(listing.recipes))
-    # Readable ones are listed all the same.
+    # After listing the readable ones.
     raise_all(listing.errors)
 
 
@@ -173,9 +173,9 @@ def check(
 ) -> None:
     """Check a recipe against the rules: owners, oracles, controls, README, and what it requires.
 
-    Exit code 0 if it keeps them and the judge caught every spoiled job, 2 if it
-    breaks one (all are reported) or the image is not of this recipe, 4 if the
-    judge missed a spoiled job, and 5 if nothing here can run the image.
+    Exit code 0 if it follows the rules and every control fails as it must, 2 if
+    it breaks a rule (all are reported) or the image was not built with this
+    recipe, 4 if a control passes, and 5 if nothing here can run the image.
     """
     with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
         checked = workflows.recipe_check.check_recipe(name, settings, image=image)
@@ -197,8 +197,8 @@ def check(
 def format_checked(checked: CheckedRecipe) -> str:
     """Return a summary, and a line for each control."""
     recipe = checked.recipe
-    kept = f"{pluralize(len(recipe.verify), 'job')}, {pluralize(checked.controls, 'control')}"
-    lines = [f"{recipe.name}: keeps the rules; {kept}"]
+    counts = f"{pluralize(len(recipe.verify), 'job')}, {pluralize(checked.controls, 'control')}"
+    lines = [f"{recipe.name}: keeps the rules; {counts}"]
     for name, missed in checked.ran.items():
         lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
     lines += [f"SKIP  {name}  (the image lacks what it needs)" for name in checked.left_out]

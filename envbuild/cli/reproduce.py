@@ -1,4 +1,4 @@
-"""`envbuild reproduce`: an image built again from its own lock, and compared."""
+"""`envbuild reproduce`: build an image again from its own lock, and compare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envbuild.errors import pluralize
 if TYPE_CHECKING:
     from envbuild.workflows.reproduce import Reproduced
 
-# Differences of a layer that are shown.
+# Number of differences shown per layer.
 _SHOWN = 10
 
 
@@ -42,7 +42,7 @@ def command(
 
 
 def format_reproduced(reproduced: Reproduced) -> str:
-    """Return lines for people: the first differences of each layer, and a summary."""
+    """Return the first differences of each layer, and a summary."""
     lines = []
     if reproduced.damaged:
         lines.append(f"its own manifest names other bytes: {', '.join(reproduced.damaged)}")

@@ -1,4 +1,4 @@
-"""`envbuild sbom`: what an image is made of, for other programs."""
+"""`envbuild sbom`: the bill of materials of an image."""
 
 from __future__ import annotations
 

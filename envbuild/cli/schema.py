@@ -1,20 +1,18 @@
-"""`envbuild schema`: what editors complete and check files by."""
+"""`envbuild schema`: JSON Schemas by which editors complete and check files."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli.output import print_data
+from envbuild.workflows.choices import SchemaKind
 
 
 def command(
-    kind: Annotated[
-        Literal["spec", "recipe", "controls", "base", "site", "lock"],
-        typer.Argument(metavar="NAME", help="What the file is."),
-    ],
+    kind: Annotated[SchemaKind, typer.Argument(metavar="NAME", help="What the file is.")],
 ) -> None:
     """Print the JSON Schema of a kind of file: spec, recipe, controls, base, site or lock.
 

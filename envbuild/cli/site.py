@@ -31,7 +31,7 @@ def ls(json: options.Json = False) -> None:
     elif sites:
         width = max(len(name) for name, _, _ in sites)
         print_data("\n".join(f"{name:<{width}}  {summary}".rstrip() for name, summary, _ in sites))
-    # Readable ones are listed all the same.
+    # After listing the readable ones.
     raise_all(listing.errors)
 
 

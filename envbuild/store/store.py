@@ -360,8 +360,7 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self, waiting: Callable[[], None]) -> Iterator[bool]:
-        """Hold the store while the block runs, once no other process uses it; `waiting` is called if one
-        does.
+        """Hold the store while the block runs, once no other process uses it; call `waiting` if one does.
 
         Yields False if the file system has no locks: others may use the store, too.
         """

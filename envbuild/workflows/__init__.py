@@ -1,7 +1,7 @@
-"""One module a verb, and what verbs share.
+"""One module for each verb, and modules that verbs share.
 
-Each is imported when it is first used (PEP 562): so the command line imports this package at the top of its
-files, and help and completion still load none of it.
+Each is imported on first use (PEP 562), so the command line can import this package at the top of its files,
+while help and completion load none of it.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import build as build
     from envbuild.workflows import cache as cache
     from envbuild.workflows import check as check
+    from envbuild.workflows import choices as choices
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import export as export
     from envbuild.workflows import fetch as fetch

@@ -1,9 +1,10 @@
-"""Checks of arguments, and words of command lines that messages suggest."""
+"""Checks of arguments, and quoting for command lines in messages."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import RequestError
@@ -15,13 +16,7 @@ _START_BYTES = 4096
 
 
 def check_is_spec(spec: Path) -> None:
-    """Reject an image or a lock given as a spec, before it is parsed.
-
-    Raises
-    ------
-    RequestError
-        It is one.
-    """
+    """Raise a RequestError for an image or a lock given as a spec, before it is parsed."""
     try:
         with open_regular(spec) as stream:
             start = stream.read(_START_BYTES)
@@ -35,13 +30,19 @@ def check_is_spec(spec: Path) -> None:
         raise RequestError(f"`{spec}` is a lock, not a spec", hint=hint)
 
 
-def output_path(text: str) -> Path:
-    """Return the path of an output file from a text.
+def check_sources(directories: Sequence[Path]) -> None:
+    """Raise a RequestError unless all directories that `envbuild fetch` filled exist."""
+    for directory in directories:
+        if not is_directory(directory):
+            raise RequestError(
+                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
+            )
 
-    Raises
-    ------
-    RequestError
-        It ends in a slash, and there is no such directory: a file of that name would be created.
+
+def output_path(text: str) -> Path:
+    """Return the path of an output file.
+
+    RequestError: it ends in a slash and no such directory exists; else a file of that name would be created.
     """
     if text.endswith("/") and not is_directory(Path(text)):
         hint = "make it and name a file in it, or leave the slash out"
@@ -52,17 +53,9 @@ def output_path(text: str) -> Path:
 def check_outside_store(
     path: Path, root: Path | None = None, *, hint: str = "name a place outside it"
 ) -> None:
-    """Refuse an output path inside the store, where it would stop `cache prune` or be removed by it.
+    """Raise a RequestError for an output path inside a store, by default the default store.
 
-    Parameters
-    ----------
-    root : Path, optional
-        The store; the default store if absent.
-
-    Raises
-    ------
-    RequestError
-        It is inside, symbolic links followed.
+    Such a file would stop `cache prune`, or be removed by it. Symbolic links are followed.
     """
     try:
         root = root or default_root()

@@ -1,4 +1,4 @@
-"""Build: lock if needed, plan, build what the store lacks, compose."""
+"""Build: lock if needed, plan, build the missing layers, compose."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.verify import tables_are_right
-from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
+from envbuild.plan.model import BuildPlan, Compression, Layer
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.store.gc_roots import add_root
-from envbuild.store.store import Store
-from envbuild.system.files import is_directory
-from envbuild.workflows.arguments import check_is_spec, check_outside_store, output_path
+from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_sources, output_path
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.fetch import all_pins, fetch_pins
+from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked
 from envbuild.workflows.plan import finished_layers, plan_image, plan_name
@@ -46,7 +44,7 @@ class Built:
     unchanged: bool
     """Whether the file was already this image."""
     preflight: PreflightReport
-    """What the image would load; the file is written whatever it shows."""
+    """What the image would load; the image is written even if it fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,43 +58,38 @@ class BuildRequest:
     """Whether a lock that does not satisfy the spec is an error."""
     offline: bool = False
     rebuild: bool = False
-    """Whether to build every layer anew and compare it with the store's."""
+    """Whether to build every layer again and compare it with the store's."""
     compression: Compression = "zstd"
     sources: Sequence[Path] = ()
     """Directories that `envbuild fetch` filled."""
     upstreams: Sequence[Path] = ()
-    """Stores of the user or of root to use layers of, before those that site files name."""
+    """Stores of the user or of root from which to take layers, before those of site files."""
 
 
 def build_image(request: BuildRequest, settings: Settings) -> Built:
-    """Build the image of a spec; unchanged inputs write nothing.
-
-    Raises
-    ------
-    EnvbuildError
-        Of every kind: see the exit codes.
-    """
+    """Build the image of a spec; if nothing has changed, nothing is written."""
     path = _check_request(request, settings)
     settings = with_upstreams(settings, request.upstreams)
     locked = _lock(request, settings)
     plan = plan_image(locked, compression=request.compression)
     store = settings.store
-    check_tools(locked, _missing_of_image(plan, request, store), settings)
+    missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
+    check_tools(locked, missing, settings)
     if not request.rebuild and _is_up_to_date(path, plan):
         scan = _scan(path, settings)
         if scan is not None:
             preflight = _preflight(path, settings, scan)
-            # A store that can only be read is pruned by its owner.
+            # The owner prunes a store that this user can only read.
             with contextlib.suppress(MachineError):
                 add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
             return _built(path, scan.manifest, preflight, unchanged=True)
         settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
-        missing = missing_layers(plan, store, rebuild=request.rebuild)
+        to_build = missing_layers(plan, store, rebuild=request.rebuild)
         # Before and after: on file systems without locks `prune` goes by age.
         store.freshen(layer.key for layer in plan.layers)
-        if missing:
-            _build(locked, plan, missing, request, settings)
+        if to_build:
+            _build(locked, plan, to_build, request, settings)
         store.freshen(layer.key for layer in plan.layers)
         check_conflicts(plan, store, settings.emit)
         manifest = _compose(path, locked, plan, settings)
@@ -118,7 +111,7 @@ def _built(path: Path, manifest: Manifest, preflight: PreflightReport, *, unchan
 
 
 def _check_request(request: BuildRequest, settings: Settings) -> Path:
-    """Refuse what cannot be built, before any work is done; return the path of the image."""
+    """Check the request before any work is done; return the path of the image."""
     spec = request.spec
     check_is_spec(spec)
     path = spec.parent / f"{spec.stem}.sif" if request.output is None else output_path(request.output)
@@ -129,11 +122,7 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )
     check_outside_store(path, settings.store.path)
-    for directory in request.sources:
-        if not is_directory(directory):
-            raise RequestError(
-                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
-            )
+    check_sources(request.sources)
     for parent in settings.store.open_parents:
         settings.emit(
             Warned(
@@ -156,15 +145,8 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
     return locked
 
 
-def _missing_of_image(plan: BuildPlan, request: BuildRequest, store: Store) -> list[Layer]:
-    return [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
-
-
 def _scan(path: Path, settings: Settings) -> ImageScan | None:
-    """Scan an image; None if it is not as it was written.
-
-    Its bytes are compared once; as long as the file stays the same, not again.
-    """
+    """Scan an image, comparing its bytes once as long as the file stays the same; None if it has changed."""
     try:
         scan = scan_image(path, settings.store)
     except (CheckError, RequestError):
@@ -173,7 +155,7 @@ def _scan(path: Path, settings: Settings) -> ImageScan | None:
 
 
 def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
-    """Return whether the image that is there is the one of a plan, which covers every byte of input."""
+    """Return whether an existing image has the same plan, which covers every input byte."""
     try:
         system = read_manifest(path).file_system
         same = read_data(path, PLAN).decode() == plan.to_json()
@@ -199,7 +181,7 @@ def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) ->
 
 def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) -> PreflightReport:
     with task(settings.emit, "check", f"what {path.name} would load") as running:
-        # An image that was just written is known to be unchanged.
+        # An image that was just written has not changed.
         report = run_preflight(scan or scan_image(path, settings.store, changed=()))
         running.failed = not report.passed
     return report
@@ -208,22 +190,21 @@ def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) ->
 def _build(
     locked: Locked, plan: BuildPlan, missing: Sequence[Layer], request: BuildRequest, settings: Settings
 ) -> None:
-    by_digest = {pin.sha256: pin for pin in all_pins(locked.lock)}
-    needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
-    cache = fetch_pins(
-        (by_digest[sha256] for sha256 in sorted(needed)),
-        locked.resolved,
-        settings,
-        sources=request.sources,
-        offline=request.offline,
-    )
-    store = settings.store
-    with store.stage() as work:
+    with settings.store.stage() as work:
+        locate = fetch_inputs(
+            missing,
+            locked.lock,
+            locked.resolved,
+            settings,
+            work=work,
+            sources=request.sources,
+            offline=request.offline,
+        )
         context = BuildContext(
-            store=store,
+            store=settings.store,
             apptainer=settings.find_apptainer(),
             uv=Path(uv.find_uv_bin()),
-            locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
+            locate=locate,
             emit=settings.emit,
             rebuild=request.rebuild,
         )

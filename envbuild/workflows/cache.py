@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from envbuild.system.files import read_input
 from envbuild.workflows.gc_roots import identify, pinned_image, pinned_lock
 from envbuild.workflows.settings import Settings
 
-# Without locks on the file system, builds of other processes show by what they used of late.
+# Without locks, builds of other processes are noticed only by the layers that they used recently.
 _WITHOUT_LOCKS_S = 7 * GRACE_S
 
 
@@ -27,11 +28,10 @@ class StoreListing:
     """The contents of a store, and their users."""
 
     items: tuple[Item, ...]
-    """Layers, blobs, files and leftovers."""
     roots: tuple[StoredRoot, ...]
-    """Their users."""
+    """The users of the items."""
     needs: Needs
-    """What the roots need that are not gone."""
+    """The needs of all roots that are not gone."""
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
         """Return the labels of the roots that need an item, sorted."""
@@ -56,12 +56,12 @@ class StoreUsage:
     areas: dict[str, int]
     """Top directory → bytes."""
     users: tuple[RootUsage, ...]
-    """By label."""
+    """Sorted by label."""
     needed_bytes: int
     shared_bytes: int
     free_bytes: int
-    """Of layers, blobs, files and scans of images, each blob once: needed, needed by several, and needed by
-    nothing, unfinished downloads included.
+    """Sizes of layers, blobs, files, scans and unfinished downloads, each blob once: those that are needed,
+    needed by several, and needed by nothing.
     """
 
 
@@ -82,7 +82,7 @@ class StoreReport:
         return all(map(self.is_removed, self.verified.damages))
 
     def is_removed(self, damage: Damage) -> bool:
-        """Return whether a damaged item was removed: only what can be made or fetched again is."""
+        """Return whether a damaged item was removed; only what can be built or fetched again is."""
         return self.repaired and damage.what in REPLACEABLE
 
     def needed_by(self, damage: Damage) -> tuple[str, ...]:
@@ -94,19 +94,13 @@ class StoreReport:
 
 
 def list_cache(settings: Settings) -> StoreListing:
-    """Return the contents of a store; writes nothing.
-
-    Raises
-    ------
-    RequestError
-        It is no store of the user's, or a root in it cannot be read.
-    """
+    """Return the contents of a store; RequestError if it is not the user's, or a root cannot be read."""
     roots = find_roots(settings.store, identify)
     return StoreListing(items=tuple(items(settings.store)), roots=roots, needs=needs_of(roots))
 
 
 def usage(settings: Settings) -> StoreUsage:
-    """Return the size of a store; writes noname. Raises as `list_cache`."""
+    """Return the size of a store; errors as `list_cache`."""
     listing = list_cache(settings)
     sizes: dict[str, int] = {}
     users: dict[str, set[str]] = {}
@@ -139,24 +133,24 @@ def usage(settings: Settings) -> StoreUsage:
 def verify_cache(settings: Settings, *, repair: bool = False) -> StoreReport:
     """Read the whole store; with `repair` remove damaged items, once no build runs.
 
-    Raises
-    ------
-    RequestError
-        It is no store of the user's, or there is none.
-    MachineError
-        Something cannot be read or removed.
+    RequestError: there is no store, or it is not the user's. MachineError: a file cannot be read or removed.
     """
-    store, emit = settings.store, settings.emit
+    store = settings.store
     if not store.exists:
-        # "All whole" of a misspelled name would be believed.
+        # Not "all whole": the name may be misspelled.
         raise RequestError(
             f"there is no store at `{store.path}`",
             hint="the first build makes it; --store DIR or ENVBUILD_STORE names another",
         )
     if not repair:
         return _verify(settings, repair=False)
-    with store.alone(lambda: emit(Note(text="waiting for builds that use the store"))):
+    with _alone(settings):
         return _verify(settings, repair=True)
+
+
+def _alone(settings: Settings) -> AbstractContextManager[bool]:
+    note = Note(text="waiting for builds that use the store")
+    return settings.store.alone(lambda: settings.emit(note))
 
 
 def _verify(settings: Settings, *, repair: bool) -> StoreReport:
@@ -183,26 +177,19 @@ def _verify(settings: Settings, *, repair: bool) -> StoreReport:
 def prune_cache(
     settings: Settings, *, unused_s: float = GRACE_S, keep_bytes: int | None = None, dry_run: bool = False
 ) -> tuple[Pruned, tuple[StoredRoot, ...]]:
-    """Remove what no root needs, once no build runs; the second value holds roots of images that are gone.
+    """Remove what no root needs, once no build runs; also return the roots of images that are gone.
 
-    Raises
-    ------
-    RequestError
-        It is no store of the user's, or a root cannot be read, so that its needs are unknown.
-    MachineError
-        Nothing could be removed.
+    RequestError: the store is not the user's, or a root cannot be read. MachineError: nothing could be
+    removed.
     """
-    store, emit = settings.store, settings.emit
+    store = settings.store
     if not store.exists:
         return Pruned(removed=(), freed_bytes=0, young=(), refused=()), ()
-
-    def waiting() -> None:
-        emit(Note(text="waiting for builds that use the store"))
-
-    with contextlib.nullcontext(True) if dry_run else store.alone(waiting) as has_locks:
+    with contextlib.nullcontext(True) if dry_run else _alone(settings) as has_locks:
         if not has_locks:
             unused_s = max(unused_s, _WITHOUT_LOCKS_S)
-            emit(Note(text="the store's file system has no locks: what was used within a week stays"))
+            text = "the store's file system has no locks: what was used within a week stays"
+            settings.emit(Note(text=text))
         roots = find_roots(store, identify)
         result = prune(store, needs_of(roots), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run)
         if result.refused and not result.removed:
@@ -218,15 +205,7 @@ def prune_cache(
 
 
 def pin(path: Path, settings: Settings) -> Root:
-    """Keep what an image or a lock needs until `unpin`.
-
-    Raises
-    ------
-    RequestError
-        It is neither, or the store is not the user's own.
-    MachineError
-        The store cannot be written.
-    """
+    """Keep what an image or a lock needs until `unpin`; RequestError if `path` is neither."""
     if path.name.endswith((".yaml", ".yml")):
         lock = load(read_input(path, limit_bytes=MAX_BYTES), path)
         root = pinned_lock(path, lock, settings.store)
@@ -242,14 +221,9 @@ def pin(path: Path, settings: Settings) -> Root:
 
 
 def unpin(path: Path, settings: Settings) -> tuple[Root, ...]:
-    """Take back what `pin` did, and forget an image that cannot be reached any more.
+    """Remove the pins of a path, and the root of an image that is gone or unreachable.
 
-    Raises
-    ------
-    RequestError
-        Nothing of that name is pinned, or the store is not the user's own.
-    OSError
-        The store cannot be written.
+    RequestError: there are none.
     """
     roots = find_roots(settings.store, identify)
     pinned = [stored for stored in roots if stored.root.pinned or stored.state != "live"]

@@ -1,4 +1,4 @@
-"""Check: what an image would load and whether it fits its site, known without running it."""
+"""Check: what an image would load and whether it fits its site, without running it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class CheckedImage:
 
     manifest: Manifest
     preflight: PreflightReport
-    """Of its files."""
-    verdicts: tuple[RuleResult, ...]
-    """Of the rules on it, and on its site if one is known."""
+    rule_results: tuple[RuleResult, ...]
+    """The rules on the image, and on its site if one is known."""
     gpu_code: tuple[CheckResult, ...]
     """Whether the site's GPUs run the image's code, if the site names them."""
     seconds: float
@@ -46,18 +45,18 @@ class CheckedImage:
     runtime: tuple[CheckResult, ...] = ()
     """Effects of another runtime, if one was named."""
     changed: tuple[CheckResult, ...] = ()
-    """The parts that are not as they were built."""
+    """The parts that have changed since the build."""
     scheduler: tuple[CheckResult, ...] = ()
-    """What the scheduler offers its MPI, if that was asked."""
+    """The support of the scheduler for its MPI, if requested."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong; unknown is reported, and is no failure."""
-        return all(finding.status != "FAIL" for finding in self.findings())
+        """Whether no check fails; unknown is reported, and is not a failure."""
+        return all(result.status != "FAIL" for result in self.findings())
 
     def findings(self, *, all_unknown: bool = False) -> list[CheckResult]:
         """Return the lines of a report; see `envbuild.preflight.report.findings_of`."""
-        fit = findings_of(self.verdicts, all_unknown=all_unknown)
+        fit = findings_of(self.rule_results, all_unknown=all_unknown)
         own = (*self.changed, *self.preflight.findings())
         return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]
 
@@ -69,19 +68,19 @@ class CheckedImage:
         (as in a test's report), ``verdicts``.
         """
         manifest, preflight = self.manifest, self.preflight
-        findings = self.findings(all_unknown=True)
+        results = self.findings(all_unknown=True)
         return {
             "schema": SCHEMA,
             "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
             "passed": self.passed,
-            "counts": counts(findings),
+            "counts": counts(results),
             "objects": preflight.objects,
             "processes": preflight.processes,
             "distributions": preflight.distributions,
             "excused": list(preflight.excused),
             "problems": [asdict(problem) for problem in preflight.problems],
-            "findings": [asdict(finding) for finding in findings],
-            "verdicts": [verdict.to_data() for verdict in self.verdicts],
+            "findings": [asdict(result) for result in results],
+            "verdicts": [result.to_data() for result in self.rule_results],
         }
 
 
@@ -93,24 +92,13 @@ def check_image(
     lint_shifter: bool = False,
     srun: bool = False,
 ) -> CheckedImage:
-    """Look at an image without running it.
+    """Check an image without running it.
 
-    Parameters
-    ----------
-    from_host : HostLibraries
-        Libraries of the site's host that take the place of the image's own, and are checked as well.
-    lint_shifter : bool
-        Whether to tell what Shifter would make of it, too.
-    srun : bool
-        Whether to ask this machine's srun which PMI it offers.
+    `from_host` are libraries of the site's host that replace the image's own and are checked as well.
+    `lint_shifter` adds the effects of Shifter; `srun` asks this machine's srun which PMI it offers.
 
-    Raises
-    ------
-    MachineError
-        There is no srun to ask.
-    RequestError
-        It is no image of envbuild, or damaged; the site file cannot be used, or no site file describes the
-        host's libraries.
+    MachineError: there is no srun. RequestError: it is not an image of envbuild's, or damaged; or the site
+    file cannot be used, or does not describe the host's libraries.
     """
     started = time.monotonic()
     site = _site(settings, from_host)
@@ -124,17 +112,17 @@ def check_image(
         else:
             preflight = run_preflight(scan)
             facts = stack_facts(preflight.facts, site)
-        verdicts = judge(facts)
+        rule_results = judge(facts)
         gpus = site.gpus.architectures if site and site.gpus else ()
-        if host_libs and all(verdict.outcome != "incompatible" for verdict in verdicts):
+        if host_libs and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, host_libs=host_libs.by_name)
         checked = CheckedImage(
             manifest=manifest,
             preflight=preflight,
-            verdicts=verdicts,
+            rule_results=rule_results,
             gpu_code=tuple(gpu.findings(preflight.gpu_code, gpus)),
             changed=(judge_bytes(scan.changed),) if scan.changed else (),
-            runtime=tuple(_lint(image, manifest, preflight)) if lint_shifter else (),
+            runtime=tuple(_lint_shifter(image, manifest, preflight)) if lint_shifter else (),
             scheduler=tuple(pmi_findings(manifest, host_libs.mpi if host_libs else None)) if srun else (),
             seconds=time.monotonic() - started,
         )
@@ -142,7 +130,7 @@ def check_image(
     return checked
 
 
-def _lint(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:
+def _lint_shifter(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:
     return shifter.lint(
         manifest,
         image_entries(image),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import assert_never
 
 from envbuild.errors import MachineError, RequestError, raise_all
 from envbuild.events import Emit, task
@@ -23,8 +23,7 @@ from envbuild.system import squashfs
 from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
 from envbuild.system.leftovers import private_work
 from envbuild.workflows.arguments import check_outside_store
-
-ExportFormat = Literal["squashfs", "shifter", "oci"]
+from envbuild.workflows.choices import ExportFormat
 
 _SQUASHFS_MAGIC = b"hsqs"
 _MODE = 0o666
@@ -37,27 +36,16 @@ class Written:
     format: str
     files: tuple[Path, ...]
     size_bytes: int
-    """Of all files."""
+    """Of all files together."""
     identity: str
-    """Of ``shifter`` the id, of ``oci`` the digest of its manifest for registries, else ``sha256:…`` of the
-    file.
-    """
+    """Shifter's id, the digest of the OCI manifest, or ``sha256:…`` of the squashfs."""
 
 
 def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Written:
-    """Write an image in another form; the same image gives the same bytes.
+    """Write an image in another form to a file, or for ``shifter`` a directory.
 
-    Parameters
-    ----------
-    path : Path
-        A file; for ``shifter`` a directory.
-
-    Raises
-    ------
-    RequestError
-        It is no image of ours, it is not as it was written, or the form cannot be written.
-    MachineError
-        There is no space, or the disk fails.
+    The same image gives the same bytes. RequestError: it is not an image of envbuild's, has changed since it
+    was written, or cannot be written in this form. MachineError: there is no space, or the disk fails.
     """
     manifest = read_manifest(image)
     _check_place(form, path, image)
@@ -70,7 +58,7 @@ def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Wri
     with (
         task(emit, form, f"write {path.name}", total_bytes=size) as writing,
         file_system(image) as content,
-        # Inside of the other: that would take a full disk for an image that cannot be read.
+        # Innermost, since `file_system` would report a full disk as an unreadable image.
         _writing(path),
     ):
         if form == "oci":
@@ -127,7 +115,7 @@ def _check_variables(manifest: Manifest) -> None:
 
 
 def _copy(content: Squashfs, path: Path, advanced: Callable[[int], None]) -> None:
-    """Copy the file system out of an image, as it is."""
+    """Copy the file system of an image unchanged."""
     with atomic_file(path, mode=_MODE) as file:
         copy_range(content.file.fileno(), content.offset, content.size_bytes, file, 0, advanced)
 
@@ -137,17 +125,17 @@ def _write_shifter(
 ) -> Written:
     path.mkdir(exist_ok=True)
     with private_work(path, before=".export-") as work:
-        made = work / "image.squashfs"
+        part = work / "image.squashfs"
         if content.superblock.compressor is Compressor.GZIP:
-            _copy(content, made, advanced)
+            _copy(content, part, advanced)
         else:
-            # Shifter mounts by the kernel of the node, which may lack zstd.
+            # Shifter mounts images with the kernel of the node, which may lack zstd.
             source = Path(content.file.name)
-            squashfs.recompress(source, made, compression="gzip", offset=content.offset)
-        name = shifter.image_id(made)
+            squashfs.recompress(source, part, compression="gzip", offset=content.offset)
+        name = shifter.image_id(part)
         image = path / f"{name}.squashfs"
-        made.replace(image)
-    # Last: whoever finds it finds the image.
+        part.replace(image)
+    # Last: a gateway that sees the metadata also sees the image.
     metadata = path / f"{name}.meta"
     write_atomically(metadata, shifter.metadata_text(manifest.environment).encode())
     return _written("shifter", image, metadata, identity=name)
@@ -155,9 +143,9 @@ def _write_shifter(
 
 def _write_oci(content: Squashfs, manifest: Manifest, path: Path, advanced: Callable[[int], None]) -> Written:
     with private_work(path.absolute().parent, before=".export-") as work:
-        made = work / "archive"
-        digest = write_archive(made, manifest, content, work=work, advanced=advanced)
-        made.replace(path)
+        part = work / "archive"
+        digest = write_archive(part, manifest, content, work=work, advanced=advanced)
+        part.replace(path)
     return _written("oci", path, identity=digest)
 
 

@@ -1,4 +1,4 @@
-"""Explain a step that failed: doctor is asked whether the machine is the cause."""
+"""Explain a step that failed: check whether the machine is the cause."""
 
 from __future__ import annotations
 
@@ -16,17 +16,9 @@ from envbuild.workflows.settings import Settings
 
 @contextlib.contextmanager
 def explain_failure(verb: str, settings: Settings, *, apptainer: Path | None = None) -> Iterator[None]:
-    """Raise what doctor finds to prevent a verb from working, if a tool fails that needs it.
+    """If a tool fails in the block, raise a MachineError for the doctor's problem that blocks the verb.
 
-    Parameters
-    ----------
-    apptainer : Path, optional
-        The one in use; that of the settings if absent.
-
-    Raises
-    ------
-    MachineError
-        The finding of doctor, in place of the tool's error.
+    `apptainer` is the one in use, by default that of the settings.
     """
     try:
         yield
@@ -40,12 +32,12 @@ def explain_failure(verb: str, settings: Settings, *, apptainer: Path | None = N
 def _explanation(
     verb: str, error: EnvbuildError, settings: Settings, apptainer: Path | None
 ) -> MachineError | None:
-    findings = check_machine(Survey(), settings.store, apptainer or settings.apptainer)
-    cause = next((item for item in findings if item.weight == "blocks" and verb in item.verbs), None)
+    problems = check_machine(Survey(), settings.store, apptainer or settings.apptainer)
+    cause = next((item for item in problems if item.weight == "blocks" and verb in item.verbs), None)
     if cause is None:
         return None
     who = "" if cause.who == "you" else f"{cause.who} can fix it: "
-    # The rest of the tool's message is in its log, and often about something else.
+    # The rest of the tool's message is in its log, and is often misleading.
     first_line = error.problem.partition("\n")[0]
     return MachineError(
         f"{cause.problem}: {cause.why}\n{first_line}",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
+from envbuild.plan.model import InputFile, Layer, input_files
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
@@ -19,14 +20,14 @@ from envbuild.workflows.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What was kept: how many files, how many bytes."""
+    """The number and size of the files that were kept."""
 
     files: int
     size_bytes: int
 
 
 def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
-    """Lock a spec if needed and keep every locked file in a directory."""
+    """Lock a spec if needed, and keep every locked file in a directory."""
     check_outside_store(to, settings.store.path, hint="name another directory with --to DIR")
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
@@ -37,7 +38,7 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
 
 
 def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
-    """Return everything that a lock pins to a file, each file once."""
+    """Return all files that a lock pins, each once."""
     pins: dict[str, DebPin | PythonPin | RootPin] = {}
     for pin in lock.pins:
         pins.setdefault(pin.sha256, pin)
@@ -64,3 +65,25 @@ def fetch_pins(
         )
         fetch(pins, resolved, cache, context)
     return cache
+
+
+def fetch_inputs(
+    layers: Iterable[Layer],
+    lock: Lock,
+    resolved: ResolvedSpec,
+    settings: Settings,
+    *,
+    work: Path,
+    sources: Sequence[Path],
+    offline: bool,
+) -> Callable[[InputFile], Path]:
+    """Fetch the locked files that layers are built from.
+
+    Return a function that locates them for other programs, which may need copies in the directory `work`.
+    """
+    pins = {pin.sha256: pin for pin in all_pins(lock)}
+    needed = {file.sha256 for layer in layers for file in input_files(layer.step)}
+    cache = fetch_pins(
+        (pins[digest] for digest in sorted(needed)), resolved, settings, sources=sources, offline=offline
+    )
+    return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)

@@ -1,4 +1,4 @@
-"""What an image or a lock needs of the store, so that `cache prune` leaves it."""
+"""The needs of an image or a lock in the store, which `cache prune` leaves."""
 
 from __future__ import annotations
 
@@ -29,13 +29,7 @@ def root_of_build(image: Path, manifest: Manifest, plan: BuildPlan, lock: Lock, 
 
 
 def pinned_image(image: Path) -> Root:
-    """Return the root that keeps all that an image was made from, read from the image alone.
-
-    Raises
-    ------
-    RequestError
-        It is no image of ours.
-    """
+    """Return the root that keeps all inputs of an image, read from the image alone."""
     try:
         plan = BuildPlan.from_json(read_data(image, PLAN).decode())
     except ValueError as error:
@@ -67,13 +61,7 @@ def pinned_lock(path: Path, lock: Lock, store: Store) -> Root:
 
 
 def identify(image: Path) -> str | None:
-    """Return the digest of the image at a path; None where there is none.
-
-    Raises
-    ------
-    OSError
-        That cannot be found out: it lies where we may not look.
-    """
+    """Return the digest of the image at a path; None if there is none. OSError: it cannot be determined."""
     try:
         image.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +71,7 @@ def identify(image: Path) -> str | None:
     except RequestError:
         if exists(image):
             with image.open("rb"):
-                return None  # it can be read, and is no image, or a broken one
+                return None  # it can be read, but is not an image, or a broken one
         return None
 
 

@@ -32,7 +32,7 @@ from envbuild.workflows.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class HostLibraries:
-    """Which libraries of the site's host an image uses in place of its own."""
+    """The libraries of the site's host that an image uses in place of its own."""
 
     mpi: bool = False
     fabric: bool = False
@@ -43,18 +43,15 @@ class HostLibraries:
 
 NO_HOST_LIBS = HostLibraries()
 _APPTAINER_LIBS = "/.singularity.d/libs"
-# Problems of the preflight that concern each program on the host's MPI.
+# Preflight problems of programs that run on the host's MPI.
 _MPI_PROBLEMS = ("loader.symbols", "loader.mpi-abi")
 
 
 def host_libraries_for(container: Container, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:
-    """Return the host libraries of an image; nothing is started for it.
+    """Return the host libraries of an image, without starting it.
 
-    Raises
-    ------
-    RequestError, ManyErrors
-        No site is named, its file does not describe the libraries, image and host do not fit together,
-        or the image is damaged.
+    RequestError: no site is named, its file does not describe the libraries, image and host do not fit
+    together, or the image is damaged.
     """
     site = site_of_host(settings, wanted)
     if wanted.mpi and not container.manifest.mpi_family:
@@ -63,12 +60,12 @@ def host_libraries_for(container: Container, settings: Settings, wanted: HostLib
         )
     scan = scan_image(container.image, settings.store)
     preflight, plan, facts = plan_on_host(scan, site, wanted)
-    # The start of ranks is judged with their launcher.
+    # Rules on the start of ranks are judged with the launcher.
     about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))
     refuse_or_warn(judge(facts, about), settings.emit)
     raise_all(plan.errors)
     if wanted.mpi:
-        # Problems on the image's own MPI are no reason to refuse the host's.
+        # Problems that exist on the image's own MPI, too, do not exclude the host's.
         before = {(problem.rule, problem.file, problem.need) for problem in preflight.problems}
         raise_all(
             [
@@ -99,25 +96,19 @@ def plan_on_host(
 def image_libraries(
     manifest: Manifest, facts: Facts, provides: Mapping[str, tuple[str, ...]]
 ) -> ImageLibraries:
-    """Return what decides which libraries an image can take from a host, by the facts of its preflight."""
+    """Return the facts of an image that decide which libraries it can take from a host."""
     library_path = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
     return ImageLibraries(
-        # If nothing needs an MPI, programs that open one are taken for the image's own MPI's.
+        # If nothing needs an MPI, programs may still open one, with the ABI of the image's own.
         abis=texts_of(facts, "mpi.needed_abis") or texts_of(facts, "mpi.abis")[:1],
-        # As the image's environment makes it under Apptainer.
+        # As Apptainer extends the image's environment.
         library_path=f"{library_path}:{_APPTAINER_LIBS}".lstrip(":"),
         provides=provides,
     )
 
 
 def site_of_host(settings: Settings, wanted: HostLibraries) -> Site:
-    """Return the site that the command line, the environment or the machine names.
-
-    Raises
-    ------
-    RequestError
-        None is named.
-    """
+    """Return the site that the command line, the environment or the machine names; RequestError if none."""
     loaded = read_site(settings.site)
     if loaded is None:
         raise RequestError(
@@ -137,26 +128,17 @@ def warn_of_absent_binds(site: Site, emit: Emit) -> None:
 
 
 def for_one_container_per_rank(plan: HostLibraryPlan) -> HostLibraryPlan:
-    """Return a plan for ranks that a launcher of the host starts, each in its own container."""
+    """Return a plan for ranks that a launcher of the host starts, each in a separate container."""
     family = launcher_family(plan.mpi.implementation if plan.mpi else "", plan.abis)
     return replace(plan, environment={**env_one_container_per_rank(family), **plan.environment})
 
 
 def lasting_stage(plan: HostLibraryPlan, settings: Settings, *, one_machine: bool = False) -> Path:
-    """Return the staging directory of a plan, filled; it is below the store, which all nodes share.
+    """Return the filled staging directory of a plan, below the store, which all nodes share.
 
-    It stays: ranks on other nodes start from it, and after `launch` this process is the launcher.
-
-    Parameters
-    ----------
-    one_machine : bool
-        Whether all ranks start on this machine. If the store cannot be written, a private directory
-        among the temporary files then serves as well.
-
-    Raises
-    ------
-    RequestError
-        It cannot be made.
+    It is not removed: ranks on other nodes start from it, and after `launch` this process is the launcher.
+    With `one_machine`, a private temporary directory is used if the store cannot be written. RequestError: it
+    cannot be made.
     """
     content = json.dumps([sorted(plan.files), sorted(plan.links.items())])
     name = hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -179,7 +161,7 @@ def _private_stage(plan: HostLibraryPlan, name: str) -> Path | None:
     parent = Path(tempfile.gettempdir()) / f"envbuild-{os.geteuid()}"
     try:
         parent.mkdir(mode=0o700, exist_ok=True)
-        # Anyone can make names among the temporary files: refuse another user's directory, or a link.
+        # Other users can create names in this directory: reject their directories, and links.
         status = parent.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return None

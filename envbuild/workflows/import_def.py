@@ -32,19 +32,10 @@ class Imported:
 
 
 def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:
-    """Propose a spec for a file. Nothing in it is run, and nothing that it names is downloaded.
+    """Propose a spec for a file; nothing in it is run or downloaded.
 
-    Parameters
-    ----------
-    recipes : sequence of Path
-        Directories that are searched first.
-    output : Path, optional
-        Receives the spec; an existing file is left alone.
-
-    Raises
-    ------
-    RequestError
-        The file cannot be read or has another format, or the output exists.
+    Recipes are searched in the directories `recipes` first. The spec is written to `output`, which must not
+    exist. RequestError: the file cannot be read or has another format, or the output exists.
     """
     if output is not None:
         if output.exists() or output.is_symlink():
@@ -71,7 +62,7 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all that may be a number: versions of YAML disagree about `1e3` and `0o17`."""
+    """Quotes all text that may be a number: versions of YAML disagree about `1e3` and `0o17`."""
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -83,7 +74,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _to_yaml(proposal: Proposal, source: str) -> str:
-    """Return the text of the spec; comments at its end hold what it does not take over."""
+    """Return the text of the spec; comments at its end hold the statements that it does not take over."""
     spec = yaml.dump(proposal.spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     lines = [f"# Proposed from {source}: check it, then run `envbuild lock`.\n", spec]
     unsupported = [note for note in proposal.notes if note.outcome == "unsupported"]

@@ -1,4 +1,4 @@
-"""Init: the choices for a first spec, and its text, which is checked as every spec is."""
+"""Init: the choices for a first spec, and its text, which is checked like every spec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE = "none"
 SPEC_FILE = "spec.yaml"
 SCHEMA_FILE = "spec.schema.json"
 
-# The defaults; the first of their kind if they are not there.
+# Default recipes; if one does not exist, the first of its kind.
 _DEFAULTS = {"framework": "pytorch", "mpi": "mpich"}
 _COLUMN = 34
 
@@ -37,7 +37,7 @@ class SpecDraft:
     version: str | None = None
     base: str | None = None
     mpi: str | None = None
-    """`NONE` for an image without."""
+    """`NONE` for an image without an MPI."""
     frameworks: tuple[str, ...] | None = None
     accelerator: str | None = None
     fabric: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Choices:
     recipes: dict[str, Recipe]
     """By name; frozen ones come last."""
     directories: tuple[Path, ...] = ()
-    """Where recipes are looked for first."""
+    """Directories that are searched first."""
 
     @staticmethod
     def read(directories: Sequence[Path] = ()) -> Choices:
@@ -71,7 +71,7 @@ class Choices:
         return _DEFAULTS[kind] if _DEFAULTS[kind] in names else next(iter(names), NONE)
 
     def completed(self, draft: SpecDraft) -> SpecDraft:
-        """Return a draft with what its frameworks require, and defaults for what is undecided."""
+        """Return a draft with the recipes that its frameworks require, and defaults for undecided keys."""
         default = self.default("framework")
         frameworks = list(draft.frameworks if draft.frameworks is not None else [default] * (default != NONE))
         mpi = draft.mpi
@@ -81,7 +81,7 @@ class Choices:
                 kind = self.recipes[required.name].kind if required.name in self.recipes else ""
                 if kind == "mpi" and mpi is None:
                     mpi = required.name
-                # The list grows under the loop: what is required may require more.
+                # The list grows during the loop: a required framework may require others.
                 if kind == "framework" and required.name not in {_choice(text).name for text in frameworks}:
                     frameworks.append(required.name)
         mpi = mpi or self.default("mpi")
@@ -108,26 +108,16 @@ class Choices:
         )
 
     def spec_text(self, draft: SpecDraft, path: Path, *, schema: bool = False) -> str:
-        """Return the text of a spec with comments.
+        """Return the text of a spec with comments; raise all errors of the draft.
 
-        Parameters
-        ----------
-        path : Path
-            Its file, for the comments.
-        schema : bool
-            Whether it names the JSON Schema beside it.
-
-        Raises
-        ------
-        RequestError, ManyErrors
-            All that is wrong with the draft.
+        `path` is its file, for the comments; with `schema` it refers to the JSON Schema beside it.
         """
         draft = self.completed(draft)
         text = "\n".join(f"{key}: {value}" for key, value in _values(draft).items())
         try:
             resolved = read_spec(path, recipes=self.directories, content=text.encode())
         except EnvbuildError as error:
-            # There is no such file yet, and no line of it to show.
+            # The file does not exist yet, so no line of it can be shown.
             for single in error.each():
                 if single.at is not None and single.at.path == path:
                     single.at = None
@@ -137,13 +127,7 @@ class Choices:
 
 
 def spec_path(given: Path) -> Path:
-    """Return the spec that a file's or a directory's name means.
-
-    Raises
-    ------
-    RequestError
-        It exists, or the name is not that of a spec.
-    """
+    """Return the spec's path for a file's or directory's name; RequestError if it exists or is invalid."""
     is_yaml = given.suffix in (".yaml", ".yml") and not is_directory(given)
     is_other = not is_yaml and not is_directory(given)
     if is_other and (exists(given) or re.fullmatch(r"\.[A-Za-z]+", given.suffix)):
@@ -156,13 +140,7 @@ def spec_path(given: Path) -> Path:
 
 
 def write_spec(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
-    """Write a spec, and the JSON Schema beside it; return the files.
-
-    Raises
-    ------
-    RequestError
-        One of them exists, or cannot be written.
-    """
+    """Write a spec, and the JSON Schema beside it if requested; return the files."""
     check_outside_store(path)
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
@@ -203,7 +181,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
 
 def _scalar(text: str) -> str:
     plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*", text) and scalar_is_text(text)
-    # JSON's strings are YAML's.
+    # Every JSON string is a YAML string.
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 

@@ -43,25 +43,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Where recipes, base images and sites are looked for; the first directory that has a name wins."""
+    """Search paths of recipes, base images and sites; the first directory that has a name wins."""
 
     recipes: tuple[Path, ...]
     bases: tuple[Path, ...]
     sites: tuple[Path, ...]
-    """Directories, in the order of search; not all of them need exist."""
+    """Directories in search order; some may not exist."""
 
     def recipe_names(self) -> tuple[str, ...]:
         """Return the names of all recipes, sorted."""
-        found = {
+        names = {
             name
             for directory in self.recipes
             for name in list_directory(directory)
             if re.fullmatch(NAME, name) and exists(directory / name / _RECIPE)
         }
-        return tuple(sorted(found))
+        return tuple(sorted(names))
 
     def recipe(self, name: str) -> Path | None:
-        """Return the directory of a recipe."""
+        """Return the directory of a recipe, if it exists."""
         return next((path / name for path in self.recipes if exists(path / name / _RECIPE)), None)
 
     def base_names(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Catalog:
         return _stems(self.bases)
 
     def base(self, name: str) -> Path | None:
-        """Return the file of a base image."""
+        """Return the file of a base image, if it exists."""
         return _first_file(self.bases, name)
 
     def site_names(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Catalog:
         return _stems(self.sites)
 
     def site(self, name: str) -> Path | None:
-        """Return the file of a site."""
+        """Return the file of a site, if it exists."""
         return _first_file(self.sites, name)
 
 
@@ -100,12 +100,9 @@ class _Errors:
 
 
 def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
-    """Return the directories to look in: given ones, ``ENVBUILD_RECIPES``, the user's, the machine's, ours.
+    """Return the search paths: `recipes`, ``ENVBUILD_RECIPES``, the user's, the machine's, envbuild's own.
 
-    Raises
-    ------
-    RequestError
-        A directory that was given is not there.
+    RequestError: a directory of `recipes` or ``ENVBUILD_RECIPES`` does not exist.
     """
     listed = environment_paths("ENVBUILD_RECIPES")
     origins = ["--recipes"] * len(recipes) + ["ENVBUILD_RECIPES"] * len(listed)
@@ -128,22 +125,11 @@ def read_spec(
     site: Path | None = None,
     content: bytes | None = None,
 ) -> ResolvedSpec:
-    """Read a spec and everything that it names, and check that it fits together.
+    """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
-    Parameters
-    ----------
-    content : bytes, optional
-        Content of the spec's file; read from it if absent.
-    recipes : sequence of Path
-        Directories to look for recipes in before all others.
-    site : Path, optional
-        The site's settings: a file, or the name of a known site. Without it, ``ENVBUILD_SITE``, the site that
-        the spec names, or ``site.yaml`` of the user or the machine.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors of the spec, recipes, base image and site at once.
+    `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
+    `site` is a site file or the name of a known site; without it ``ENVBUILD_SITE``, then the site that the
+    spec names, then ``site.yaml`` of the user or the machine is used.
     """
     catalog = find_catalog(recipes)
     if content is None:
@@ -190,24 +176,12 @@ def read_spec(
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
-    """Read the site that a command line names; see `read_spec` for the site without it.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        There is none of this name, or all errors of its file.
-    """
+    """Read the site that a command line names; without one, as `read_spec`."""
     return _site_of(find_catalog(), None, given)
 
 
 def read_upstreams() -> tuple[SiteUpstream, ...]:
-    """Return the stores of others that the user's and the machine's ``site.yaml`` name, in this order.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors of these files.
-    """
+    """Return the upstream stores that ``site.yaml`` of the user, then of the machine, names."""
     reading = _Errors()
     sites = [reading.collect(partial(_load, Site, path)) for path in filter(exists, _own_sites())]
     raise_all(reading.errors)
@@ -215,20 +189,14 @@ def read_upstreams() -> tuple[SiteUpstream, ...]:
 
 
 def read_bases() -> tuple[BaseImage, ...]:
-    """Read all base images that a spec could name, by name; those with errors are left out."""
+    """Read all base images that a spec could name, by name; those with errors are omitted."""
     return tuple(base.value for base in _bases(find_catalog())[0])
 
 
 def read_base(name: str) -> Loaded[BaseImage]:
-    """Read one base image, as a spec that names it would.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        There is none of this name, or all errors of its file.
-    """
+    """Read one base image, as a spec that names it would."""
     catalog = find_catalog()
-    # Looked up among names, so that it is not a path.
+    # Only a known name, never a path.
     base = _base(catalog, name) if name in catalog.base_names() else None
     if base is None:
         raise not_known("base image", name, catalog.base_names(), None)
@@ -236,20 +204,9 @@ def read_base(name: str) -> Loaded[BaseImage]:
 
 
 def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
-    """Read one recipe, as a spec that names it would.
-
-    Parameters
-    ----------
-    recipes : sequence of Path
-        Directories to look for it in before all others.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        There is none of this name, or all errors that concern it alone.
-    """
+    """Read one recipe, as a spec that names it would; the directories `recipes` are searched first."""
     catalog = find_catalog(recipes)
-    # Looked up among names, so that it is not a path.
+    # Only a known name, never a path.
     source = _recipe(catalog, name) if name in catalog.recipe_names() else None
     if source is None:
         raise recipe_not_known(name, catalog.recipe_names())
@@ -265,7 +222,7 @@ def _load(model: type[M], path: Path, at: Location | None = None) -> Loaded[M]:
 
 
 def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
-    """Read a recipe and its files; None if there is none of this name."""
+    """Read a recipe and its files; None if it does not exist."""
     directory = catalog.recipe(name)
     if directory is None:
         return None
@@ -281,7 +238,7 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         content = reading.collect(partial(_read_below, directory, file))
         if content is not None:
             files[file] = content
-    # The model is made from the bytes whose digest is kept.
+    # The model is parsed from the same bytes that are kept in `files`.
     loaded = (
         reading.collect(lambda: load(Recipe, files[_RECIPE], directory / _RECIPE))
         if _RECIPE in files
@@ -294,7 +251,7 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
 def _read_below(directory: Path, name: str) -> bytes:
     """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
     path = directory / name
-    # A link may lead to a file of a recipe beside it.
+    # A link may lead to a job or patch of a recipe beside it.
     shared = is_below(path, directory.parent) and path.resolve().parent.name in ("verify", "patches")
     if not is_below(path, directory) and not shared:
         raise RequestError(
@@ -306,7 +263,7 @@ def _read_below(directory: Path, name: str) -> bytes:
 
 
 def _base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
-    """Read a base image; None if there is none of this name."""
+    """Read a base image; None if it does not exist."""
     path = catalog.base(name)
     if path is None:
         return None
@@ -329,7 +286,7 @@ def _check_name(loaded: Loaded[M], name: str, what: str) -> None:
 
 
 def _site_of(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
-    """Read the site that is given, else the one that the spec names, else the machine's own."""
+    """Read the given site, else the one that the spec names, else the machine's own."""
     own = next(filter(exists, _own_sites()), None)
     listed = environment_paths("ENVBUILD_SITE")
     if given is not None or listed:
@@ -346,14 +303,14 @@ def _site_of(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None)
         )
     if site.value.origins or site.value.find_links or own is None:
         return site
-    # An image for another machine is built from the packages that this one reaches.
+    # An image for another machine is built from packages that this machine can reach.
     here = _load(Site, own).value
     addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
     return replace(site, value=site.value.model_copy(update=addresses))
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
-    """Read what `--site` or ENVBUILD_SITE names: a known site, or a file."""
+    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file."""
     name = str(given)
     is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
     if is_name and (catalog.site(name) is not None or not exists(given)):
@@ -378,7 +335,7 @@ def _own_sites() -> tuple[Path, ...]:
 
 
 def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
-    """Read the files that the image is to carry."""
+    """Read the files that the spec adds to the image."""
     directory = spec.path.parent
     files: dict[str, bytes] = {}
     for index, entry in enumerate(spec.value.files):
@@ -396,7 +353,7 @@ def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
 
 
 def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:
-    """Return the kinds of recipes that others require and the spec does not name, if they can be read."""
+    """Return the kinds of required recipes that the spec does not name, if they can be read."""
     required = {choice.name for source in sources.values() for choice in source.loaded.value.requires}
     reading = _Errors()
     missing = {name: reading.collect(partial(_recipe, catalog, name)) for name in required - sources.keys()}
@@ -406,13 +363,13 @@ def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> di
 def _known_variants(
     catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource]
 ) -> tuple[str, ...]:
-    """Return the variants of all recipes, if none of the spec's has one that could judge a release."""
+    """Return the variants of all recipes, unless a recipe of the spec has one for this accelerator."""
     own = {name for source in sources for name in source.loaded.value.variants}
     if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
         return ()
     reading = _Errors()
-    every = [reading.collect(partial(_recipe, catalog, name)) for name in catalog.recipe_names()]
-    return tuple(name for source in every if source for name in source.loaded.value.variants)
+    readable = [reading.collect(partial(_recipe, catalog, name)) for name in catalog.recipe_names()]
+    return tuple(name for source in readable if source for name in source.loaded.value.variants)
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

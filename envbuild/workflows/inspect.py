@@ -1,4 +1,4 @@
-"""Inspect: the manifest of an image, and its last verdict here."""
+"""Inspect: the manifest of an image, and its last verdict on this host."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ class Inspection:
 
 
 def inspect_image(image: Path, settings: Settings) -> Inspection:
-    """Read an image's manifest and its last verdict on a host like this one.
-
-    Raises
-    ------
-    RequestError
-        It is no image of ours.
-    """
+    """Read an image's manifest and its last verdict on a host like this one."""
     manifest = read_manifest(image)
     try:
         here = fingerprint(settings.find_apptainer())
     except MachineError:
-        here = fingerprint()  # an image can be read where nothing can run it
+        here = fingerprint()  # an image can be read on a machine without Apptainer
     sentence = verdicts.sentence(settings.store, manifest.digest, here=here)
     return Inspection(path=image, manifest=manifest, verdict=sentence)

@@ -1,6 +1,6 @@
-"""Layers that travel: what was finished on one machine is composed on another that cannot build.
+"""Export finished layers to a machine that cannot build them, and import them there.
 
-They travel as a store that holds the layers of one or more specs and nothing else.
+They are exported as a store that holds the layers of one or more specs and nothing else.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class MovedLayer:
     key: str
     size_bytes: int
     state: str
-    """``exported``, ``imported``, ``present`` (it was there already), or ``differs``: the store holds other
-    bytes under its key, and keeps them.
+    """``exported``, ``imported``, ``present`` (already there), or ``differs``: the store holds other bytes
+    under its key, and keeps them.
     """
 
     @staticmethod
@@ -60,7 +60,7 @@ class Moved:
 
     @property
     def size_bytes(self) -> int:
-        """How much the layers hold that were not there already."""
+        """Size of the layers that were not there already."""
         return sum(row.size_bytes for row in self.layers if row.state in ("exported", "imported"))
 
 
@@ -74,22 +74,9 @@ def export_layers(
 ) -> Moved:
     """Copy the finished layers of a spec's image to a directory, which becomes a store.
 
-    What the directory holds already stays: it may be of many specs.
-
-    Parameters
-    ----------
-    compression : str
-        What the layers are compressed by.
-    upstreams : sequence of Path
-        As of `build_image`.
-
-    Raises
-    ------
-    RequestError
-        The lock does not satisfy the spec, a layer is not finished, or damaged, or the directory holds
-        something else.
-    MachineError
-        The directory cannot be written.
+    Its other layers stay: it may hold layers of several specs. `upstreams` as for `build_image`.
+    RequestError: the lock does not satisfy the spec, a layer is unfinished or damaged, or the directory holds
+    something else. MachineError: the directory cannot be written.
     """
     if exists(to) and not is_directory(to):
         hint = "name a directory with --to DIR; it is made if it is not there"
@@ -144,22 +131,10 @@ def _reading(record: LayerRecord, blob: Path) -> Iterator[None]:
 
 
 def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -> Moved:
-    """Put the layers of a store that `export_layers` wrote into the user's own; each is checked first.
+    """Verify the layers of a store that `export_layers` wrote, and add them to the user's store.
 
-    Parameters
-    ----------
-    trust : bool
-        Take them from accounts that are not trusted, too; images say so.
-
-    Returns
-    -------
-    Moved
-        With what is wrong with others: damaged and missing ones, and what the store refused.
-
-    Raises
-    ------
-    RequestError
-        The directory holds none, or does not belong to a trusted account.
+    With `trust`, layers of untrusted accounts are imported as well, and images say so. `Moved.wrong` has the
+    errors of the other layers. RequestError: the directory has no layers, or belongs to an untrusted account.
     """
     trusted = None if trust else _trusted(directory)
     source = directory if trusted is None else trusted.root
@@ -176,11 +151,11 @@ def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -
                 rows.append(_import(record, source, settings, imported=imported))
             except MachineError as error:
                 wrong.append(error)
-                break  # the store's trouble is that of all the others
+                break  # an error of the store affects all layers
             except EnvbuildError as error:
                 wrong.append(error)
         if rows:
-            # Nothing here may be able to build them again.
+            # Pinned, since this machine may be unable to build them again.
             keys = tuple(sorted({row.key for row in rows}))
             add_root(settings.store, Root(path=str(directory.absolute()), pinned=True, keys=keys))
     known = {f"sha256:{path.stem}" for path in paths}
@@ -233,7 +208,7 @@ def _check_private(path: Path, trusted: Upstream | None) -> None:
     try:
         is_private = trusted is None or trusted.is_private(str(path.relative_to(trusted.root)))
     except FileNotFoundError:
-        return  # reported when it is taken: trusted accounts alone can make it
+        return  # reported when it is copied: only trusted accounts can create it
     except OSError:
         is_private = False
     if not is_private:
@@ -272,7 +247,7 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
 
 
 def _take(record: LayerRecord, blob: Path, part: Path, store: Store) -> None:
-    """Copy a squashfs and check the copy, which nobody else can change."""
+    """Copy a squashfs and check the copy, which other users cannot change."""
     if not blob.is_file() or blob.stat().st_size != record.size_bytes:
         raise _damaged(record, blob)
     try:
@@ -294,7 +269,7 @@ def _damaged(record: LayerRecord, blob: Path) -> RequestError:
 
 
 def _lost(directory: Path, known: set[str]) -> Iterator[RequestError]:
-    """Yield what is wrong with the lists of layers in a directory: which are not there."""
+    """Yield the errors of a directory's lists of layers: unreadable ones, and missing layers."""
     for path in sorted((directory / DIRECTORY).glob("*.json")):
         at = Location(path=path)
         try:

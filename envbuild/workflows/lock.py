@@ -1,4 +1,4 @@
-"""Locks a spec: the lock beside it if that satisfies the spec, else a new one."""
+"""Locks a spec: uses the lock beside it if that satisfies the spec, else makes a new one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Locked:
     path: Path
     """The lock's file."""
     changes: tuple[str, ...] = ()
-    """Sentences on what differs from the previous lock; empty if nothing does."""
+    """Sentences on the differences from the previous lock."""
     other_tools: tuple[str, ...] = ()
-    """Sentences on tools of this machine that differ from those of a lock that is not to change."""
-    verdicts: tuple[RuleResult, ...] = ()
-    """Of the rules, on the lock and its site; none of them is *incompatible*."""
+    """Sentences on tools of this machine that differ from those of a fixed lock."""
+    rule_results: tuple[RuleResult, ...] = ()
+    """The rules on the lock and its site; none is *incompatible*."""
 
 
 def lock_path(spec: Path) -> Path:
@@ -57,29 +57,21 @@ def lock_spec(
     sources: Sequence[Path] = (),
     write: bool = True,
 ) -> Locked:
-    """Return a lock that satisfies a spec: the one beside it, or a new one.
+    """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
-    Parameters
-    ----------
-    upgrade : sequence of str, optional
-        Packages that may get newer versions; empty for all, None for none but those that the spec demands.
-    write : bool
-        Whether a new lock is written beside the spec.
-
-    Raises
-    ------
-    RequestError
-        The spec is wrong or cannot be met, or what was locked does not fit together or its site.
+    `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
+    which the spec requires it. RequestError: the spec is invalid or cannot be satisfied, or the locked
+    packages do not fit together or their site.
     """
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     path = lock_path(spec)
     if write:
         check_outside_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
     previous = _read_lock(spec)
-    pins = _pins(tools.NAMES)
+    pins = tool_pins(tools.NAMES)
     changes = _changes(previous, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
-        # Only tools differ: the same packages, and other bytes. That is never silent.
+        # Only tools differ: the same packages give other bytes, which is never silent.
         for difference in tool_differences(previous, pins):
             hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
             settings.emit(Warned(text=difference.sentence, hint=hint))
@@ -94,46 +86,34 @@ def lock_spec(
                 directories=tuple(sources),
             )
             lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
-    verdicts = _fit(resolved, lock, settings)
+    rule_results = _check_fit(resolved, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
     changes = () if lock == previous else changes or _version_changes(previous, lock)
-    return Locked(resolved=resolved, lock=lock, path=path, changes=changes, verdicts=verdicts)
+    return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
 
 
 def read_locked(spec: Path, settings: Settings) -> Locked:
-    """Return the lock beside a spec, which is not to change; the tools of this machine may be others.
+    """Return the lock beside a spec, which must not change; this machine's tools may differ.
 
-    Raises
-    ------
-    RequestError
-        There is no lock or it does not satisfy the spec; or as `lock_spec`.
+    RequestError: there is no lock, or it does not satisfy the spec; or as `lock_spec`.
     """
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     lock = _read_lock(spec)
     pins = _known_tool_pins()
     if lock is None or diff(lock, resolved):
         refuse(spec, _changes(lock, resolved, pins))
-    other_tools = tuple(difference.sentence for difference in tool_differences(lock, pins))
-    verdicts = _fit(resolved, lock, settings)
     return Locked(
-        resolved=resolved, lock=lock, path=lock_path(spec), other_tools=other_tools, verdicts=verdicts
+        resolved=resolved,
+        lock=lock,
+        path=lock_path(spec),
+        other_tools=tuple(difference.sentence for difference in tool_differences(lock, pins)),
+        rule_results=_check_fit(resolved, lock, settings),
     )
 
 
 def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) -> None:
-    """Refuse to build layers of a lock that is not to change with other tools than the lock's.
-
-    Parameters
-    ----------
-    missing : sequence of Layer
-        Layers of the image that would have to be built.
-
-    Raises
-    ------
-    RequestError
-        Tools differ, and a layer is missing.
-    """
+    """Raise a RequestError if layers of a fixed lock are missing and would be built with other tools."""
     if missing and locked.other_tools:
         names = ", ".join(layer.name for layer in missing)
         listed = "\n".join(f"  {sentence}" for sentence in locked.other_tools)
@@ -148,28 +128,22 @@ def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) ->
         settings.emit(Note(text=f"{sentence}: it is not needed, every layer is in the store"))
 
 
-def _fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[RuleResult, ...]:
-    """Judge a lock before anything is written or built; refuse what is incompatible."""
+def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[RuleResult, ...]:
+    """Judge a lock before anything is written or built; reject an incompatible one."""
     raise_all(list(hidden_packages(resolved, lock)))
-    verdicts = judge_lock(resolved, lock)
-    refuse_or_warn(verdicts, settings.emit)
-    return verdicts
+    results = judge_lock(resolved, lock)
+    refuse_or_warn(results, settings.emit)
+    return results
 
 
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
-    """Return in what the lock beside a spec does not satisfy it; empty if it does. Resolves nothing."""
+    """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     return _changes(_read_lock(spec), resolved, _known_tool_pins())
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
-    """Raise the error for a lock that does not satisfy its spec.
-
-    Raises
-    ------
-    RequestError
-        Naming all that differs.
-    """
+    """Raise a RequestError for a lock that does not satisfy its spec."""
     listed = "\n".join(f"  {change}" for change in changes)
     raise RequestError(
         f"the lock `{lock_path(spec)}` does not satisfy the spec\n{listed}",
@@ -193,7 +167,7 @@ def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin,
 
 
 def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:
-    """Say which pins an upgrade moved."""
+    """Return the pins that an upgrade changed."""
     before = {} if previous is None else _versions(previous)
     now = _versions(lock)
     return tuple(
@@ -216,15 +190,16 @@ def _versions(lock: Lock) -> dict[str, str]:
 
 
 def _known_tool_pins() -> tuple[ToolPin, ...]:
-    """Return the tools of this machine, as far as they can be identified."""
+    """Return the tools of this machine that can be identified."""
     pins: list[ToolPin] = []
     for name in tools.NAMES:
         with contextlib.suppress(EnvbuildError):
-            pins += _pins([name])
+            pins += tool_pins([name])
     return tuple(sorted(pins))
 
 
-def _pins(names: Sequence[str]) -> tuple[ToolPin, ...]:
+def tool_pins(names: Sequence[str]) -> tuple[ToolPin, ...]:
+    """Return pins of this machine's tools."""
     identities = tools.identify(names)
     return tuple(
         sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identities)

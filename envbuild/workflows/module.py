@@ -1,4 +1,4 @@
-"""Module: put an image behind `module load`, list what is there, remove it."""
+"""Module: put an image behind `module load`, list what is installed, remove it."""
 
 from __future__ import annotations
 
@@ -43,15 +43,6 @@ from envbuild.workflows.hosting import (
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
-__all__ = [
-    "InstallResult",
-    "ListedModule",
-    "Uninstalled",
-    "install_module",
-    "list_modules",
-    "uninstall_modules",
-]
-
 _TASK = "module"
 _STATES = {
     "passed": "passed",
@@ -64,14 +55,15 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModule:
-    """A module that is installed, and the verdict that counts on this host now."""
+    """An installed module, and its test verdict on this host."""
 
     module: InstalledModule
     state: str
-    """``passed``, ``failed``, ``unproven`` (tested, and proven neither way), ``absent`` (never tested), or
-    ``stale`` (tested on a host that has changed since, or on another one)."""
+    """``passed``, ``failed``, ``unproven`` (tested without a result), ``absent`` (never tested), or ``stale``
+    (tested on another host, or before this one changed).
+    """
     tested: str
-    """When, with how many ranks, where; empty if it was never tested."""
+    """Time, ranks and host of the test; empty if it was never tested."""
 
 
 def install_module(
@@ -83,26 +75,14 @@ def install_module(
     from_host: HostLibraries = NO_HOST_LIBS,
     default: bool = False,
 ) -> InstallResult:
-    """Install an image, wrappers for its commands, and a modulefile.
+    """Install an image, wrappers for its commands, and a modulefile below `root`, which is made if absent.
 
-    Parameters
-    ----------
-    root : Path
-        Where modules and images are installed; made if absent.
-    link : bool
-        Refer to the image where it lies instead of copying it.
-    from_host : HostLibraries
-        The host libraries that commands use in place of the image's own.
-    default : bool
-        Make it the version that ``module load NAME`` takes.
+    With `link` the module refers to the image instead of a copy. `from_host` are the host libraries that
+    commands use in place of the image's own. With `default` it becomes the version of ``module load NAME``.
 
-    Raises
-    ------
-    RequestError
-        It is no image of envbuild's or a damaged one, its names cannot stand in a module, the root cannot be
-        written or the world can write to it, or the host's MPI does not fit.
-    MachineError
-        There is no usable Apptainer, or no space.
+    RequestError: it is not an image of envbuild's, or damaged; a name is reserved; the root cannot be
+    written, or everybody can write to it; or the host's MPI does not fit. MachineError: there is no usable
+    Apptainer, or no space.
     """
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = read_manifest(image)
@@ -119,7 +99,7 @@ def install_module(
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     state, text = _verdict(manifest.digest, here, settings)
     tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
-    # All of it is read, and then copied.
+    # The whole image is read, and then copied.
     total_bytes = image.stat().st_size * (1 if link else 2)
     title = f"module {manifest.name}/{manifest.version}"
     with task(settings.emit, _TASK, title, total_bytes=total_bytes) as running:
@@ -127,7 +107,7 @@ def install_module(
             root=checked_root(root),
             image=absolute(image),
             manifest=manifest,
-            # Before the check, so that a change after it shows.
+            # Taken before the check, so that a later change is noticed.
             stamp=stamp_of(image) if link else "",
             tested=tested,
             apptainer=absolute(apptainer.program),
@@ -140,7 +120,9 @@ def install_module(
         check_image_is_whole(image, advanced=running.advance)
         installed = install(installation, default=default, copied=running.advance)
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
-    warnings = [*_verdict_warnings(state, tested), *(_link_warnings(installation.image) if link else ())]
+    warnings = [*_verdict_warnings(state, tested)]
+    if link and (problem := why_only_you(installation.image)) is not None:
+        warnings.append(Warned(text=problem))
     for warning in warnings:
         settings.emit(warning)
     if installed.replaced is not None:
@@ -150,13 +132,7 @@ def install_module(
 
 
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
-    """Return what is installed below a root.
-
-    Raises
-    ------
-    RequestError
-        There is no such directory, or it cannot be read.
-    """
+    """Return the modules below a root; RequestError if it does not exist or cannot be read."""
     here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
     listed = []
     for module in find_installed(_existing(root)):
@@ -168,19 +144,9 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
 
 
 def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
-    """Remove a module, or all versions of one; see `envbuild.activate.installed`.
+    """Remove the module ``NAME/VERSION``, the only version of ``NAME``, or with `every` all of its versions.
 
-    Parameters
-    ----------
-    name : str
-        ``NAME/VERSION``, or ``NAME`` if there is one version.
-    every : bool
-        All versions of ``NAME``.
-
-    Raises
-    ------
-    RequestError
-        It is not there, or not envbuild's, or it is not clear which one is meant.
+    RequestError: it is not installed, is not envbuild's, or one of several versions must be named.
     """
     base, version = parse_module(name)
     if every and version is not None:
@@ -192,13 +158,13 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
 
 
 def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
-    """Refuse a root that the world can write to, and warn of one that a group can."""
+    """Reject a root that everybody can write to, and warn of one that a group can write to."""
     below = (root / part / name for part in ("envs", "modulefiles") for name in ("", manifest.name))
     for directory in (root, *below):
         try:
             status = directory.stat()
         except OSError:
-            continue  # it is made, or the installation reports the error
+            continue  # it is created, or the installation reports the error
         runs = "and so decides what `module load` runs"
         if status.st_mode & stat.S_IWOTH:
             raise RequestError(
@@ -230,14 +196,14 @@ def _existing(root: Path) -> Path:
 
 
 def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
-    """Return a host's fingerprint with the identities of the libraries that an image uses of it."""
+    """Return a host's fingerprint with the identities of the host libraries that an image uses."""
     for fact, identity in host_libraries.items():
         here = here.with_fact(fact, identity)
     return here
 
 
 def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> tuple[str, str]:
-    """Return the state of an image on a host, a key of `_STATES`, and when and where it was tested."""
+    """Return the state of an image on a host, a key of `_STATES`, and its last test in words."""
     verdict = verdicts.latest(settings.store, digest, here=here)
     if verdict is None:
         return "absent", ""
@@ -253,8 +219,3 @@ def _verdict_warnings(state: str, tested: str) -> Iterator[Warned]:
     if state == "unproven":
         hint = "`envbuild test` shows what was not examined; an `mpi` or a framework brings jobs"
     yield Warned(text=f"test verdict: {tested}", hint=hint)
-
-
-def _link_warnings(image: Path) -> Iterator[Warned]:
-    if (problem := why_only_you(image)) is not None:
-        yield Warned(text=problem)

@@ -1,4 +1,4 @@
-"""Candidates for shell completion, without reading YAML: a shell does not wait for that."""
+"""Candidates for shell completion, without reading YAML, since a shell waits for them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,23 @@ _LIMIT_BYTES = 1 << 20
 
 
 def recipe_names(kind: str = "", given: Sequence[Path] = ()) -> list[str]:
-    """Return the names of all recipes, or of those of a kind (``mpi``, ``framework``, ``fabric``), sorted.
+    """Return the names of all recipes, or of a kind (``mpi``, ``framework``, ``fabric``), sorted.
 
-    Parameters
-    ----------
-    given : sequence of Path
-        Directories to look in before all others.
+    The directories `given` are searched first.
     """
     directories = [
         *given,
         *environment_paths("ENVBUILD_RECIPES"),
         *(home / "recipes" for home in configuration_homes()),
     ]
-    found: dict[str, bool] = {}
+    fits: dict[str, bool] = {}
     for directory in directories:
         for name in list_directory(directory):
             path = directory / name / "recipe.yaml"
-            if name not in found and exists(path):
+            if name not in fits and exists(path):
                 content = b"" if not kind else _content(path)
-                found[name] = not kind or bool(re.search(rb"(?m)^kind: *" + kind.encode() + rb"\b", content))
-    return sorted(name for name, fits in found.items() if fits)
+                fits[name] = not kind or bool(re.search(rb"(?m)^kind: *" + kind.encode() + rb"\b", content))
+    return sorted(name for name in fits if fits[name])
 
 
 def base_names() -> list[str]:
@@ -52,18 +49,18 @@ def site_names() -> list[str]:
 
 
 def module_names(root: Path) -> list[str]:
-    """Return what is installed below a root, as ``NAME/VERSION``, sorted."""
-    shelf = root / "envs"
+    """Return the modules below a root, as ``NAME/VERSION``, sorted."""
+    environments = root / "envs"
     return sorted(
         f"{name}/{version}"
-        for name in list_directory(shelf)
-        for version in list_directory(shelf / name)
+        for name in list_directory(environments)
+        for version in list_directory(environments / name)
         if exists(root / "modulefiles" / name / version)
     )
 
 
-def _stems(shelf: str) -> list[str]:
-    files = {name for home in configuration_homes() for name in list_directory(home / shelf)}
+def _stems(directory: str) -> list[str]:
+    files = {name for home in configuration_homes() for name in list_directory(home / directory)}
     return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Plan: what a build would do, and why; without doing any of it."""
+"""Plan: what a build would do, and why, without doing it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PlannedLayer:
     name: str
     key: str
     state: str
-    """``cached``, ``build``, or ``skip`` for an input of a layer that is cached."""
+    """``cached``, ``build``, or ``skip`` for an input of a cached layer."""
     reason: str
-    """Why it is built; empty for a cached one."""
+    """Why it is built; empty for other layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class Plan:
     """Changes of a new lock."""
     image: tuple[str, ...]
     """The layers of the image, from bottom to top."""
-    verdicts: tuple[RuleResult, ...] = ()
-    """Of the rules on the lock and its site."""
+    rule_results: tuple[RuleResult, ...] = ()
+    """The rules on the lock and its site."""
 
 
 def show_plan(
@@ -54,7 +54,7 @@ def show_plan(
     offline: bool = False,
     upstreams: Sequence[Path] = (),
 ) -> Plan:
-    """Return what a build would do; no file beside the spec or in the store's layers changes."""
+    """Return what a build would do; the lock, the image and the layers in the store stay unchanged."""
     settings = with_upstreams(settings, upstreams)
     locked = lock_spec(spec, settings, offline=offline, write=False)
     plan = plan_image(locked, compression=compression)
@@ -72,7 +72,7 @@ def show_plan(
         layers=tuple(layers),
         lock_changes=locked.changes,
         image=plan.image,
-        verdicts=locked.verdicts,
+        rule_results=locked.rule_results,
     )
 
 
@@ -86,13 +86,7 @@ def plan_image(locked: Locked, *, compression: Compression = "zstd") -> BuildPla
 
 
 def finished_layers(records: Iterable[LayerRecord], plan: BuildPlan, store: Store) -> list[FinishedLayer]:
-    """Return the layers that an image is composed of, from bottom to top.
-
-    Parameters
-    ----------
-    records : iterable of LayerRecord
-        What the store holds of the layers of the plan's image, in their order.
-    """
+    """Return the layers of an image from bottom to top, given their records in the same order."""
     return [
         FinishedLayer(
             name=name,
@@ -107,12 +101,12 @@ def finished_layers(records: Iterable[LayerRecord], plan: BuildPlan, store: Stor
 
 
 def plan_name(name: str) -> str:
-    """Return the path in a store of the last plan of a spec's name."""
+    """Return the path in a store of the last plan for a spec's name."""
     return f"plans/{name}.json"
 
 
 def last_plan(store: Store, name: str) -> str | None:
-    """Return the text of the last plan of a spec's name; None where there is none that can be read."""
+    """Return the text of the last plan for a spec's name; None if it cannot be read."""
     try:
         return read_small(store.root / plan_name(name), limit_bytes=NOTE_LIMIT_BYTES).decode()
     except (OSError, ValueError):

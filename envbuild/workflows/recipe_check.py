@@ -1,4 +1,4 @@
-"""Check that a recipe follows the rules, and show in an image that its jobs can fail."""
+"""Check that a recipe follows the rules, and prove in an image that its jobs can fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from envbuild.workflows.settings import Settings
 
 CONTROLS = "controls.yaml"
 README = "README.md"
-# `envbuild recipes new` leaves such a line for text that people have to write.
+# `envbuild recipes new` writes such a line in place of text that people have to write.
 BLANK = "…"
 
 Errors = Iterator[EnvbuildError]
@@ -53,9 +53,9 @@ class CheckedRecipe:
     recipe: Recipe
     controls: int
     ran: dict[str, list[str]]
-    """Control → failures that the judge missed; empty without an image."""
+    """Control → checks that passed although they should fail; empty without an image."""
     left_out: tuple[str, ...] = ()
-    """Controls whose job or needed recipes the image lacks, or for which there are too few GPUs."""
+    """Controls whose job or required recipes the image lacks, or that need more GPUs."""
 
     @property
     def passed(self) -> bool:
@@ -66,10 +66,7 @@ class CheckedRecipe:
 def check_recipe(name: str, settings: Settings, *, image: Path | None = None) -> CheckedRecipe:
     """Check a recipe against the rules, and run its controls in an image that was built with it.
 
-    Raises
-    ------
-    RequestError, ManyErrors
-        All rules that it breaks, or the image holds another state of it.
+    Raises all rules that it breaks; RequestError: the image holds another state of it.
     """
     source = read_recipe(name, recipes=settings.recipes)
     others = _other_recipes(name, settings.recipes)
@@ -177,7 +174,7 @@ def _readme_errors(directory: Path) -> Errors:
 
 
 def _owner_errors(loaded: Loaded[Recipe]) -> Errors:
-    """Yield the distributions that the recipe installs and that no recipe owns."""
+    """Yield the distributions that the recipe installs and no recipe owns."""
     recipe = loaded.value
     shared = {canonicalize_name(Requirement(text).name) for text in recipe.python}
     for name, variant in recipe.variants.items():
@@ -273,7 +270,7 @@ def _may_share_jobs(source: RecipeSource, other: RecipeSource) -> bool:
 def recipe_controls(
     source: RecipeSource, own: Loaded[Controls] | None, others: OtherRecipes
 ) -> list[MutatedJob]:
-    """Return the controls of a recipe's jobs: for each job every rank alone, then those of its controls.yaml.
+    """Return the controls of a recipe's jobs: every rank alone for each job, then those of its controls.yaml.
 
     A job that is the same file in another MPI recipe shares that recipe's controls, unless it has its own.
     """
@@ -302,13 +299,7 @@ def recipe_controls(
 
 
 def load_controls(source: RecipeSource) -> Loaded[Controls] | None:
-    """Read the controls.yaml of a recipe; None if it has none.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        All errors of the file.
-    """
+    """Read the controls.yaml of a recipe; None if it has none."""
     path = source.loaded.path.parent / CONTROLS
     if not exists(path):
         return None
@@ -323,10 +314,7 @@ def _mutated(source: RecipeSource, control: Control) -> MutatedJob:
 def control_errors(source: RecipeSource, own: Loaded[Controls] | None, controls: list[MutatedJob]) -> Errors:
     """Yield the errors of a recipe's controls.yaml, and jobs without a control that makes a value fail.
 
-    Parameters
-    ----------
-    controls : list of MutatedJob
-        All controls of the recipe's jobs, shared ones among them.
+    `controls` are all controls of the recipe's jobs, including shared ones.
     """
     if own is not None:
         yield from _misfit_errors(source, own)
@@ -367,7 +355,7 @@ def _misfit_errors(source: RecipeSource, loaded: Loaded[Controls]) -> Errors:
 
 
 def _unknown_check_errors(source: RecipeSource, loaded: Loaded[Controls], index: int) -> Errors:
-    """Yield checks that a control must fail and that its job does not have."""
+    """Yield checks in a control's `fails` that its job does not have."""
     control = loaded.value.controls[index]
     jobs = [job for job in source.loaded.value.verify if job.file == control.job]
     jobs = [job for job in jobs if job.id == control.job_id] or jobs
@@ -382,7 +370,7 @@ def _unknown_check_errors(source: RecipeSource, loaded: Loaded[Controls], index:
 
 
 def _values_of(job: VerifyJob) -> list[str]:
-    """Return the checks of the values that a job reports: all but who reported and how it ended."""
+    """Return the checks of the values that a job reports, without those on ranks and exit."""
     return [
         *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.at_least, *job.same_on_all_ranks)),
         *([f"{job.id}/gpus"] if job.gpus_per_rank else []),

@@ -1,4 +1,4 @@
-"""Write a new recipe from the template beside this file: it builds, its job passes, and its controls fail."""
+"""Write a new recipe from the template beside this file: it builds, its job passes, its controls fail."""
 
 from __future__ import annotations
 
@@ -23,23 +23,11 @@ _TEMPLATE = Path(__file__).with_name("recipe-template")
 def new_recipe(
     name: str, version: str, directory: Path, *, distribution: str | None = None, module: str | None = None
 ) -> Path:
-    """Write all files of a recipe, or none; return its directory.
+    """Write all files of a recipe to `directory`/NAME, or none; return its directory.
 
-    Parameters
-    ----------
-    directory : Path
-        Receives ``NAME/``; made if it is not there.
-    distribution : str, optional
-        The distribution to install; the recipe's name if absent.
-    module : str, optional
-        The module that must import; the distribution's name if absent.
-
-    Raises
-    ------
-    RequestError
-        The name or a value is not valid, or the recipe exists.
-    MachineError
-        It cannot be written.
+    The recipe installs `distribution` (default: the recipe's name) and imports `module` (default: the
+    distribution's name). RequestError: the name or a value is invalid, or the recipe exists. MachineError: it
+    cannot be written.
     """
     if not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
         hint = "use lower-case letters, digits, `-`, `_` and `.`, starting with a letter or digit"
@@ -51,13 +39,12 @@ def new_recipe(
     distribution = distribution or name
     module = module or re.sub(r"[-.]+", "_", distribution.lower())
     raise_all([*_value_errors(version, distribution, module)])
-    check = re.sub(r"[^a-z0-9]+", "-", name) + ".sums"
     values = {
         "name": name,
         "version": version,
         "distribution": distribution,
         "module": module,
-        "check": check,
+        "check": re.sub(r"[^a-z0-9]+", "-", name) + ".sums",
     }
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATE),

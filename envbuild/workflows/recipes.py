@@ -17,24 +17,13 @@ class RecipeListing:
     """All recipes that a spec can name."""
 
     recipes: tuple[Recipe, ...]
-    """Those without errors, by name."""
+    """Recipes without errors, by name."""
     errors: tuple[EnvbuildError, ...] = ()
     """Errors of the others."""
 
 
 def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
-    """Read all recipes.
-
-    Parameters
-    ----------
-    recipes : sequence of Path
-        Directories to look in before all others.
-
-    Raises
-    ------
-    RequestError
-        A given directory does not exist.
-    """
+    """Read all recipes; the directories `recipes` are searched first."""
     readable, errors = [], []
     for name in find_catalog(recipes).recipe_names():
         try:
@@ -45,11 +34,5 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
 
 
 def show_recipe(name: str, recipes: Sequence[Path] = ()) -> Loaded[Recipe]:
-    """Read one recipe.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        No recipe has this name, or all errors of its file.
-    """
+    """Read one recipe."""
     return read_recipe(name, recipes=recipes).loaded

@@ -1,4 +1,4 @@
-"""Reproduce: an image built again from the lock and plan inside it, in an empty store, and compared."""
+"""Reproduce: build an image again from the lock and plan inside it, in an empty store, and compare."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
-from envbuild.system.files import is_directory, sha256
+from envbuild.system.files import sha256
+from envbuild.workflows.arguments import check_sources
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.fetch import all_pins, fetch_pins
+from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
+from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
 
@@ -40,11 +42,11 @@ class LayerDifference:
     """A difference, and the layer that it is in."""
 
     layer: str
-    """Name of the layer; ``SIF`` for what lies around the file system."""
+    """Name of the layer; ``SIF`` for everything around the file system."""
     path: str
     kind: str
     detail: str
-    """As `envbuild.image.compare.Difference` has them."""
+    """See `envbuild.image.compare.ImageDifference`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +60,21 @@ class Reproduced:
     identical: bool
     """Whether the files are the same."""
     same: bool
-    """Whether all that a build makes is the same: signatures may have been added since."""
+    """Whether the files are the same except for signatures that were added since."""
     damaged: tuple[str, ...]
-    """Layers of the image whose bytes are not those that its own manifest names."""
+    """Layers of the image that differ from its own manifest."""
     tools: tuple[str, ...]
-    """Sentences: which tools here are not those of the lock."""
+    """Sentences on tools of this machine that differ from the lock's."""
     older: tuple[str, ...]
-    """Layers whose steps this version of envbuild carries out otherwise."""
+    """Layers whose steps have changed in this version of envbuild."""
     added: tuple[str, ...]
-    """What was added to the image after it was built."""
+    """Kinds of objects that were added to the image since it was built."""
     differences: tuple[LayerDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Provenance:
-    """What an image says of how it was made."""
+    """The data in an image from which it can be built again."""
 
     image: Path
     manifest: Manifest
@@ -85,29 +87,12 @@ class _Provenance:
 def reproduce_image(
     image: Path, settings: Settings, *, sources: Sequence[Path] = (), offline: bool = False
 ) -> Reproduced:
-    """Build an image again from what it carries, in an empty store, and compare.
+    """Build an image again from the data in it, in an empty store, and compare.
 
-    The store of `settings` gives and keeps locked files, and nothing else.
-
-    Parameters
-    ----------
-    sources : sequence of Path
-        Directories that `envbuild fetch` filled.
-    offline : bool
-        Use no network.
-
-    Raises
-    ------
-    RequestError
-        It is no image of ours or of another version, or locked files are gone: all of them are named.
-    EnvbuildError
-        Of every kind: see the exit codes.
+    The store of `settings` provides and keeps only locked files. `sources` are directories that `envbuild
+    fetch` filled. RequestError: it is not an image of this version of envbuild, or locked files are missing.
     """
-    for directory in sources:
-        if not is_directory(directory):
-            raise RequestError(
-                f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
-            )
+    check_sources(sources)
     provenance = _read_provenance(image)
     other_tools = _other_tools(provenance.lock)
     for sentence in other_tools:
@@ -118,7 +103,7 @@ def reproduce_image(
     )
     with traversable_directory() as work, settings.store.in_use():
         locate = _fetch(provenance, settings, work, sources=sources, offline=offline)
-        # Below a directory that others may pass: nobody else is to look at what is built.
+        # Private, since others can enter `work`.
         (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
         context = BuildContext(
@@ -195,37 +180,34 @@ def _text(image: Path, name: str) -> str:
 
 
 def _other_tools(lock: Lock) -> tuple[str, ...]:
-    names = [pin.name for pin in lock.tools if pin.name in tools.NAMES]
-    identities = tools.identify(names)
-    here = [ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identities]
+    here = tool_pins([pin.name for pin in lock.tools if pin.name in tools.NAMES])
     return tuple(difference.sentence for difference in tool_differences(lock, here))
 
 
 def _fetch(
     provenance: _Provenance, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
 ) -> Callable[[InputFile], Path]:
-    """Make every locked file that the plan uses exist in the store; return what locates them."""
-    pins = {pin.sha256: pin for pin in all_pins(provenance.lock)}
-    needed = {file.sha256 for layer in provenance.plan.layers for file in input_files(layer.step)}
+    """Fetch every locked file that the plan uses; return a function that locates them."""
     try:
-        cache = fetch_pins(
-            (pins[digest] for digest in sorted(needed)),
-            _asked(provenance, settings),
+        return fetch_inputs(
+            provenance.plan.layers,
+            provenance.lock,
+            _resolved(provenance, settings),
             settings,
+            work=work,
             sources=sources,
             offline=offline,
         )
     except EnvbuildError as error:
         for single in error.each():
-            # Newer versions, which help a spec, do not help an image.
+            # The usual hint, newer versions, helps a spec but not an image.
             if isinstance(single, RequestError):
                 single.hint = "`--from DIR` takes them from where `envbuild fetch SPEC --to DIR` kept them"
         raise
-    return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)
 
 
-def _asked(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
-    """Return what a lock says of its spec, as far as it is needed to find the lock's files."""
+def _resolved(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
+    """Return the parts of a lock's spec that are needed to fetch its files."""
     lock = provenance.lock
     base = read_base(lock.base.name)
     site = read_site(settings.site)
@@ -263,7 +245,7 @@ def _asked(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
 
 
 def _compose(path: Path, provenance: _Provenance, store: Store) -> dict[str, LayerRecord]:
-    """Write the image again; return what the store holds of its layers."""
+    """Write the image again; return the store's records of its layers."""
     records = {layer.name: require_layer(layer, store) for layer in provenance.plan.image_layers}
     compose(
         path,
@@ -297,7 +279,7 @@ def _compared(
                 detail=difference.detail,
             )
             for difference in comparison.differences
-            # The manifest names the digests of layers: that they differ is reported already.
+            # The manifest has the digests of layers, whose differences are reported already.
             if not (differs_inside and not difference.inside and difference.path == MANIFEST)
         )
     return Reproduced(
@@ -315,7 +297,7 @@ def _compared(
 
 
 def _holder(difference: ImageDifference, records: Mapping[str, LayerRecord]) -> str:
-    """Return the layer that a path is from: the uppermost that holds it, or a directory around it."""
+    """Return the layer of a path: the uppermost that holds it or, failing that, a directory above it."""
     if not difference.inside:
         return "SIF"
     path = difference.path.strip("/")

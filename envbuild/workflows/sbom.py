@@ -11,15 +11,10 @@ from envbuild.workflows.arguments import check_outside_store
 
 
 def write_sbom(image: Path, output: Path | None) -> str:
-    """Return an image's bill of materials, CycloneDX as JSON; written to a file if one is named.
+    """Return an image's bill of materials, CycloneDX as JSON, and write it to `output` if given.
 
-    Raises
-    ------
-    RequestError
-        It is no image of ours, or was changed or damaged; or the file cannot be written, or is another
-        one than a bill.
-    MachineError
-        The disk is full.
+    RequestError: it is not an image of envbuild's, or was changed or damaged; or the output cannot be
+    written, or is a file of another kind.
     """
     if output is not None:
         hint = "name another file with -o FILE"

@@ -7,16 +7,8 @@ import json
 from envbuild.lock.text import lock_schema
 from envbuild.spec.schema import MODELS, json_schema
 
-NAMES = (*MODELS, "lock")
 
-
-def schema_text(name: str) -> str:
-    """Return a JSON Schema as text.
-
-    Parameters
-    ----------
-    name : str
-        One of `NAMES`.
-    """
-    schema = lock_schema() if name == "lock" else json_schema(MODELS[name], f"envbuild {name}")
+def schema_text(kind: str) -> str:
+    """Return the JSON Schema of a `SchemaKind` as text."""
+    schema = lock_schema() if kind == "lock" else json_schema(MODELS[kind], f"envbuild {kind}")
     return json.dumps(schema, indent=2) + "\n"

@@ -13,7 +13,8 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
-from envbuild.system import apptainer as runtime
+from envbuild.system import apptainer
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import ended_with_us
 
 
@@ -22,13 +23,12 @@ class Settings:
     """Settings of one run."""
 
     store: Store
-    """Where layers, files and verdicts are kept."""
     apptainer: Path | None = None
-    """The Apptainer that was named; None for the machine's own."""
+    """A named Apptainer; None for the machine's own."""
     recipes: tuple[Path, ...] = ()
-    """Directories to look in first."""
+    """Directories that are searched first."""
     site: Path | None = None
-    """The site that was named: a file, or the name of a known site."""
+    """A site file, or the name of a known site."""
     emit: Emit = field(default=events.ignore)
     """Receives progress."""
 
@@ -50,45 +50,32 @@ class Settings:
             emit=emit,
         )
 
-    def find_apptainer(self, site: Site | None = None) -> runtime.Apptainer:
+    def find_apptainer(self, site: Site | None = None) -> Apptainer:
         """Return the Apptainer to use; see `envbuild.system.apptainer.find`.
 
-        Parameters
-        ----------
-        site : Site, optional
-            Where images are to start: its Apptainer is used unless one was named, in the way that it says.
+        Unless one was named, it is the Apptainer of the site where images are to start, in the mode that the
+        site describes.
         """
-        known = next((one for one in site.runtimes if one.name == "apptainer"), None) if site else None
-        if known is None:
-            return runtime.find(self.apptainer)
+        runtimes = site.runtimes if site else ()
+        described = next((runtime for runtime in runtimes if runtime.name == "apptainer"), None)
+        if described is None:
+            return apptainer.find(self.apptainer)
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
-        path = self.apptainer if named or known.program is None else Path(known.program)
-        return replace(runtime.find(path), unprivileged=known.setuid is False)
+        path = self.apptainer if named or described.program is None else Path(described.program)
+        return replace(apptainer.find(path), unprivileged=described.setuid is False)
 
 
 @contextlib.contextmanager
-def running(
-    *,
-    store: Path | None,
-    apptainer: Path | None,
-    recipes: Sequence[Path] | None,
-    site: Path | None,
-    emit: Emit,
-) -> Iterator[Settings]:
+def running(settings: Settings) -> Iterator[Settings]:
     """Yield the settings of a run; if the run is terminated, its child processes end with it."""
     with ended_with_us():
-        yield Settings.of(store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit)
+        yield settings
 
 
 def default_root() -> Path:
-    """Return where the store lies when nobody says otherwise.
+    """Return the default store: ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
 
-    ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
-
-    Raises
-    ------
-    RequestError
-        The user has no home directory.
+    RequestError: the user has no home directory.
     """
     if named := os.environ.get("ENVBUILD_STORE"):
         return Path(named)

@@ -27,9 +27,9 @@ class SiteListing:
     """All sites that `--site` and a spec can name."""
 
     sites: tuple[Loaded[Site], ...]
-    """By name."""
+    """Sorted by name."""
     errors: tuple[EnvbuildError, ...] = ()
-    """Of files that cannot be read."""
+    """Errors of the other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,7 @@ def list_sites() -> SiteListing:
 
 
 def show_site(given: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a site's file, and its data with the facts that rules read.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        There is none, or all errors of its file.
-    """
+    """Return the text of a site's file, and its data with the facts that rules read."""
     loaded = _loaded(given)
     text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
     facts: dict[str, dict[str, Any]] = {}
@@ -78,19 +72,10 @@ def show_site(given: Path) -> tuple[str, dict[str, Any]]:
 
 
 def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
-    """Return the draft of a site file for this machine, and write it if a file is named.
+    """Return the draft of a site file for this machine, and write it to `output` if given.
 
-    Parameters
-    ----------
-    output : Path or None
-        The file; its stem becomes the site's name.
-    mpi : sequence of Path
-        Directories where an MPI is installed.
-
-    Raises
-    ------
-    RequestError
-        A directory does not exist, or the file exists already or cannot be written.
+    The stem of `output` becomes the site's name. `mpi` are directories where an MPI is installed.
+    RequestError: one does not exist, or the output exists or cannot be written.
     """
     for path in mpi:
         if not is_directory(path):
@@ -113,18 +98,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
 
 
 def check_site(given: Path | None) -> SiteReport:
-    """Compare a site file with this machine.
-
-    Parameters
-    ----------
-    given : Path or None
-        A name or a file; the user's or the machine's own if absent.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        There is none, or all errors of its file.
-    """
+    """Compare a site file, given by name or path, with this machine; by default the machine's own."""
     loaded = _loaded(given)
     return SiteReport(path=loaded.path, differences=compare(loaded.value, Survey()))
 

@@ -1,4 +1,4 @@
-"""Which stores of other accounts a run takes layers from."""
+"""The stores of other accounts from which a run takes layers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,10 @@ from envbuild.workflows.settings import Settings
 
 
 def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
-    """Return settings whose store takes layers from upstreams, too.
+    """Return settings whose store also takes layers from upstreams: `given` ones, then those of site files.
 
-    An upstream of a ``site.yaml`` that cannot be used is a warning: it may not be mounted here.
-
-    Parameters
-    ----------
-    given : sequence of Path
-        Stores of the user or of root, which come first.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        A given one cannot be used, or all mistakes of the ``site.yaml`` files.
+    A given store must belong to the user or to root, and be usable. An unusable upstream of a ``site.yaml``
+    is only a warning: it may not be mounted here.
     """
     upstreams = [Upstream(path.absolute(), (os.geteuid(), 0)) for path in given]
     for upstream in read_upstreams():
@@ -43,13 +34,7 @@ def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
 
 
 def owner_of(upstream: SiteUpstream) -> int:
-    """Return the user id of an upstream's owner.
-
-    Raises
-    ------
-    RequestError
-        There is no such account here.
-    """
+    """Return the user id of an upstream's owner; RequestError if this machine has no such account."""
     owner = host.user_id(upstream.owner)
     if owner is None:
         raise RequestError(
@@ -60,7 +45,7 @@ def owner_of(upstream: SiteUpstream) -> int:
 
 
 def trusted_owners() -> set[int]:
-    """Return the user ids of whom layers are taken: the user, root, and the owners of upstreams."""
+    """Return the user ids whose layers are trusted: the user, root, and the owners of upstreams."""
     owners = {os.geteuid(), 0}
     for upstream in read_upstreams():
         with contextlib.suppress(RequestError):

@@ -22,7 +22,8 @@ from envbuild.image import shifter
 from envbuild.image.model import Variable
 from envbuild.image.sif import read_sif
 from envbuild.system import squashfs
-from envbuild.workflows.export import ExportFormat, Written, export_image
+from envbuild.workflows.choices import ExportFormat
+from envbuild.workflows.export import Written, export_image
 from tests.integration.conftest import make_desk
 from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users

@@ -11,7 +11,8 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import ignore
 from envbuild.image.sif import LOCK, PLAN, SBOM, read_sif
 from envbuild.system import squashfs
-from envbuild.workflows.export import ExportFormat, export_image
+from envbuild.workflows.choices import ExportFormat
+from envbuild.workflows.export import export_image
 from tests.support import trees
 from tests.support.small_images import BASE, small_image
 

@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
 from envbuild import __version__
-from envbuild.cli import export
 from envbuild.cli.main import expand_upgrade, main
 from envbuild.cli.options import read_timeout
 from envbuild.errors import (
@@ -28,7 +26,6 @@ from envbuild.errors import (
 )
 from envbuild.lock.text import HEADER
 from envbuild.workflows import inspect
-from envbuild.workflows.export import ExportFormat
 from tests.support.small_images import UNREAD, small_image
 
 COMMAND = Path(sys.executable).with_name("envbuild")
@@ -410,8 +407,3 @@ class TestTimeout:
     def test_what_nobody_waits_for(self, text: str) -> None:
         with pytest.raises(RequestError, match="is not between 0 and 24h"):
             read_timeout(text)
-
-
-def test_every_form_of_export_can_be_named() -> None:
-    form = get_type_hints(export.command, include_extras=False)["form"]
-    assert get_args(form) == get_args(ExportFormat)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,8 @@ from envbuild.lock.text import lock_schema
 from envbuild.spec import fields, model, recipe
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml
-from envbuild.workflows.schema import NAMES, schema_text
+from envbuild.workflows.choices import SchemaKind
+from envbuild.workflows.schema import schema_text
 from tests.support.resolved_specs import whole_lock
 from tests.support.schemas import complaints, plain
 
@@ -55,16 +56,16 @@ BEYOND_A_SCHEMA = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(SchemaKind))
 def test_what_is_published_is_what_the_models_give(name: str, golden: Callable[[Path, str], None]) -> None:
     golden(TOP / "docs" / "schemas" / f"{name}.json", schema_text(name))
 
 
 def test_nothing_else_is_published() -> None:
-    assert {path.stem for path in (TOP / "docs" / "schemas").iterdir()} == set(NAMES)
+    assert {path.stem for path in (TOP / "docs" / "schemas").iterdir()} == set(get_args(SchemaKind))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(SchemaKind))
 def test_the_command_prints_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["schema", name])
