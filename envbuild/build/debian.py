@@ -141,9 +141,9 @@ def make_root(
         repository.chmod(0o755)
         names = _write_repository(debs, repository)
         tar = work / "root.tar"
-        made = work / f"made-{secrets.token_hex(16)}"
-        made.mkdir()
-        made.chmod(0o1777)  # root of the namespace is another user
+        scratch = work / f"made-{secrets.token_hex(16)}"
+        scratch.mkdir()
+        scratch.chmod(0o1777)  # root of the namespace is another user
         if base is not None:
             hooks = [_unpack_hook(base.squashfs, work)]
             is_older = base.is_older
@@ -161,7 +161,7 @@ def make_root(
             '--aptopt=Acquire::Languages "none"',
             *(suite, "-", f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
-        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(made)})
+        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(scratch)})
         # The shell opens the file, which root of the namespace cannot write.
         argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_namespace(), *argv]
         try:

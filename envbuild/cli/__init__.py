@@ -1,1 +1,1 @@
-"""Commands, one file a verb: parse, call one workflow, render; exit codes."""
+"""One module for each verb: parse the options, call one workflow, render its result; exit codes."""

@@ -152,8 +152,10 @@ def _run(words: Sequence[str]) -> int:
         return _report(error)
     except (KeyboardInterrupt, typer.Abort):
         resumed = next((word for word in words if not word.startswith("-")), "") in _RESUMED
-        kept = "what is finished is kept, the next run goes on from there"
-        sys.stderr.write(f"interrupted: {kept if resumed else 'what was not finished was not written'}\n")
+        outcome = "what was not finished was not written"
+        if resumed:
+            outcome = "what is finished is kept, the next run goes on from there"
+        sys.stderr.write(f"interrupted: {outcome}\n")
         return 130
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)

@@ -1,1 +1,1 @@
-"""What this machine lacks for which verb, and the command that mends it."""
+"""The problems of this machine: the verbs that they concern, and the command that fixes each."""

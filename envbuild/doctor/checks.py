@@ -273,8 +273,8 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
         prefix = Path(os.path.realpath(runtime.program)).parent.parent
     except EnvbuildError as error:
         is_old = isinstance(error, apptainer.OldApptainerError)
-        given = named or survey.variables.get("ENVBUILD_APPTAINER")
-        is_there = given or any(map(survey.program, ("apptainer", "singularity")))
+        is_named = named or survey.variables.get("ENVBUILD_APPTAINER")
+        is_there = is_named or any(map(survey.program, ("apptainer", "singularity")))
         yield Diagnostic(
             f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",
             "blocks",

@@ -1,1 +1,1 @@
-"""Formats: what a finished image is as bytes, and what it carries."""
+"""Finished images: their formats, and the data that describe them."""

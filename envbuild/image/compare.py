@@ -65,7 +65,7 @@ def compare_images(first: Path, second: Path) -> Comparison:
     """
     left, right = read_sif(first), read_sif(second)
     with _reading(first) as left_file, _reading(second) as right_file:
-        added = tuple(Kind(thing.kind).name.lower() for thing in left.objects if thing.kind in _ADDED)
+        added = tuple(Kind(item.kind).name.lower() for item in left.objects if item.kind in _ADDED)
         differences = [*_objects(left, right, left_file, right_file)]
         if left.root and right.root and not _is_same(left_file, right_file, left.root, right.root):
             differences += _file_systems(left_file, right_file, left.root, right.root, first)
@@ -79,37 +79,37 @@ def _objects(
     left: SifFile, right: SifFile, left_file: BinaryIO, right_file: BinaryIO
 ) -> Iterator[ImageDifference]:
     """Compare the objects of two SIFs by name, but not the content of their file systems."""
-    ours = {_title(thing): thing for thing in left.objects if thing.kind not in _ADDED}
-    theirs = {_title(thing): thing for thing in right.objects}
-    for title in sorted(ours.keys() | theirs.keys()):
-        if title not in theirs:
+    left_objects = {_title(item): item for item in left.objects if item.kind not in _ADDED}
+    right_objects = {_title(item): item for item in right.objects}
+    for title in sorted(left_objects.keys() | right_objects.keys()):
+        if title not in right_objects:
             yield ImageDifference(inside=False, path=title, kind="missing")
-        elif title not in ours:
+        elif title not in left_objects:
             yield ImageDifference(inside=False, path=title, kind="extra")
-        elif ours[title].kind != Kind.PARTITION and not _is_same(
-            left_file, right_file, ours[title], theirs[title]
+        elif left_objects[title].kind != Kind.PARTITION and not _is_same(
+            left_file, right_file, left_objects[title], right_objects[title]
         ):
-            detail = f"{ours[title].size}, {theirs[title].size} bytes"
+            detail = f"{left_objects[title].size}, {right_objects[title].size} bytes"
             yield ImageDifference(inside=False, path=title, kind="content", detail=detail)
 
 
-def _title(thing: Descriptor) -> str:
-    return thing.name or f"object {thing.number}"
+def _title(descriptor: Descriptor) -> str:
+    return descriptor.name or f"object {descriptor.number}"
 
 
-def _is_same(left_file: BinaryIO, right_file: BinaryIO, mine: Descriptor, other: Descriptor) -> bool:
-    return mine.size == other.size and (
-        digest_of(left_file.fileno(), mine.offset, mine.size)
-        == digest_of(right_file.fileno(), other.offset, other.size)
+def _is_same(left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor) -> bool:
+    return left.size == right.size and (
+        digest_of(left_file.fileno(), left.offset, left.size)
+        == digest_of(right_file.fileno(), right.offset, right.size)
     )
 
 
 def _file_systems(
-    left_file: BinaryIO, right_file: BinaryIO, mine: Descriptor, other: Descriptor, path: Path
+    left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor, path: Path
 ) -> list[ImageDifference]:
     try:
-        first = Squashfs(left_file, mine.offset, mine.size)
-        second = Squashfs(right_file, other.offset, other.size)
+        first = Squashfs(left_file, left.offset, left.size)
+        second = Squashfs(right_file, right.offset, right.size)
         differences = [
             ImageDifference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(first, second)
@@ -129,40 +129,40 @@ def compare_file_systems(first: Squashfs, second: Squashfs) -> Iterator[tuple[st
 
     ValueError: one of them is damaged.
     """
-    ours = {entry.path: entry for entry in first.walk()}
-    theirs = {entry.path: entry for entry in second.walk()}
-    for path in sorted(ours.keys() | theirs.keys()):
-        mine, other = ours.get(path), theirs.get(path)
-        if mine is None or other is None:
-            yield path, "missing" if mine else "extra", (mine or theirs[path]).kind
-        elif mine.kind != other.kind:
-            yield path, "type", f"{mine.kind}, {other.kind}"
+    left_entries = {entry.path: entry for entry in first.walk()}
+    right_entries = {entry.path: entry for entry in second.walk()}
+    for path in sorted(left_entries.keys() | right_entries.keys()):
+        left, right = left_entries.get(path), right_entries.get(path)
+        if left is None or right is None:
+            yield path, "missing" if left else "extra", (left or right_entries[path]).kind
+        elif left.kind != right.kind:
+            yield path, "type", f"{left.kind}, {right.kind}"
         else:
-            yield from ((path, kind, detail) for kind, detail in _entries(first, second, mine, other))
+            yield from ((path, kind, detail) for kind, detail in _entries(first, second, left, right))
 
 
-def _entries(first: Squashfs, second: Squashfs, mine: Entry, other: Entry) -> Iterator[tuple[str, str]]:
-    if mine.mode != other.mode:
-        yield "mode", f"{mine.mode:04o}, {other.mode:04o}"
-    if mine.owner != other.owner:
-        yield "owner", ", ".join(f"{user}:{group}" for user, group in (mine.owner, other.owner))
-    if mine.mtime_s != other.mtime_s:
-        yield "time", f"{mine.mtime_s}, {other.mtime_s} (seconds since the epoch)"
-    if mine.target != other.target:
-        yield "link", f"{mine.target!r}, {other.target!r}"
-    if mine.attributes != other.attributes:
-        names = sorted({name for name, _ in {*mine.attributes} ^ {*other.attributes}})
+def _entries(first: Squashfs, second: Squashfs, left: Entry, right: Entry) -> Iterator[tuple[str, str]]:
+    if left.mode != right.mode:
+        yield "mode", f"{left.mode:04o}, {right.mode:04o}"
+    if left.owner != right.owner:
+        yield "owner", ", ".join(f"{user}:{group}" for user, group in (left.owner, right.owner))
+    if left.mtime_s != right.mtime_s:
+        yield "time", f"{left.mtime_s}, {right.mtime_s} (seconds since the epoch)"
+    if left.target != right.target:
+        yield "link", f"{left.target!r}, {right.target!r}"
+    if left.attributes != right.attributes:
+        names = sorted({name for name, _ in {*left.attributes} ^ {*right.attributes}})
         yield "attributes", ", ".join(names) or "their order"
-    if mine.kind == "file" and not _has_same_content(first, second, mine, other):
-        yield "content", f"{mine.size}, {other.size} bytes"
+    if left.kind == "file" and not _has_same_content(first, second, left, right):
+        yield "content", f"{left.size}, {right.size} bytes"
 
 
-def _has_same_content(first: Squashfs, second: Squashfs, mine: Entry, other: Entry) -> bool:
-    if mine.size != other.size:
+def _has_same_content(first: Squashfs, second: Squashfs, left: Entry, right: Entry) -> bool:
+    if left.size != right.size:
         return False
-    with first.open(mine) as left, second.open(other) as right:
-        while chunk := left.read(_CHUNK_BYTES):
-            if chunk != right.read(_CHUNK_BYTES):
+    with first.open(left) as left_content, second.open(right) as right_content:
+        while chunk := left_content.read(_CHUNK_BYTES):
+            if chunk != right_content.read(_CHUNK_BYTES):
                 return False
     return True
 

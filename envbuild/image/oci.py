@@ -79,18 +79,19 @@ def write_archive(
     ValueError: it is damaged.
     """
     groups = _groups(content, manifest)
-    made = [
+    written = [
         _write_layer(content, group.entries, work / f"{at}.tar.gz", advanced)
         for at, group in enumerate(groups)
     ]
     blobs: dict[str, bytes] = {}
-    config = _blob(blobs, _CONFIG, _config(manifest, groups, made))
+    config = _blob(blobs, _CONFIG, _config(manifest, groups, written))
     document = {
         "schemaVersion": 2,
         "mediaType": _MANIFEST,
         "config": config,
         "layers": [
-            {"mediaType": _LAYER, "digest": layer.digest, "size": layer.file.stat().st_size} for layer in made
+            {"mediaType": _LAYER, "digest": layer.digest, "size": layer.file.stat().st_size}
+            for layer in written
         ],
         "annotations": labels(manifest),
     }
@@ -110,7 +111,7 @@ def write_archive(
             archive.addfile(member)
         for digest, blob in sorted(blobs.items()):
             _add(archive, _place(digest), blob)
-        for layer in {layer.digest: layer for layer in made}.values():
+        for layer in {layer.digest: layer for layer in written}.values():
             with layer.file.open("rb") as file:
                 member = _member(_place(layer.digest), layer.file.stat().st_size)
                 archive.addfile(member, file)

@@ -134,17 +134,13 @@ def frame_of(
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
     table = _lay_out(sizes, file_system_bytes, architecture)
-    header = Header(
-        architecture=architecture,
-        identity=_identity(digests),
-        free=form.DESCRIPTORS - len(table),
-        total=form.DESCRIPTORS,
-        descriptors_offset=form.DESCRIPTORS_OFFSET,
-        descriptors_bytes=form.DESCRIPTORS * form.DESCRIPTOR_BYTES,
-        data_offset=form.DATA_OFFSET,
+    header = form.pack_header(
+        architecture,
+        _identity(digests),
+        used=len(table),
         data_bytes=max(descriptor.end for descriptor in table) - form.DATA_OFFSET,
     )
-    head = header.pack().ljust(form.DESCRIPTORS_OFFSET, b"\0")
+    head = header.ljust(form.DESCRIPTORS_OFFSET, b"\0")
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
 
 
@@ -261,9 +257,9 @@ def _read_tables(file: int, path: Path) -> SifFile:
         header = Header.parse(start)
     except ValueError as error:
         raise _broken(path, f"is not a SIF that this version can read: {error}") from error
-    if not 0 < header.total <= _DESCRIPTORS_LIMIT:
-        raise _broken(path, f"is no valid SIF: it says that it has {header.total} descriptors")
-    length = header.total * form.DESCRIPTOR_BYTES
+    if not 0 < header.descriptors <= _DESCRIPTORS_LIMIT:
+        raise _broken(path, f"is no valid SIF: it says that it has {header.descriptors} descriptors")
+    length = header.descriptors * form.DESCRIPTOR_BYTES
     if header.descriptors_offset < form.HEADER_BYTES:
         raise _broken(path, f"is no valid SIF: its descriptors begin at byte {header.descriptors_offset}")
     if header.descriptors_offset + length > size:
@@ -276,15 +272,15 @@ def _read_tables(file: int, path: Path) -> SifFile:
         for at in range(0, len(table), form.DESCRIPTOR_BYTES)
     )
     objects = tuple(entry for entry in entries if entry is not None)
-    for thing in objects:
-        if thing.offset < form.HEADER_BYTES or thing.size < 0:
+    for entry in objects:
+        if entry.offset < form.HEADER_BYTES or entry.size < 0:
             raise _broken(
                 path,
-                f"is no valid SIF: descriptor {thing.number} begins at byte {thing.offset}"
-                f" and has {thing.size} bytes",
+                f"is no valid SIF: descriptor {entry.number} begins at byte {entry.offset}"
+                f" and has {entry.size} bytes",
             )
-        if thing.end > size:
-            raise _broken(path, f"is cut short: descriptor {thing.number} ends at byte {thing.end} of {size}")
+        if entry.end > size:
+            raise _broken(path, f"is cut short: descriptor {entry.number} ends at byte {entry.end} of {size}")
     return SifFile(
         path=path,
         size_bytes=size,
@@ -342,13 +338,13 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _what_else(start: bytes) -> str:
     """Return a hint on what a file is that is not a SIF, by its first bytes."""
-    known = {
+    kinds = {
         b"hsqs": "it is a squashfs without the rest of an image; ",
         b"\x1f\x8b": "it is a gzip archive; ",
         b"PK\x03\x04": "it is a zip archive; ",
         b"\x7fELF": "it is a program; ",
     }
-    what = next((text for magic, text in known.items() if start.startswith(magic)), "")
+    what = next((text for magic, text in kinds.items() if start.startswith(magic)), "")
     return f"{what or 'it is empty; ' * (not start)}`envbuild build SPEC -o IMAGE.sif` makes an image"
 
 

@@ -81,57 +81,52 @@ class PartitionType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The global header."""
+    """The fields of the global header that a reader needs."""
 
     architecture: str
     """Of the primary partition, in Debian's words; ``unknown`` for another code."""
     identity: uuid.UUID
-    free: int
-    total: int
-    """Number of unused and of all descriptors."""
+    descriptors: int
+    """Number of entries of the table, used or not."""
     descriptors_offset: int
-    descriptors_bytes: int
-    data_offset: int
-    data_bytes: int
-    """Offsets from the start of the file, and lengths, in bytes."""
-
-    def pack(self) -> bytes:
-        """Return `HEADER_BYTES` bytes; times are 0, so that equal content gives equal bytes."""
-        return _HEADER.pack(
-            LAUNCH,
-            MAGIC,
-            VERSION,
-            architecture_code(self.architecture),
-            self.identity.bytes,
-            0,
-            0,
-            self.free,
-            self.total,
-            self.descriptors_offset,
-            self.descriptors_bytes,
-            self.data_offset,
-            self.data_bytes,
-        )
+    """Offset of the table from the start of the file, in bytes."""
 
     @staticmethod
     def parse(data: bytes) -> Header:
         """Read the first `HEADER_BYTES` bytes of a SIF; ValueError unless it is of version 1."""
-        _, magic, version, code, identity, _, _, *numbers = _HEADER.unpack(data)
+        _, magic, version, code, identity, _, _, _, descriptors, offset, *_ = _HEADER.unpack(data)
         if magic.rstrip(b"\0") != MAGIC:
             raise ValueError("the magic is missing")
         if version.rstrip(b"\0") != VERSION:
             raise ValueError(f"its format version is {_printable(version)}, not {VERSION.decode()}")
-        free, total, descriptors_offset, descriptors_bytes, data_offset, data_bytes = numbers
         return Header(
             architecture=architecture_name(code),
             identity=uuid.UUID(bytes=identity),
-            free=free,
-            total=total,
-            descriptors_offset=descriptors_offset,
-            descriptors_bytes=descriptors_bytes,
-            data_offset=data_offset,
-            data_bytes=data_bytes,
+            descriptors=descriptors,
+            descriptors_offset=offset,
         )
+
+
+def pack_header(architecture: str, identity: uuid.UUID, *, used: int, data_bytes: int) -> bytes:
+    """Return the `HEADER_BYTES` bytes of a header whose table has `used` entries in use.
+
+    Times are 0, so that equal content gives equal bytes.
+    """
+    return _HEADER.pack(
+        LAUNCH,
+        MAGIC,
+        VERSION,
+        architecture_code(architecture),
+        identity.bytes,
+        0,
+        0,
+        DESCRIPTORS - used,
+        DESCRIPTORS,
+        DESCRIPTORS_OFFSET,
+        DESCRIPTORS * DESCRIPTOR_BYTES,
+        DATA_OFFSET,
+        data_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +222,7 @@ def architecture_code(name: str) -> bytes:
 def architecture_name(code: bytes) -> str:
     """Return Debian's name for a code, or ``unknown``."""
     digits = code.rstrip(b"\0")
-    return next((name for name, known in _ARCHITECTURES.items() if known == digits), "unknown")
+    return next((name for name, number in _ARCHITECTURES.items() if number == digits), "unknown")
 
 
 def aligned(offset: int, alignment: int) -> int:

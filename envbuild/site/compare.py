@@ -51,17 +51,17 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     libraries = site.mpi.libraries if site.mpi else ()
     prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
     draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
-    said, here = values_of(site), values_of(draft.site)
+    described, here = values_of(site), values_of(draft.site)
     # The file's MPI need not be the first one of the machine.
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
     here["mpi.version"] = same.version if same else None
     here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
     differences = [
-        *_changed(said, here, draft.unknown),
+        *_changed(described, here, draft.unknown),
         *_libraries("mpi", site.mpi, tree, machine),
         *_libraries("fabric", site.fabric, tree, machine),
     ]
-    for key, value in said.items():
+    for key, value in described.items():
         paths = () if not _PATHS.fullmatch(key) else value if isinstance(value, tuple) else (value,)
         gone = (path for path in paths if not machine.exists(path))
         differences += [SiteDifference(key=key, kind="missing", said=path, found=_GONE) for path in gone]
@@ -69,8 +69,10 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
 
-def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]) -> Iterator[SiteDifference]:
-    for key, value in said.items():
+def _changed(
+    described: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
+) -> Iterator[SiteDifference]:
+    for key, value in described.items():
         if not _VALUES.fullmatch(key):
             continue
         now, section = here.get(key), key.partition(".")[0]
@@ -81,7 +83,7 @@ def _changed(said: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
                 yield SiteDifference(key=key, kind="unseen", said=_text(value), found=reason)
             continue
         # An incomplete list of types may name fewer.
-        if key == "scheduler.mpi_types" and said.get("scheduler.more_mpi_types"):
+        if key == "scheduler.mpi_types" and described.get("scheduler.more_mpi_types"):
             is_same = set(value) <= set(now)
         else:
             is_same = set(value) == set(now) if isinstance(value, tuple) else value == now

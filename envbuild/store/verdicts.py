@@ -93,8 +93,8 @@ def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) ->
     except RequestError:
         return None
     verdicts = _read_all(store.root / directory, digest, here or fingerprint())
-    own = [verdict for verdict in verdicts if verdict.state != "stale"]
-    newest = sorted(own or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
+    current = [verdict for verdict in verdicts if verdict.state != "stale"]
+    newest = sorted(current or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
     return newest[-1] if newest else None
 
 
