@@ -64,7 +64,7 @@ def read_packages(layers: Sequence[Squashfs]) -> Contents:
     links: dict[str, str] = {}
     wheels: dict[str, tuple[str, ...]] = {}
     for layer in layers:
-        for entry in layer.walk(enter=_leads):
+        for entry in layer.walk(enter=lambda path: _LEADS.fullmatch(path) is not None):
             if entry.kind == "link" and entry.path.startswith(f"{_DOC}/"):
                 links[entry.path] = entry.target
             elif entry.kind != "file":
@@ -130,10 +130,6 @@ def wheel_licences(text: str) -> tuple[str, tuple[str, ...]]:
     classifiers = (str(line) for line in header.get_all("Classifier", []))
     ends = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
     return name, _tidy(end for end in ends if end != "OSI Approved")
-
-
-def _leads(path: str) -> bool:
-    return _LEADS.fullmatch(path) is not None
 
 
 def _text(layer: Squashfs, entry: Entry, limit: int) -> str:

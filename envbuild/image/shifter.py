@@ -96,28 +96,28 @@ def lint(
     wrong = [f"{name}: {why}" for name, why in misread(manifest.environment)]
     kept = unset_variables(manifest.environment)
     return [
-        _finding(
+        _result(
             "etc-size",
             "SKIP" if sum(etc) > _ETC_BYTES else "PASS",
             f"/etc has at most {_ETC_BYTES >> 20} MiB: each node copies it into memory",
             f"{sum(etc) / 1e6:.1f} MB in {len(etc)} files",
             "put large files below /usr or /opt",
         ),
-        _finding(
+        _result(
             "hidden",
             "FAIL" if hidden else "PASS",
             "no files where Shifter shows the site's or the host's",
             f"{_shown(hidden)} are hidden by the site's" if hidden else "there are none",
             "put it elsewhere: below /srv, /usr/local or your own directory in /opt",
         ),
-        _finding(
+        _result(
             "environment",
             "FAIL" if wrong else "PASS",
             "variables that Shifter reads as they are",
             _shown(wrong) or "as they are",
             "change the value in the spec",
         ),
-        _finding(
+        _result(
             "unset",
             "SKIP" if kept else "PASS",
             "variables of the host that the image takes away are gone",
@@ -126,7 +126,7 @@ def lint(
             else "none is taken away",
             "unset them before `shifter`, or name them in `siteEnvUnset` of udiRoot.conf",
         ),
-        _finding(
+        _result(
             "mpi",
             *_judge_mpi(manifest, abis, rpath_files),
             "build with mpich or intel-mpi, without DT_RPATH: the site's MPI module has MPICH's ABI",
@@ -145,7 +145,7 @@ def _judge_mpi(manifest: Manifest, abis: Collection[str], rpath_files: Sequence[
     return "PASS", expected, "MPICH's ABI: the site's libmpi.so.12 can replace it"
 
 
-def _finding(rule: str, status: str, expected: str, observed: str, hint: str) -> CheckResult:
+def _result(rule: str, status: str, expected: str, observed: str, hint: str) -> CheckResult:
     return CheckResult(status, f"shifter.{rule}", expected, observed, "" if status == "PASS" else hint)
 
 

@@ -194,7 +194,7 @@ def read_sif(path: Path) -> SifFile:
 
     RequestError: it cannot be read, is not a SIF, is cut short, or its tables are inconsistent.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         return _read_tables(file, path)
 
 
@@ -228,7 +228,7 @@ def read_data(path: Path, name: str) -> bytes:
 
     RequestError: as `read_sif`; or envbuild did not build it, or it has no such object.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         sif = _read_tables(file, path)
         descriptor = sif.find(name)
         if sif.find(MANIFEST) is None:
@@ -307,7 +307,8 @@ def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None]
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """Open an image for the block, as a descriptor; any OSError in the block is raised as a RequestError."""
     try:
         # Not blocking: opening a named pipe must not wait.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

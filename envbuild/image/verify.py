@@ -9,7 +9,7 @@ from pathlib import Path
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.model import FileSystem
-from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, read_manifest, read_sif, unreadable
+from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, opened, read_manifest, read_sif
 from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
@@ -55,11 +55,8 @@ def changed_file_system(path: Path, *, advanced: Advanced = lambda _: None) -> t
     system = manifest.file_system
     if system is None or root is None or root.size != system.size_bytes:
         return ("its file system",)
-    try:
-        with path.open("rb") as file:
-            return tuple(_changed(file.fileno(), root.offset, system, advanced))
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with opened(path) as file:
+        return tuple(_changed(file, root.offset, system, advanced))
 
 
 def tables_are_right(path: Path, system: FileSystem) -> bool:
@@ -67,11 +64,8 @@ def tables_are_right(path: Path, system: FileSystem) -> bool:
     root = read_sif(path).root
     if root is None or root.size != system.size_bytes:
         return False
-    try:
-        with path.open("rb") as file:
-            return _tables(file.fileno(), root.offset, system) == system.tables
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with opened(path) as file:
+        return _tables(file, root.offset, system) == system.tables
 
 
 def _changed(file: int, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
@@ -99,15 +93,11 @@ def changed_around(path: Path) -> tuple[str, ...]:
     """
     manifest, sif = read_manifest(path), read_sif(path)
     objects = {name: descriptor for name in DATA if (descriptor := sif.find(name))}
-    try:
-        with path.open("rb") as file:
-            frame = os.pread(file.fileno(), form.DATA_OFFSET, 0)
-            digests = {
-                name: digest_of(file.fileno(), descriptor.offset, descriptor.size)
-                for name, descriptor in objects.items()
-            }
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with opened(path) as file:
+        frame = os.pread(file, form.DATA_OFFSET, 0)
+        digests = {
+            name: digest_of(file, descriptor.offset, descriptor.size) for name, descriptor in objects.items()
+        }
     try:
         # Computed with the manifest's lock, so that a changed lock alone is not also a changed header.
         written = frame_of(

@@ -80,16 +80,13 @@ class SiteDraft:
         for section in Site.model_fields:
             lines = [_comment(remark) for remark in self.remarks.get(section, ())]
             if section in data:
-                lines.append(_yaml(section, data[section]))
+                part = {section: data[section]}
+                lines.append(yaml.safe_dump(part, sort_keys=False, allow_unicode=True, width=_WIDTH))
             for key, reason in self.unknown.items():
                 if key.partition(".")[0] == section:
                     lines.append(_comment(f"{key}: unknown: {reason}"))
             text += ["\n", *lines] if lines else []
         return "".join([*text, _TAIL])
-
-
-def _yaml(key: str, value: object) -> str:
-    return yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
 def _comment(text: str) -> str:

@@ -7,12 +7,13 @@ prune the store meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import RequestError
 from envbuild.store.opening import MARKER, not_opened
 from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
 from envbuild.system import host
@@ -32,18 +33,14 @@ class Upstream:
         self._records: dict[str, LayerRecord] = {}
         self._blobs: dict[str, Path] = {}
         try:
-            descriptor = open_directory(path)
+            with contextlib.ExitStack() as opened:
+                descriptor = open_directory(path)
+                opened.callback(close, descriptor)
+                self.root = through(descriptor)
+                self._tree = self._checked(owners)
+                opened.pop_all()
         except OSError as error:
             raise not_opened(path, error) from error
-        self.root = through(descriptor)
-        try:
-            self._tree = self._checked(owners)
-        except OSError as error:
-            close(descriptor)
-            raise not_opened(path, error) from error
-        except EnvbuildError:
-            close(descriptor)
-            raise
 
     def _checked(self, owners: Collection[int]) -> PrivateTree:
         status = self.root.stat()

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.plan.model import InputFile, Layer, input_files
-from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.origins import read_machine
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.lock import lock_spec
+from envbuild.workflows.lock import lock_spec, resolve_context
 from envbuild.workflows.settings import Settings
 
 
@@ -55,14 +53,7 @@ def fetch_pins(
 ) -> FileCache:
     """Make files exist in the store's cache, verified; return the cache."""
     cache = FileCache(settings.store.directory("files"))
-    with settings.store.directory_for_programs("resolve") as cache_dir:
-        context = ResolveContext(
-            machine=read_machine(),
-            cache_dir=cache_dir,
-            emit=settings.emit,
-            offline=offline,
-            directories=tuple(sources),
-        )
+    with resolve_context(settings, sources=sources, offline=offline) as context:
         fetch(pins, resolved, cache, context)
     return cache
 

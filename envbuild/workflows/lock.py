@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -77,20 +77,28 @@ def lock_spec(
             settings.emit(Warned(text=difference.sentence, hint=hint))
         lock = replace(previous, tools=tuple(sorted(pins))) if changes else previous
     else:
-        with settings.store.directory_for_programs("resolve") as cache_dir:
-            context = ResolveContext(
-                machine=read_machine(),
-                cache_dir=cache_dir,
-                emit=settings.emit,
-                offline=offline,
-                directories=tuple(sources),
-            )
+        with resolve_context(settings, sources=sources, offline=offline) as context:
             lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
     rule_results = _check_fit(resolved, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
     changes = () if lock == previous else changes or _version_changes(previous, lock)
     return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
+
+
+@contextlib.contextmanager
+def resolve_context(
+    settings: Settings, *, sources: Sequence[Path], offline: bool
+) -> Iterator[ResolveContext]:
+    """Yield the context of a resolver; `sources` are directories that `envbuild fetch` filled."""
+    with settings.store.directory_for_programs("resolve") as cache_dir:
+        yield ResolveContext(
+            machine=read_machine(),
+            cache_dir=cache_dir,
+            emit=settings.emit,
+            offline=offline,
+            directories=tuple(sources),
+        )
 
 
 def read_locked(spec: Path, settings: Settings) -> Locked:
