@@ -37,6 +37,7 @@ from envbuild.cli import (
     sbom,
     schema,
     site,
+    status,
     test,
 )
 from envbuild.cli.output import escape, prepare_streams
@@ -59,6 +60,7 @@ app.command("fetch")(fetch.command)
 app.command("plan")(plan.command)
 app.command("check")(check.command)
 app.command("test")(test.command)
+app.command("status")(status.command)
 app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")
 app.command("export")(export.command)

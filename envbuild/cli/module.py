@@ -41,6 +41,12 @@ def install(
     default: Annotated[
         bool, typer.Option("--default", help="Make it the version that `module load NAME` takes.")
     ] = False,
+    require_pass: Annotated[
+        bool,
+        typer.Option(
+            "--require-pass", help="Refuse an image that did not pass its test on a host like this one."
+        ),
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -56,6 +62,7 @@ def install(
             root=directory,
             link=link,
             default=default,
+            require_pass=require_pass,
             settings=settings,
             from_host=options.host_libraries(mpi, fabric),
         )

@@ -20,7 +20,7 @@ from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
 from envbuild.activate.model import Installation
 from envbuild.activate.modulefile import visible
-from envbuild.errors import RequestError, raise_all
+from envbuild.errors import CheckError, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
@@ -74,6 +74,7 @@ def install_module(
     settings: Settings,
     from_host: HostLibraries = NO_HOST_LIBS,
     default: bool = False,
+    require_pass: bool = False,
 ) -> InstallResult:
     """Install an image, wrappers for its commands, and a modulefile below `root`, which is made if absent.
 
@@ -96,9 +97,14 @@ def install_module(
     if from_host:
         container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
         host_libs = for_one_container_per_rank(host_libraries_for(container, settings, from_host))
-    here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
+    here = host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     state, text = _verdict(manifest.digest, here, settings)
     tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
+    if require_pass and state != "passed":
+        hint = "`envbuild test` it on this host, then install it again"
+        raise CheckError(
+            f"--require-pass: `{image}` has no test that passed on this host: {tested}", hint=hint
+        )
     # The whole image is read, and then copied.
     total_bytes = image.stat().st_size * (1 if link else 2)
     title = f"module {manifest.name}/{manifest.version}"
@@ -135,10 +141,10 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     """Return the modules below a root; RequestError if it does not exist or cannot be read."""
     here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
     listed = []
-    for module in find_installed(_existing(root)):
+    for module in find_installed(existing_root(root)):
         state, tested = "absent", ""
         if module.record is not None:
-            state, tested = _verdict(module.record.digest, _host_with(here, module.record.lent), settings)
+            state, tested = _verdict(module.record.digest, host_with(here, module.record.lent), settings)
         listed.append(ListedModule(module=module, state=state, tested=tested))
     return tuple(listed)
 
@@ -151,7 +157,7 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
     base, version = parse_module(name)
     if every and version is not None:
         raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
-    layouts = select(_existing(root), base, version, every=every)
+    layouts = select(existing_root(root), base, version, every=every)
     # All errors before the first removal.
     raise_all([error for layout in layouts for error in foreign_files(layout)])
     return tuple(uninstall(layout) for layout in layouts)
@@ -188,14 +194,15 @@ def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
         )
 
 
-def _existing(root: Path) -> Path:
+def existing_root(root: Path) -> Path:
+    """Return the absolute path of a module root; RequestError if there is no such directory."""
     if not is_directory(root):
         hint = "name the one that modules were installed in with --root DIR"
         raise RequestError(f"there is no directory `{root}`", hint=hint)
     return absolute(root)
 
 
-def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
+def host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
     """Return a host's fingerprint with the identities of the host libraries that an image uses."""
     for fact, identity in host_libraries.items():
         here = here.with_fact(fact, identity)

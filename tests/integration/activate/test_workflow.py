@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.jobs.report import CheckResult, Report
@@ -21,6 +21,7 @@ from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.module import ListedModule, install_module, list_modules
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.status import image_statuses, module_statuses
 from tests.integration.activate.conftest import Place
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]
@@ -94,6 +95,43 @@ def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     assert "stale: tested on another host, or before this one changed (passed there: " in text
     assert "kernel: 5.14 there, " in text
     assert len(warnings(events)) == 1
+
+
+def statuses(settings: Settings, *images: Path) -> list[tuple[str, str, str]]:
+    return [(status.state, status.name, status.text) for status in image_statuses(images, settings)]
+
+
+def test_status_follows_the_tests_and_the_host(images, place, settings):
+    image = images["1.0"]
+    assert statuses(settings, image) == [("absent", "small/1.0", "never tested here: run `envbuild test`")]
+    here = fingerprint(find())
+    other = replace(here, facts={**here.facts, "kernel": "5.14"})
+    verdicts.record(settings.store, report_of(image, "PASS", other))
+    ((state, _, text),) = statuses(settings, image)
+    assert state == "stale"
+    assert "kernel: 5.14 there, " in text
+    verdicts.record(settings.store, report_of(image, "FAIL", here))
+    ((state, _, text),) = statuses(settings, image)
+    assert (state, "failed: demo.sum/ranks" in text) == ("failed", True)
+    verdicts.record(settings.store, report_of(image, "PASS", here))
+    assert statuses(settings, image)[0][0] == "passed"
+    root = place.path / "sw"
+    install_module(image, root=root, link=False, settings=settings)
+    install_module(images["2.0"], root=root, link=False, settings=settings)
+    states = {module.name: module.state for module in module_statuses(root, (), settings)}
+    assert states == {"small/1.0": "passed", "small/2.0": "absent"}
+    assert [module.name for module in module_statuses(root, ["small/1.0"], settings)] == ["small/1.0"]
+    with pytest.raises(RequestError, match="no module `other` is installed"):
+        module_statuses(root, ["small", "other"], settings)
+
+
+def test_a_pass_can_be_required(images, place, settings):
+    image, root = images["1.0"], place.path / "sw"
+    with pytest.raises(CheckError, match="no test that passed on this host: absent"):
+        install_module(image, root=root, link=False, settings=settings, require_pass=True)
+    assert not root.exists()
+    verdicts.record(settings.store, report_of(image, "PASS", fingerprint(find())))
+    assert install_module(image, root=root, link=False, settings=settings, require_pass=True).changed
 
 
 def test_a_linked_one_takes_no_more_than_its_wrappers(images, place, settings):

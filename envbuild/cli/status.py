@@ -1,0 +1,70 @@
+"""`envbuild status`: whether images and modules passed their test on a host like this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli import options
+from envbuild.cli.output import print_data, print_json
+from envbuild.errors import RequestError
+
+if TYPE_CHECKING:
+    from envbuild.workflows.status import Status
+
+
+def command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[IMAGE|MODULE]...", help="Images, or with --root modules.", show_default=False
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The names are modules installed here.")
+    ] = None,
+    every: Annotated[
+        Path | None, typer.Option("--all", metavar="DIR", help="All modules that are installed here.")
+    ] = None,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
+) -> None:
+    """Show which images or modules passed their test on a host like this one; exit code 4 if one did not."""
+    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
+    if every is not None:
+        if names or root is not None:
+            raise RequestError("--all takes no names and no --root", hint="`envbuild status --all DIR`")
+        statuses = workflows.status.module_statuses(every, (), settings)
+    elif not names:
+        hint = "`envbuild status IMAGE.sif`, `--root DIR NAME/VERSION` for a module, or `--all DIR`"
+        raise RequestError("no image or module is named", hint=hint)
+    elif root is not None:
+        statuses = workflows.status.module_statuses(root, names, settings)
+    else:
+        statuses = workflows.status.image_statuses([Path(name) for name in names], settings)
+    if json:
+        print_json([_data(status) for status in statuses])
+    else:
+        for status in statuses:
+            print_data(f"{workflows.status.STATES[status.state]:<8} {status.name}: {status.text}")
+    raise typer.Exit(0 if all(status.state == "passed" for status in statuses) else 4)
+
+
+def _data(status: Status) -> dict[str, Any]:
+    verdict = status.verdict
+    return {
+        "name": status.name,
+        "path": status.path,
+        "state": status.state,
+        "outcome": verdict.outcome if verdict else None,
+        "when": verdict.when if verdict else None,
+        "ranks": verdict.ranks if verdict else None,
+        "gpu_untested": bool(verdict and verdict.gpu_untested),
+        "failed": verdict.failed if verdict else (),
+        "changed": verdict.changed if verdict else (),
+        "host": verdict.fingerprint if verdict else None,
+    }

@@ -1,0 +1,86 @@
+"""Status: whether images and installed modules passed their test on a host like this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.activate.installed import find_installed
+from envbuild.errors import MachineError, RequestError
+from envbuild.image.sif import read_manifest
+from envbuild.store import verdicts
+from envbuild.store.verdicts import TestVerdict
+from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.workflows.module import existing_root, host_with
+from envbuild.workflows.settings import Settings
+
+STATES = {"passed": "PASS", "failed": "FAIL", "unproven": "UNPROVEN", "stale": "STALE", "absent": "UNTESTED"}
+"""State of a verdict → the word for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The test verdict on an image or module, on this host."""
+
+    name: str
+    """``NAME/VERSION``."""
+    path: Path
+    """The image, or the module's directory."""
+    verdict: TestVerdict | None
+    """None if it was never tested."""
+
+    @property
+    def state(self) -> str:
+        """A key of `STATES`."""
+        return self.verdict.state if self.verdict else "absent"
+
+    @property
+    def text(self) -> str:
+        """When, with how many ranks and where it was tested; what failed, or what has changed since."""
+        if self.verdict is None:
+            return "never tested here: run `envbuild test`"
+        if self.state != "stale":
+            return self.verdict.text
+        outcome = verdicts.OUTCOMES[self.verdict.outcome]
+        return f"{outcome} on another host, or before this one changed: {self.verdict.text}"
+
+
+def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
+    """Return the verdicts on images."""
+    here, statuses = _this_host(settings), []
+    for image in images:
+        manifest = read_manifest(image)
+        verdict = verdicts.latest(settings.store, manifest.digest, here=here)
+        label = f"{manifest.name}/{manifest.version}"
+        statuses.append(Status(name=label, path=image, verdict=verdict))
+    return tuple(statuses)
+
+
+def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tuple[Status, ...]:
+    """Return the verdicts on the modules below a root: those of `names`, or all of them.
+
+    A name is ``NAME/VERSION``, or ``NAME`` for all its versions. RequestError: one is not installed.
+    """
+    here, wanted, statuses = _this_host(settings), list(names), []
+    modules = find_installed(existing_root(root))
+    for name in wanted:
+        if not any(name in (module.layout.label, module.layout.name) for module in modules):
+            hint = f"`envbuild module ls --root {root}` lists the modules"
+            raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
+    for module in modules:
+        if wanted and module.layout.label not in wanted and module.layout.name not in wanted:
+            continue
+        verdict = None
+        if module.record is not None:
+            host = host_with(here, module.record.lent)
+            verdict = verdicts.latest(settings.store, module.record.digest, here=host)
+        statuses.append(Status(name=module.layout.label, path=module.layout.home, verdict=verdict))
+    return tuple(statuses)
+
+
+def _this_host(settings: Settings) -> HostFingerprint:
+    try:
+        return fingerprint(settings.find_apptainer())
+    except MachineError:
+        return fingerprint()  # a verdict can be read where nothing can start an image
