@@ -50,6 +50,9 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
         rows += [
             ("pmi.offered", ("scheduler", "mpi_types"), offered or None),
             ("pmi.default", ("scheduler", "default_mpi_type"), scheduler.default_mpi_type),
+            ("scheduler.name", ("scheduler", "name"), scheduler.name),
+            ("scheduler.version", ("scheduler", "version"), scheduler.version),
+            ("scheduler.pmix", ("scheduler", "pmix"), scheduler.pmix),
         ]
     if runtime is not None:
         rows += [(f"runtime.{name}", ("runtimes",), getattr(runtime, name)) for name in _RUNTIME]

@@ -720,6 +720,22 @@ def mpi_gtl_linked(stack: Stack) -> None:
 
 
 @Rule(
+    id="MPI.cray-host-buffers",
+    source=["eth-cscs/cscs-docs:docs/software/communication/cray-mpich.md@80abed13"],
+    seen="2026-07-08",
+    severity="warning",
+    when=lambda stack: _on_cray_with_gpus(stack) and stack["gpus.vendor"] == "nvidia",
+    hint="set MPICH_GPU_SUPPORT_ENABLED to 0 in the site's `mpi.environment`, if programs send no GPU memory",
+)
+def cray_host_buffers(stack: Stack) -> None:
+    """The NVIDIA driver does not slow Cray MPICH down on host buffers."""
+    driver, version = stack.text("driver.version"), stack.text("host_mpi.version")
+    (versions,) = stack.look_up("cray-mpich-of-driver", driver)
+    slow = f"Cray MPICH {version} on driver {driver} is slow on small host buffers (cuPointerGetAttribute)"
+    require(in_range(version, versions), f"{slow}; Cray MPICH {versions} is not")
+
+
+@Rule(
     id="PMI.intersection",
     source=[
         "https://github.com/open-mpi/ompi/issues/13523",
@@ -754,3 +770,26 @@ def pmi_default_type(stack: Stack) -> None:
     default, spoken = stack["pmi.default"], stack.texts("pmi.spoken")
     reason = f"srun takes {default} by default, and {_mpi(stack)} speaks {shown(spoken)}"
     require(default in spoken, reason)
+
+
+def _speaks_pmix(stack: Stack) -> bool:
+    spoken = stack.texts("pmi.spoken") or stack.texts("pmi.optional")
+    return any(mpi_type.startswith("pmix") for mpi_type in spoken)
+
+
+@Rule(
+    id="PMI.pmix-of-slurm",
+    source=[
+        "SchedMD/slurm:CHANGELOG/slurm-25.11.md@284c3b95",
+        "https://github.com/openpmix/openpmix/issues/3645",
+    ],
+    seen="2026-08-20",
+    when=lambda stack: stack["scheduler.name"] == "slurm" and _speaks_pmix(stack),
+    hint="ask the site for a newer Slurm, or for another PMIx below it; an MPI that speaks pmi2 starts",
+)
+def pmix_of_slurm(stack: Stack) -> None:
+    """Slurm answers the clients of the PMIx that it loads."""
+    pmix, slurm = stack.text("scheduler.pmix"), stack.text("scheduler.version")
+    (versions,) = stack.look_up("slurm-of-pmix", pmix)
+    reason = f"Slurm {slurm} with PMIx {pmix} never answers, and {_mpi(stack)} waits in MPI_Init"
+    require(in_range(slurm, versions), f"{reason}; Slurm {versions} answers")

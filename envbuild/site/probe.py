@@ -39,6 +39,7 @@ _REASONS = {
     "scheduler": "there is no srun on PATH, or it finds no cluster",
     "scheduler.mpi_types": "`srun --mpi=list` names none",
     "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault",
+    "scheduler.pmix": "only a task has it: `srun --mpi=pmix envbuild site probe`",
     "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
@@ -245,11 +246,14 @@ class _Detector:
             return None
         config = self.says("scontrol", "show", "config")
         default = re.search(r"^MpiDefault\s*=\s*([a-z0-9_]+)", config, re.MULTILINE)
+        # The server's own, which it puts into the environment of its tasks.
+        pmix = re.match(VERSION, self.machine.variables.get("PMIX_VERSION", ""))
         return SiteScheduler(
             name="slurm",
             version=version[1],
             mpi_types=mpi_types(listed),
             default_mpi_type=default[1] if default else None,
+            pmix=pmix[0] if pmix else None,
         )
 
     def fabric(self) -> SiteFabric | None:

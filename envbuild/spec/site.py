@@ -90,6 +90,8 @@ class SiteScheduler(Model):
     """Whether `mpi_types` may be incomplete, so that other types are unknown."""
     default_mpi_type: PmiName | None = None
     """Default type of srun (``MpiDefault``)."""
+    pmix: HostVersion | None = None
+    """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
 
 
 class SiteMpi(Model):

@@ -112,7 +112,8 @@ def _judge_start(
     foreign = not by_scheduler and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
-    yield from judge(facts, about=("ARCH.", "RUNTIME."))
+    by_slurm = ("PMI.pmix-of-slurm",) if by_scheduler else ()
+    yield from judge(facts, about=("ARCH.", "RUNTIME.", *by_slurm))
     if not from_host.fabric:
         # Without `--fabric host` the rules on the fabric only warn: the job then has a slow one.
         for verdict in judge(facts, about=("FABRIC.",)):

@@ -107,6 +107,14 @@ def test_slurm(machine: Machine) -> None:
     )
 
 
+def test_a_task_of_slurm_knows_which_pmix_serves_it(machine: Machine) -> None:
+    machine.program("/usr/bin/srun", "slurm 25.05.3")
+    assert "srun --mpi=pmix" in seen(machine).unknown["scheduler.pmix"]
+    machine.variables["PMIX_VERSION"] = "5.0.8"
+    scheduler = seen(machine).site.scheduler
+    assert scheduler == SiteScheduler(name="slurm", version="25.05.3", pmix="5.0.8")
+
+
 def test_an_srun_without_a_cluster_is_no_scheduler(machine: Machine) -> None:
     machine.program("/usr/bin/srun", "")
     machine.file("/usr/bin/srun", "#!/bin/sh\n[ $1 = --version ] || exit 1\necho slurm-wlm 22.05.8\n")

@@ -55,12 +55,12 @@ class Bench:
         monkeypatch.setattr(host, "architecture", lambda: "amd64")
         self.site(None)
 
-    def is_for(self, architecture: str) -> None:
-        """Make the image one of an architecture."""
-        fields = {"mpi": "mpich", "mpi_family": "mpich", "recipes": {"mpich": "5.0.2"}}
+    def is_for(self, architecture: str, mpi: str = "mpich", version: str = "5.0.2") -> None:
+        """Make the image one of an architecture and an MPI."""
+        fields = {"mpi": mpi, "mpi_family": mpi, "recipes": {mpi: version}}
         image = manifest(architecture=architecture, **fields)
-        facts = {"architecture.image": architecture, "mpi.family": "mpich", "mpi.source": "image"}
-        facts["mpi.version"] = "5.0.2"
+        facts = {"architecture.image": architecture, "mpi.family": mpi, "mpi.source": "image"}
+        facts["mpi.version"] = version
         self._patch.setattr(launch, "read_manifest", lambda _: image)
         self._patch.setattr(launch, "_facts", lambda *_: facts_from(facts, "lock"))
 
@@ -184,6 +184,20 @@ def test_a_type_that_may_not_do_is_written_and_told(bench: Bench) -> None:
     assert bench.line()[:2] == ["srun", "--mpi=pmi2"]
     (text,) = bench.warnings()
     assert text.startswith("PMI.intersection: mpich 5.0.2 speaks pmi2, and the site names cray_shasta")
+
+
+def test_ranks_that_would_wait_for_slurm_s_pmix_do_not_start(bench: Bench) -> None:
+    types = ("pmi2", "pmix")
+    waits = SiteScheduler(name="slurm", version="25.05.3", pmix="5.0.8", mpi_types=types)
+    bench.site(Site(name="here", scheduler=waits))
+    assert bench.line()[:2] == ["srun", "--mpi=pmi2"]
+    bench.is_for("amd64", "openmpi", "5.0.11")
+    with pytest.raises(
+        RequestError, match=r"PMI\.pmix-of-slurm: Slurm 25\.05\.3 with PMIx 5\.0\.8 never answers"
+    ):
+        bench.line()
+    bench.site(Site(name="here", scheduler=waits.model_copy(update={"version": "25.11.2"})))
+    assert bench.line()[:2] == ["srun", "--mpi=pmix"]
 
 
 def test_a_line_of_apptainer_at_a_site_without_one_is_told(bench: Bench) -> None:
