@@ -73,10 +73,25 @@ def render_table(variables: Sequence[Variable]) -> str:
     another pair. Items of a search path that begin with ``$`` stay as they are under ``ch-run
     --env-no-expand``.
     """
+    return _pairs(variables, quoted="'.*'")
+
+
+def render_enroot(variables: Sequence[Variable]) -> str:
+    """Return the table as enroot reads ``/etc/environment``: as `render_table`, but for two readings.
+
+    A quote of either kind at both ends is taken off. A ``${NAME}`` in a value becomes the host's variable,
+    which nothing prevents. Source: NVIDIA/enroot at 8ea147d3, ``src/common.sh`` and ``src/runtime.sh``; read.
+    """
+    return _pairs(variables, quoted="""['"].*['"]""")
+
+
+def _pairs(variables: Sequence[Variable], *, quoted: str) -> str:
     values = {variable.name: "" for variable in variables if variable.operation == "unset"}
     values |= apply(variables, {"PATH": DEFAULT_PATH})
-    quoted = {name: f"'{value}'" if re.fullmatch("'.*'", value) else value for name, value in values.items()}
-    return "".join(f"{name}={value}\n" for name, value in sorted(quoted.items()))
+    return "".join(
+        f"{name}='{value}'\n" if re.fullmatch(quoted, value) else f"{name}={value}\n"
+        for name, value in sorted(values.items())
+    )
 
 
 def apply(variables: Sequence[Variable], before: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The files under ``/.singularity.d`` by which Apptainer starts an image, and Charliecloud's environment.
+"""The files by which Apptainer starts an image, and its environment for Charliecloud and enroot.
 
 Each file is its path in the image → text and mode. The base carries the files that do not depend on the
 image; the top layer carries the others and `ENVIRONMENT`, the environment as a script.
@@ -10,13 +10,15 @@ import json
 import shlex
 
 from envbuild.digests import canonical_json
-from envbuild.image.environment import render_script, render_table
+from envbuild.image.environment import render_enroot, render_script, render_table
 from envbuild.image.model import JUDGE, Manifest
 
 DIRECTORY = "/.singularity.d"
 ENVIRONMENT = f"{DIRECTORY}/env/90-environment.sh"
 # Read by `ch-run --set-env`: Charliecloud sources no scripts.
 CHARLIECLOUD = "/ch/environment"
+# Read by enroot, and so by pyxis.
+ENROOT = "/etc/environment"
 EMPTY_DIRECTORIES = (f"{DIRECTORY}/libs",)
 
 _SCRIPT = 0o755
@@ -84,6 +86,7 @@ def top_files(manifest: Manifest) -> Files:
         f"{DIRECTORY}/startscript": (_START, _SCRIPT),
         f"{DIRECTORY}/test": (_TEST, _SCRIPT),
         CHARLIECLOUD: (render_table(manifest.environment), _TEXT),
+        ENROOT: (render_enroot(manifest.environment), _TEXT),
     }
 
 

@@ -24,6 +24,7 @@ _METADATA = "the image keeps its metadata there: choose another place"
 RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), OWNED),
     **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch", "/environment", "/singularity"), _METADATA),
+    "/etc/environment": _METADATA,
     **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
     **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
     "/etc/localtime": _HIDDEN,

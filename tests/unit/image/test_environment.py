@@ -2,7 +2,13 @@
 
 import pytest
 
-from envbuild.image.environment import apply, default_environment, render_script
+from envbuild.image.environment import (
+    apply,
+    default_environment,
+    render_enroot,
+    render_script,
+    render_table,
+)
 from envbuild.image.model import Variable
 from envbuild.spec.model import Prepend
 
@@ -76,6 +82,24 @@ def test_the_script() -> None:
         "C=''\n"
         "export C\n"
     )
+
+
+def test_tables_of_runtimes_that_take_quotes_off() -> None:
+    values: Table = {"SINGLE": "'a'", "DOUBLE": '"a"', "WITHIN": "it's", "PYTHONPATH": "/lib"}
+    charliecloud, enroot = (render(default_environment(values)) for render in (render_table, render_enroot))
+    assert charliecloud == (
+        'DOUBLE="a"\n'
+        "LD_LIBRARY_PATH=/opt/fabric/lib:/opt/mpi/lib\n"
+        "LD_PRELOAD=\n"
+        "PATH=/opt/env/bin:/opt/mpi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+        "PYTHONHOME=\n"
+        "PYTHONNOUSERSITE=1\n"
+        "PYTHONPATH=/lib\n"
+        "SINGLE=''a''\n"
+        "VIRTUAL_ENV=/opt/env\n"
+        "WITHIN=it's\n"
+    )
+    assert enroot == charliecloud.replace('DOUBLE="a"', "DOUBLE='\"a\"'")
 
 
 def test_what_no_variable_can_be() -> None:

@@ -25,6 +25,7 @@ def test_the_top_carries() -> None:
         "/.singularity.d/startscript": 0o755,
         "/.singularity.d/test": 0o755,
         "/ch/environment": 0o644,
+        "/etc/environment": 0o644,
     }
     assert files["/.singularity.d/test"][0] == (
         '#!/bin/sh\nexec /usr/bin/python3 -I /.envbuild/judge.py test "$@"\n'
