@@ -49,6 +49,8 @@ class Launcher:
     """Of srun: the PMI for ``--mpi``; empty for a job without MPI."""
     image_mpi: bool = True
     """Whether the ranks run on the image's own MPI."""
+    options: tuple[str, ...] = ()
+    """Of srun: what the site's fabric needs."""
 
     @property
     def is_srun(self) -> bool:
@@ -75,7 +77,7 @@ class Launcher:
         if self.program == "torchrun":
             return torchrun_words(ranks)
         if self.is_srun:
-            return [*self.label.split(), *(["-n", str(ranks)] if ranks else [])]
+            return [*self.label.split(), *self.options, *(["-n", str(ranks)] if ranks else [])]
         return mpiexec_words(self.family, ranks, root=root, oversubscribe=oversubscribe, program=self.program)
 
     def environment(self) -> dict[str, str]:
@@ -92,9 +94,14 @@ def env_one_container_per_rank(family: str) -> dict[str, str]:
     return dict(_APART.get(family, {}))
 
 
+def env_for_slurm(family: str) -> dict[str, str]:
+    """Return the variables for tasks of srun that share a container on each node, on the image's own MPI."""
+    return dict(_UNDER_SLURM.get(family, {}))
+
+
 def env_under_srun(family: str) -> dict[str, str]:
     """Return the variables for tasks of srun in one container each, on the image's own MPI."""
-    return {**_APART.get(family, {}), **_UNDER_SLURM.get(family, {})}
+    return {**env_one_container_per_rank(family), **env_for_slurm(family)}
 
 
 def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
@@ -121,6 +128,8 @@ class LaunchContext:
     """None for a machine without a site file."""
     on_host_mpi: bool = False
     """Whether ranks run on the site's MPI in place of the image's."""
+    on_host_fabric: bool = False
+    """Whether ranks use the site's fabric libraries in place of the image's, with its variables."""
     srun: bool = False
     """Whether srun starts the ranks."""
     offered: tuple[str, ...] = ()
@@ -132,6 +141,12 @@ class LaunchContext:
     def host_mpi(self) -> SiteMpi | None:
         """The site's MPI, if ranks run on it."""
         return self.site.mpi if self.on_host_mpi and self.site is not None else None
+
+    @property
+    def srun_options(self) -> tuple[str, ...]:
+        """Options of srun that the variables of the site's fabric need."""
+        fabric = self.site.fabric if self.on_host_fabric and self.site is not None else None
+        return fabric.srun_options if fabric is not None else ()
 
     @property
     def running_mpi(self) -> tuple[str, str]:
@@ -175,6 +190,7 @@ def choose_launcher(context: LaunchContext) -> Launcher | None:
             outside=True,
             mpi_type=choose_pmi(context) if family else "",
             image_mpi=not context.on_host_mpi,
+            options=context.srun_options,
         )
     host_mpi = context.host_mpi
     if host_mpi is not None and host_mpi.launcher is not None:

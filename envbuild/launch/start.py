@@ -79,7 +79,7 @@ class Container:
 
 
 def launch_context(
-    container: Container, site: Site | None, *, on_host_mpi: bool, srun: bool
+    container: Container, site: Site | None, *, on_host_mpi: bool, on_host_fabric: bool, srun: bool
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of an image are started, before srun is asked."""
     manifest = container.manifest
@@ -88,6 +88,7 @@ def launch_context(
         version=manifest.recipes.get(manifest.mpi, ""),
         site=site,
         on_host_mpi=on_host_mpi,
+        on_host_fabric=on_host_fabric,
         srun=srun,
         abis=container.host_libs.abis if container.host_libs else (),
     )

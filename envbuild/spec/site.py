@@ -29,6 +29,18 @@ GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]
 PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such as `pmix`")]
+OptionWord = Annotated[
+    str, full_match(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:;/@%+&=-]*)?", "an option, such as `--constraint=gpu`")
+]
+AnnotationKey = Annotated[
+    str,
+    full_match(
+        r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", "a key of an annotation, such as `com.hooks.cxi.enabled`"
+    ),
+]
+DeviceName = Annotated[
+    str, full_match(r"[A-Za-z0-9_./:=-]+", "a device, such as `nvidia.com/gpu=all` or `/dev/gdrdrv`")
+]
 AccountName = Annotated[
     str, full_match(r"[a-z_][a-z0-9_.-]*|[0-9]+", "an account: a login name or a user id")
 ]
@@ -92,6 +104,9 @@ class SiteScheduler(Model):
     """Default type of srun (``MpiDefault``)."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
+    sbatch_options: tuple[OptionWord, ...] = ()
+    """Options of every batch job (``--constraint=gpu``); one for GPUs (``--gres=gpu:4``) replaces
+    ``--gpus-per-node``."""
 
 
 class SiteMpi(Model):
@@ -140,6 +155,8 @@ class SiteFabric(Model):
     """Its version."""
     environment: dict[LentVariable, Text] = {}
     """Variables that select the fabric and disable all others."""
+    srun_options: tuple[OptionWord, ...] = ()
+    """Options of srun that these variables need (``--network=disable_rdzv_get``)."""
 
 
 class SiteRuntime(Model):
@@ -155,6 +172,20 @@ class SiteRuntime(Model):
     """Whether it is installed set-user-id, and so needs no user namespaces."""
     program: ImagePath | None = None
     """Its path, if it is not on every user's PATH."""
+    options: tuple[OptionWord, ...] = ()
+    """Options of every start (``--gpu``)."""
+    mpi_options: dict[Name, tuple[OptionWord, ...]] = {}
+    """Family of an image's MPI → options of its start, in place of `options`."""
+    host_mpi: tuple[Name, ...] = ()
+    """Families of MPI that it replaces with the site's; srun then takes its default type."""
+    host_fabric: bool = False
+    """Whether it gives images the site's fabric libraries; they then need the variables of `fabric`."""
+    environment: dict[LentVariable, Text] = {}
+    """Variables that it needs, or that images need under it."""
+    annotations: dict[AnnotationKey, Text] = {}
+    """Annotations of an EDF (``com.hooks.cxi.enabled``)."""
+    devices: tuple[DeviceName, ...] = ()
+    """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
 class SiteUpstream(Model):

@@ -63,7 +63,10 @@ def launch_line(
     if from_host:
         container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    context = with_offer(launch_context(container, site, on_host_mpi=from_host.mpi, srun=srun))
+    known = launch_context(
+        container, site, on_host_mpi=from_host.mpi, on_host_fabric=from_host.fabric, srun=srun
+    )
+    context = with_offer(known)
     launcher = choose_launcher(context)
     if launcher is None:
         raise RequestError(
@@ -93,7 +96,7 @@ def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
     if site is None or not names or "apptainer" in names:
         return
     has = f"the site `{site.name}` has {' and '.join(names)}"
-    hint = "`envbuild export` writes what other runtimes start; where there is one, name it in `runtimes`"
+    hint = "`envbuild export --format sbatch` writes another runtime's; name an Apptainer in `runtimes`"
     emit(Warned(text=f"{has}, and names no Apptainer, whose line this is", hint=hint))
 
 

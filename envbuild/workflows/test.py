@@ -214,7 +214,9 @@ def _choose_launcher(
             f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
             hint="start the test in a directory of yours that all nodes share",
         )
-    context = launch_context(container, site, on_host_mpi=from_host.mpi, srun=srun)
+    context = launch_context(
+        container, site, on_host_mpi=from_host.mpi, on_host_fabric=from_host.fabric, srun=srun
+    )
     launcher = choose_launcher(with_offer(context))
     return None if judge_architecture(container.manifest) else launcher
 

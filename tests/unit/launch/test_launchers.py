@@ -18,7 +18,7 @@ from envbuild.launch.launchers import (
     pmi_doubt,
     visible_variables,
 )
-from envbuild.spec.site import Site, SiteMpi, SiteScheduler
+from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteScheduler
 
 RUNTIME = ["apptainer", "exec", "i.sif"]
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch.txt"
@@ -68,6 +68,12 @@ CONTEXTS = {
         family="intel-mpi", version="2021.18.0", site=slurm("none", "pmi2", "pmix")
     ),
     "MPICH on the host's Cray MPICH": context(site=slurm("cray_shasta", mpi=CRAY), on_host_mpi=True),
+    "MPICH on the fabric of a site whose variables need an option": context(
+        site=slurm("pmi2").model_copy(
+            update={"fabric": SiteFabric(name="slingshot-11", srun_options=("--network=disable_rdzv_get",))}
+        ),
+        on_host_fabric=True,
+    ),
     "in an allocation, srun asked": context(srun=True, offered=("pmi2", "none")),
     "no MPI, tasks alone": context(family="", version="", site=slurm("none")),
     "MPICH on the host's Intel MPI": context(site=Site(name="here", mpi=INTEL), on_host_mpi=True),
