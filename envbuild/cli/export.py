@@ -11,25 +11,51 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.workflows.choices import ExportFormat
+from envbuild.errors import RequestError
+from envbuild.workflows.choices import AnyFormat
 
 
 def command(
     image: options.Image,
-    form: Annotated[ExportFormat, typer.Option("--format", help="What to write.")],
+    form: Annotated[
+        AnyFormat,
+        typer.Option("--format", help="What to write; edf and sbatch are texts that start it at a site."),
+    ],
     output: Annotated[
         str,  # a path would lose a slash at its end
         typer.Option("-o", "--output", metavar="PATH", help="The file; for shifter a directory."),
     ],
+    site: options.Site = None,
+    runtime: Annotated[
+        str,
+        typer.Option("--runtime", metavar="NAME", help="For edf and sbatch: the site's runtime [the first]."),
+    ] = "",
+    named: Annotated[
+        str,
+        typer.Option(
+            "--image",
+            metavar="NAME",
+            help="For edf and sbatch: what names the image at the site: a path, a reference, an EDF.",
+        ),
+    ] = "",
     json: options.Json = False,
 ) -> None:
-    """Write an image in another form: for Charliecloud and enroot, for Shifter, or for registries."""
+    """Write an image in another form: for Charliecloud and enroot, Shifter, registries, or jobs of a site."""
     place = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
-    with session(json=json) as settings:
-        written = workflows.export.export_image(image, form, place, settings.emit)
+    with session(json=json, site=site) as settings:
+        match form:
+            case "edf" | "sbatch":
+                written = workflows.starts.export_start(
+                    image, form, place, place=named, runtime=runtime, settings=settings
+                )
+            case _ if named or runtime:
+                hint = f"leave them out for {form}"
+                raise RequestError("--image and --runtime are for edf and sbatch", hint=hint)
+            case _:
+                written = workflows.export.export_image(image, form, place, settings.emit)
     if json:
         print_json(written)
     files = ", ".join(str(path) for path in written.files)
-    print_message(
-        f"{files}: written ({written.format}, {written.size_bytes / 1e6:.1f} MB, {written.identity[:19]})"
-    )
+    is_text = form in ("edf", "sbatch")
+    size = f"{written.size_bytes} bytes" if is_text else f"{written.size_bytes / 1e6:.1f} MB"
+    print_message(f"{files}: written ({written.format}, {size}, {written.identity[:19]})")

@@ -36,7 +36,7 @@ from envbuild.system.removal import remove
 _RESULTS_INSIDE = "/tmp"  # noqa: S108  # the path inside the image
 _RESULTS_OUTSIDE = "/mnt"
 # Vendor → Apptainer's flag, as the module's launcher has them (activate/launcher.sh).
-_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
+GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 # Accelerator → vendor of its GPUs.
 _VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -104,7 +104,7 @@ def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None
         vendor = _VENDORS.get(container.manifest.accelerator, "")
         if site is not None and site.gpus is not None:
             vendor = site.gpus.vendor
-        return (_FLAGS[vendor],) if vendor in _FLAGS else ()
+        return (GPU_FLAGS[vendor],) if vendor in GPU_FLAGS else ()
     vendors = [vendor for vendor, device in DEVICES.items() if Path(device).exists()]
     return tuple(word for vendor in vendors for word in _flags_here(vendor, container.apptainer))
 
@@ -118,7 +118,7 @@ def _flags_here(vendor: str, apptainer: Apptainer) -> tuple[str, ...]:
     kind = f"{vendor}.com/gpu"
     if release and (int(release[1]), int(release[2])) >= (1, 5) and kind in _cdi_kinds():
         return ("--device", f"{kind}=all")
-    return (_FLAGS[vendor],)
+    return (GPU_FLAGS[vendor],)
 
 
 def _cdi_kinds() -> set[str]:

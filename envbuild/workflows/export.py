@@ -77,7 +77,7 @@ def _check_place(form: ExportFormat, path: Path, image: Path) -> None:
         return
     magic = LAYOUT.encode() if form == "oci" else _SQUASHFS_MAGIC
     hint = "name another file with -o PATH"
-    check_target(path, keep=(image,), is_one=lambda place: _begins(place, magic), what=form, hint=hint)
+    check_target(path, keep=(image,), is_one=lambda place: begins(place, magic), what=form, hint=hint)
 
 
 def _check_directory(path: Path) -> None:
@@ -93,7 +93,8 @@ def _check_directory(path: Path) -> None:
         raise RequestError(f"nothing can be written in `{there}`", hint=hint)
 
 
-def _begins(path: Path, magic: bytes) -> bool:
+def begins(path: Path, magic: bytes) -> bool:
+    """Whether a file is empty or begins with some bytes."""
     try:
         with path.open("rb") as file:
             start = file.read(len(magic))

@@ -92,6 +92,7 @@ def _lock(manifest: Manifest) -> Lock:
     return bare_lock(
         name=manifest.name,
         version=manifest.version,
+        accelerator=manifest.accelerator,
         base=replace(
             base_pin(architecture=manifest.architecture),
             name=manifest.base,

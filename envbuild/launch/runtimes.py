@@ -1,0 +1,195 @@
+"""Start an image's ranks under Slurm by the container runtime of a site: lines, EDF, batch script. Pure.
+
+Read, not run: eth-cscs/cscs-docs at 80abed13 (Container Engine, Sarus Suite), NVIDIA/pyxis at 10751994,
+NERSC/podman-hpc at 01b02d6e, NERSC/shifter at 84b7d349.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from envbuild.errors import RequestError
+from envbuild.image.model import Manifest
+from envbuild.launch.launchers import env_for_slurm, env_under_srun
+from envbuild.launch.start import GPU_FLAGS
+from envbuild.rules.from_site import fabric_settings
+from envbuild.spec.site import Site, SiteBind, SiteRuntime
+from envbuild.system.apptainer import Bind
+
+# Runtime → its program. Apptainer and SingularityCE start one container per rank.
+OF_SIF = {"apptainer": "apptainer", "singularityce": "singularity"}
+# Runtimes that start what an EDF says → srun's option.
+OF_EDF = {"container-engine": "--environment", "sarus-suite": "--edf"}
+RUNTIMES = (*OF_SIF, *OF_EDF, "pyxis", "podman-hpc", "shifter")
+_WRITTEN = "# Written by `envbuild export`"
+EDF_START = _WRITTEN
+BATCH_START = f"#!/bin/sh\n{_WRITTEN}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How ranks of an image start at a site."""
+
+    manifest: Manifest
+    site: Site
+    runtime: SiteRuntime
+    image: str
+    """What names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
+    mpi_type: str = ""
+    """For ``srun --mpi``; empty for an image without MPI, and where the default is right."""
+
+    @property
+    def for_gpus(self) -> bool:
+        """Whether the image is for GPUs."""
+        return self.manifest.accelerator != "cpu"
+
+    @property
+    def on_site_mpi(self) -> bool:
+        """Whether the runtime puts the site's MPI in the place of the image's."""
+        return self.manifest.mpi_family in self.runtime.host_mpi
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that ranks need, beside the image's own."""
+        needed: dict[str, str] = {}
+        if not self.on_site_mpi:
+            apart = self.runtime.name in OF_SIF
+            needed |= (env_under_srun if apart else env_for_slurm)(self.manifest.mpi_family)
+        if self.runtime.host_fabric and self.site.fabric is not None:
+            needed |= fabric_settings(self.site.fabric)
+        return dict(sorted({**needed, **self.runtime.environment}.items()))
+
+
+def start_words(start: Start) -> list[str]:
+    """Return the words before the command of a rank: srun's and the runtime's.
+
+    RequestError: the runtime is none of `RUNTIMES`, or would split a path of the site at a character in it.
+    """
+    runtime, image = start.runtime, start.image
+    options = [*runtime.mpi_options.get(start.manifest.mpi_family, runtime.options)]
+    fabric = start.site.fabric
+    srun = ["srun", *([f"--mpi={start.mpi_type}"] if start.mpi_type else [])]
+    srun += fabric.srun_options if runtime.host_fabric and fabric is not None else ()
+    if runtime.name in OF_EDF:
+        return [*srun, *options, f"{OF_EDF[runtime.name]}={image}"]
+    if runtime.name in OF_SIF:
+        return [*srun, *_sif_words(start, options)]
+    mounts = _mounts(start.site.binds)
+    if runtime.name == "pyxis":
+        mounted = [f"--container-mounts={','.join(mounts)}"] if mounts else []
+        return [*srun, f"--container-image={image}", *mounted, *options]
+    volumes = [f"--volume={mount}" for mount in mounts]
+    program = runtime.program or runtime.name
+    if runtime.name == "shifter":
+        return [*srun, program, *options, *volumes, f"--image={image}"]
+    if runtime.name == "podman-hpc":
+        # Unlike the others it passes no variable on.
+        passed = [f"--env={name}" for name in start.variables()]
+        return [*srun, program, "run", "--rm", *options, *volumes, *passed, image]
+    raise RequestError(
+        f"how `{runtime.name}` starts an image is not known", hint=f"known are {', '.join(RUNTIMES)}"
+    )
+
+
+def _sif_words(start: Start, options: list[str]) -> list[str]:
+    runtime, gpus = start.runtime, start.site.gpus
+    words = [runtime.program or OF_SIF[runtime.name], "--silent", "exec"]
+    words += [GPU_FLAGS[gpus.vendor]] if start.for_gpus and gpus is not None and gpus.vendor != "none" else []
+    words += ["--userns"] if runtime.setuid is False else []
+    for bind in start.site.binds:
+        words += ["--mount", str(Bind(source=bind.source, target=bind.target, writable=bind.writable))]
+    return [*words, *options, start.image]
+
+
+def _mounts(binds: tuple[SiteBind, ...]) -> list[str]:
+    """Return binds as ``SOURCE:TARGET``, with ``:ro`` where nothing may be written."""
+    for path in (path for bind in binds for path in (bind.source, bind.target)):
+        if set(path) & set(":,"):
+            raise RequestError(
+                f"the runtime would split the path `{path}` of the site's `binds`",
+                hint="bind a directory above it, whose path has neither `:` nor `,`",
+            )
+    return [f"{bind.source}:{bind.target}{'' if bind.writable else ':ro'}" for bind in binds]
+
+
+def edf_text(start: Start) -> str:
+    """Return the EDF of an image: TOML, in the dialect of the Container Engine or of Sarus Suite.
+
+    RequestError: the runtime reads no EDF, or cannot start an image that is named so.
+    """
+    runtime = start.runtime
+    if runtime.name not in OF_EDF:
+        raise RequestError(
+            f"`{runtime.name}` reads no EDF", hint=f"--runtime names one that does: {', '.join(OF_EDF)}"
+        )
+    if runtime.name == "sarus-suite" and (start.image[0] in "./$" or start.image.endswith((".sqsh", ".sif"))):
+        raise RequestError(
+            f"Sarus Suite starts no file: `{start.image}`",
+            hint="`--format oci` writes what a registry takes; --image names it there",
+        )
+    lines = [
+        *_head(start),
+        f"image = {_toml(start.image)}",
+        *_array("mounts", _mounts(start.site.binds)),
+        *_array("devices", runtime.devices),
+        # Sarus Suite would run one by default.
+        "entrypoint = false",
+        *_table("env", start.variables()),
+        *_table("annotations", dict(sorted(runtime.annotations.items()))),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def batch_text(start: Start) -> str:
+    """Return a batch script: ``sbatch FILE COMMAND [ARGUMENT ...]`` runs a command on the ranks of an image.
+
+    RequestError: as `start_words` says it.
+    """
+    scheduler, gpus = start.site.scheduler, start.site.gpus
+    of_site = scheduler.sbatch_options if scheduler is not None else ()
+    options = [f"--job-name={start.manifest.name}"]
+    if start.for_gpus and gpus is not None and gpus.count:
+        options.append(f"--ntasks-per-node={gpus.count}")
+        if not any(option.startswith(("--gpus", "--gres")) for option in of_site):
+            options.append(f"--gpus-per-node={gpus.count}")
+    options += of_site
+    # Those of an EDF are in it.
+    variables = {} if start.runtime.name in OF_EDF else start.variables()
+    lines = [
+        "#!/bin/sh",
+        *_head(start),
+        "# sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]",
+        *(f"#SBATCH {option}" for option in options),
+        "",
+        ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
+        # What the user has set stays.
+        *(
+            f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
+            for name, value in variables.items()
+        ),
+        f'exec {shlex.join(start_words(start))} "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(start: Start) -> list[str]:
+    manifest = start.manifest
+    return [
+        f"{_WRITTEN}: {manifest.name}/{manifest.version} by {start.runtime.name} at {start.site.name}.",
+        f"# {manifest.digest}",
+    ]
+
+
+def _array(name: str, values: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
+    return [f"{name} = [{', '.join(map(_toml, values))}]"] if values else []
+
+
+def _table(name: str, values: Mapping[str, str]) -> list[str]:
+    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())] if values else []
+
+
+def _toml(text: str) -> str:
+    # A string of JSON is one of TOML: no value has control characters.
+    return json.dumps(text, ensure_ascii=False)

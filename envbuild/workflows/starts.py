@@ -1,0 +1,122 @@
+"""Starts: what starts an image at a site where envbuild need not be: an EDF, or a batch script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envbuild.errors import RequestError
+from envbuild.events import Emit, Warned
+from envbuild.image.compose import check_target
+from envbuild.image.model import Manifest
+from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.launch.launchers import LaunchContext, choose_pmi, pmi_doubt
+from envbuild.launch.runtimes import BATCH_START, EDF_START, OF_EDF, OF_SIF, Start, batch_text, edf_text
+from envbuild.lock.text import load
+from envbuild.rules.from_lock import facts_of_lock
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.rulebook import judge
+from envbuild.rules.tables import at_least
+from envbuild.spec.site import Site, SiteRuntime
+from envbuild.system.files import sha256, write_atomically
+from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.choices import StartFormat
+from envbuild.workflows.export import Written, begins
+from envbuild.workflows.inputs import read_site
+from envbuild.workflows.settings import Settings
+
+_JUDGED = ("ARCH.", "GPU.vendor", "PMI.pmix-of-slurm")
+# Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
+_PYXIS_MOUNTS = "0.22"
+
+
+def export_start(
+    image: Path, form: StartFormat, path: Path, *, place: str, runtime: str, settings: Settings
+) -> Written:
+    """Write what starts an image at a site; the same image and site give the same text.
+
+    `place` names the image there: a path, a registry reference, Shifter's ``id:…``, in a batch script the
+    EDF. If it is empty, that is the image's own path, for a runtime that starts it. An empty `runtime` is the
+    first of the site that fits. RequestError: it is not an image of envbuild's, no site is named, the image
+    does not fit it, or nothing there starts it.
+    """
+    manifest, loaded = read_manifest(image), read_site(settings.site)
+    if loaded is None:
+        raise RequestError("it is not known where the image is to start", hint="name a site with --site")
+    site = loaded.value
+    start_of_file = EDF_START if form == "edf" else BATCH_START
+    check_target(
+        path,
+        keep=(image,),
+        is_one=lambda file: begins(file, start_of_file.encode()),
+        what=form,
+        hint="name another file with -o PATH",
+    )
+    check_outside_store(path)
+    facts = stack_facts(facts_of_lock(load(read_data(image, LOCK), image)), site)
+    refuse_or_warn(judge(facts, about=_JUDGED), settings.emit)
+    chosen = _choose_runtime(site, form, runtime, settings.emit)
+    start = Start(
+        manifest=manifest,
+        site=site,
+        runtime=chosen,
+        image=_named(image, place, chosen),
+        mpi_type=_mpi_type(manifest, site, chosen, settings.emit) if form == "sbatch" else "",
+    )
+    text = edf_text(start) if form == "edf" else batch_text(start)
+    write_atomically(path, text.encode())
+    size = len(text.encode())
+    return Written(format=form, files=(path,), size_bytes=size, identity=f"sha256:{sha256(path)}")
+
+
+def _choose_runtime(site: Site, form: StartFormat, name: str, emit: Emit) -> SiteRuntime:
+    runtimes = {runtime.name: runtime for runtime in site.runtimes}
+    fit = [each for each in runtimes if form == "sbatch" or each in OF_EDF]
+    chosen = runtimes.get(name or next(iter(fit), ""))
+    if chosen is None:
+        wanted = f"runtime `{name}`" if name else "runtime that reads an EDF" if form == "edf" else "runtime"
+        has = f"it has {', '.join(runtimes)}" if runtimes else "it names none"
+        raise RequestError(
+            f"the site `{site.name}` has no {wanted}: {has}",
+            hint="`runtimes` of the site file names them, and --runtime one of those",
+        )
+    if chosen.name == "pyxis" and chosen.version and not at_least(chosen.version, _PYXIS_MOUNTS):
+        text = f"pyxis {chosen.version} unpacks the image on each node at each start"
+        emit(Warned(text=text, hint=f"{_PYXIS_MOUNTS} starts it as it is, with `use_squashfuse=1`"))
+    return chosen
+
+
+def _named(image: Path, place: str, runtime: SiteRuntime) -> str:
+    if not place and runtime.name not in OF_SIF:
+        raise RequestError(
+            f"{runtime.name} does not start `{image.name}` itself",
+            hint="write a form that it starts with `envbuild export`, and name that with --image",
+        )
+    named = place or str(image.absolute())
+    if not named.isprintable() or named.startswith("-"):
+        raise RequestError(f"{named!a} cannot name an image", hint="name it otherwise with --image")
+    return named
+
+
+def _mpi_type(manifest: Manifest, site: Site, runtime: SiteRuntime, emit: Emit) -> str:
+    """Return the type for ``srun --mpi``; empty for an image without MPI, and on the site's MPI."""
+    if site.scheduler is None or site.scheduler.name != "slurm":
+        has = f"starts jobs by {site.scheduler.name}" if site.scheduler else "names no scheduler"
+        raise RequestError(
+            f"`--format sbatch` is for Slurm, and the site `{site.name}` {has}",
+            hint="name it in the site file if it is Slurm: `scheduler: {name: slurm}`",
+        )
+    if not manifest.mpi_family or manifest.mpi_family in runtime.host_mpi:
+        return ""
+    version = manifest.recipes.get(manifest.mpi, "")
+    context = LaunchContext(family=manifest.mpi_family, version=version, site=site, srun=True)
+    if not context.mpi_types:
+        raise RequestError(
+            f"the site `{site.name}` names no type of `srun --mpi`",
+            hint="add those of `srun --mpi=list` to its file: `scheduler: {mpi_types: […]}`",
+        )
+    mpi_type = choose_pmi(context)
+    if doubt := pmi_doubt(context, mpi_type):
+        hint = "`envbuild test --launcher srun` at the site shows whether ranks find each other"
+        emit(Warned(text=doubt, hint=hint))
+    return mpi_type

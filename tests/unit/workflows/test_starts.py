@@ -1,0 +1,233 @@
+"""What starts an image at a site: the expected text for each of their runtimes, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.image.sif import read_manifest
+from tests.support.small_images import UNREAD, small_image
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "starts"
+MPIS = {"mpich": "5.0.2", "openmpi": "5.0.11", "intel-mpi": "2021.18.1", "": ""}
+PYXIS = """\
+name: here
+scheduler: {name: slurm, mpi_types: [pmi2, pmix]}
+gpus: {vendor: nvidia, count: 8}
+binds:
+  - {source: /data, target: /data}
+  - {source: /scratch, target: /scratch, writable: true}
+runtimes:
+  - name: pyxis
+    version: "0.24.0"
+    environment: {NVIDIA_VISIBLE_DEVICES: all, NVIDIA_DRIVER_CAPABILITIES: "compute,utility"}
+"""
+APPTAINER = """\
+name: here
+scheduler: {name: slurm, mpi_types: [pmix]}
+gpus: {vendor: nvidia, count: 4}
+binds: [{source: /data, target: /data}]
+runtimes: [{name: apptainer, version: "1.4.5", setuid: false, program: /sw/bin/apptainer}]
+"""
+# Name of the expected text → format, site or its text, runtime, the image's MPI, what names the image there.
+STARTS = {
+    "daint-container-engine-mpich.toml": ("edf", "alps-daint", "", "mpich", "/capstor/scratch/demo.sqsh"),
+    "daint-container-engine-mpich.sh": ("sbatch", "alps-daint", "", "mpich", "/users/me/demo.toml"),
+    "daint-container-engine-openmpi.sh": ("sbatch", "alps-daint", "", "openmpi", "/users/me/demo.toml"),
+    "daint-sarus-suite-openmpi.toml": (
+        *("edf", "alps-daint", "sarus-suite", "openmpi"),
+        "registry.example.org/me/demo:1",
+    ),
+    "daint-sarus-suite-openmpi.sh": ("sbatch", "alps-daint", "sarus-suite", "openmpi", "demo"),
+    "perlmutter-podman-hpc-mpich.sh": ("sbatch", "perlmutter-gpu", "", "mpich", "localhost/demo:1"),
+    "perlmutter-podman-hpc-openmpi.sh": ("sbatch", "perlmutter-gpu", "", "openmpi", "localhost/demo:1"),
+    "perlmutter-podman-hpc-no-mpi.sh": ("sbatch", "perlmutter-gpu", "podman-hpc", "", "localhost/demo:1"),
+    "perlmutter-shifter-mpich.sh": ("sbatch", "perlmutter-gpu", "shifter", "mpich", "id:0123abc"),
+    "perlmutter-shifter-openmpi.sh": ("sbatch", "perlmutter-gpu", "shifter", "openmpi", "id:0123abc"),
+    "piz-daint-2017-shifter-mpich.sh": ("sbatch", "piz-daint-2017", "", "mpich", "id:0123abc"),
+    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi-g", "", "mpich", "/scratch/project/demo.sif"),
+    "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
+    "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
+    "apptainer-openmpi.sh": ("sbatch", APPTAINER, "", "openmpi", "/data/demo.sif"),
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as done:
+        main([*words])
+    return int(done.value.code or 0)
+
+
+def an_image(mpi: str, *, accelerator: str = "cuda", architecture: str = "amd64") -> Path:
+    recipes = {mpi: MPIS[mpi]} if mpi else {}
+    return small_image(
+        Path.cwd(),
+        UNREAD,
+        name="demo.sif",
+        accelerator=accelerator,
+        architecture=architecture,
+        mpi=mpi,
+        mpi_family=mpi,
+        recipes=recipes,
+    )
+
+
+def export(
+    form: str, site: str, *, runtime: str = "", named: str = "", image: str = "demo.sif", out: str = "out"
+) -> str:
+    if "\n" in site:
+        Path("here.yaml").write_text(site)
+        site = "here.yaml"
+    words = ["export", image, "--format", form, "--site", site, "-o", out]
+    words += ["--runtime", runtime] if runtime else []
+    words += ["--image", named] if named else []
+    code = run(*words)
+    return Path(out).read_text() if code == 0 else f"exit code {code}"
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> None:
+    form, site, runtime, mpi, named = STARTS[name]
+    accelerator = "rocm" if site == "lumi-g" else "cuda"
+    image = an_image(mpi, accelerator=accelerator, architecture="arm64" if site == "alps-daint" else "amd64")
+    text = export(form, site, runtime=runtime, named=named)
+    assert export(form, site, runtime=runtime, named=named) == text
+    assert Path("out").stat().st_mode & 0o777 == 0o644
+    if form == "edf":
+        assert tomllib.loads(text)["image"] == named
+    golden(GOLDEN / name, text.replace(read_manifest(image).digest, "sha256:…"))
+
+
+def test_an_edf_says_what_its_site_does() -> None:
+    an_image("openmpi", architecture="arm64")
+    there = tomllib.loads(export("edf", "alps-daint", named="/s/demo.sqsh"))
+    assert there["annotations"]["com"]["hooks"]["aws_ofi_nccl"] == {"enabled": "true", "variant": "cuda-dl"}
+    assert there["env"]["NCCL_NET"] == "AWS Libfabric"
+    # The site's own settings come after those that follow from the fabric's provider.
+    assert there["env"]["PMIX_MCA_psec"] == "native"
+    assert "devices" not in there
+    sarus = tomllib.loads(export("edf", "alps-daint", runtime="sarus-suite", named="me/demo:1"))
+    assert sarus["devices"] == ["nvidia.com/gpu=all", "/dev/gdrdrv"]
+
+
+def test_the_batch_script_passes_the_command_on_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_image("mpich")
+    export("sbatch", PYXIS, named="/data/a 'quoted' name.sqsh", out="job")
+    (tmp_path / "bin").mkdir()
+    srun = tmp_path / "bin/srun"
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$MPIR_CVAR_CH4_NETMOD"\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("MPIR_CVAR_CH4_NETMOD", "mine")
+    done = subprocess.run(["sh", "job", "echo", "a  b", "*"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "--mpi=pmi2",
+        "--container-image=/data/a 'quoted' name.sqsh",
+        "--container-mounts=/data:/data:ro,/scratch:/scratch",
+        *("echo", "a  b", "*"),
+        "mine",
+    ]
+    nothing = subprocess.run(["sh", "job"], capture_output=True, text=True, check=False)
+    assert nothing.returncode != 0
+    assert "sbatch FILE COMMAND [ARGUMENT ...]" in nothing.stderr
+
+
+def test_what_is_for_no_gpu_asks_for_none() -> None:
+    an_image("mpich", accelerator="cpu")
+    text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
+    assert "gpus" not in text
+    assert "--nv" not in text
+    # Without --image the image that was named.
+    assert f'{Path.cwd()}/demo.sif "$@"' in text
+
+
+@pytest.mark.parametrize(
+    ("form", "site", "runtime", "named", "problem"),
+    [
+        ("edf", "perlmutter-gpu", "", "x", "the site `perlmutter-gpu` has no runtime that reads an EDF"),
+        ("edf", "perlmutter-gpu", "shifter", "x", "`shifter` reads no EDF"),
+        ("sbatch", "perlmutter-gpu", "sarus", "x", "has no runtime `sarus`: it has podman-hpc, shifter"),
+        ("sbatch", "perlmutter-gpu", "", "", "podman-hpc does not start `demo.sif` itself"),
+        ("sbatch", "perlmutter-gpu", "", "-v", "'-v' cannot name an image"),
+        ("sbatch", "perlmutter-gpu", "", "a\tb", "'a\\tb' cannot name an image"),
+        ("sbatch", "local", "", "x", "the site `local` has no runtime: it names none"),
+        ("sbatch", "alps-daint", "", "x", "ARCH.same: the image is for amd64, and the host is arm64"),
+        ("sbatch", "frontier", "", "", "the site `frontier` names no type of `srun --mpi`"),
+        (
+            "sbatch",
+            PYXIS.replace("name: slurm, mpi_types: [pmi2, pmix]", "name: pbs"),
+            "",
+            "x",
+            "`--format sbatch` is for Slurm, and the site `here` starts jobs by pbs",
+        ),
+        (
+            "sbatch",
+            PYXIS.replace("source: /data,", 'source: "/data,old",'),
+            "",
+            "x",
+            "the runtime would split the path `/data,old`",
+        ),
+        (
+            "sbatch",
+            PYXIS.replace("- name: pyxis", "- name: sarus"),
+            "",
+            "x",
+            "how `sarus` starts an image is not known",
+        ),
+    ],
+)
+def test_what_starts_nothing_is_refused(
+    form: str, site: str, runtime: str, named: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_image("mpich", accelerator="cpu")
+    assert export(form, site, runtime=runtime, named=named) == "exit code 2"
+    assert problem in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_an_image_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich")
+    assert export("sbatch", "lumi-g") == "exit code 2"
+    assert "GPU.vendor: the spec asks for cuda, and the site's GPUs are: amd" in capsys.readouterr().err
+
+
+def test_sarus_suite_starts_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", architecture="arm64")
+    assert export("edf", "alps-daint", runtime="sarus-suite", named="/s/demo.sqsh") == "exit code 2"
+    assert "Sarus Suite starts no file: `/s/demo.sqsh`" in capsys.readouterr().err
+
+
+def test_without_a_site_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich")
+    assert run("export", "demo.sif", "--format", "sbatch", "-o", "out") == 2
+    assert "it is not known where the image is to start" in capsys.readouterr().err
+    assert run("export", "demo.sif", "--format", "squashfs", "--image", "x", "-o", "out") == 2
+    assert "--image and --runtime are for edf and sbatch" in capsys.readouterr().err
+
+
+def test_a_file_of_another_kind_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich")
+    Path("out").write_text("#!/bin/sh\nmine\n")
+    assert export("sbatch", PYXIS, named="x") == "exit code 2"
+    assert "`out` is there already and is no sbatch" in capsys.readouterr().err
+
+
+def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich")
+    export("sbatch", PYXIS.replace("0.24.0", "0.21.0"), named="x")
+    assert "pyxis 0.21.0 unpacks the image on each node at each start" in capsys.readouterr().err
+    export("sbatch", PYXIS, named="x")
+    assert "unpacks" not in capsys.readouterr().err
