@@ -57,6 +57,8 @@ _EMPTIED_DIRECTORIES = (
     "sys",
 )
 _REMOVED_FILES = (
+    # The image's own is in its top layer.
+    "etc/environment",
     "etc/hostname",
     "etc/machine-id",
     "etc/apt/sources.list",

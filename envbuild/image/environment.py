@@ -56,7 +56,7 @@ def render_script(variables: Sequence[Variable]) -> str:
     """
     lines = ["#!/bin/sh"]
     for variable in variables:
-        name, value = variable.name, _quoted(variable.value)
+        name, value = variable.name, _quoted("" if variable.operation == "unset" else variable.value)
         if variable.operation == "prepend":
             if not variable.value:
                 continue

@@ -80,7 +80,7 @@ class BaseStep(Model):
     texts: dict[_RootPath, str]
     """Path → content of files that the image format needs in every root."""
     tools: tuple[Tool, ...]
-    revision: int = 2
+    revision: int = 3
 
 
 class RootStep(Model):
@@ -94,7 +94,7 @@ class RootStep(Model):
     """Version that its Python must have (``3.11``)."""
     texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
-    revision: int = 1
+    revision: int = 2
 
 
 class SystemStep(Model):
@@ -106,7 +106,7 @@ class SystemStep(Model):
     debs: tuple[InputFile, ...]
     texts: dict[_RootPath, str]
     tools: tuple[Tool, ...]
-    revision: int = 4
+    revision: int = 5
 
 
 class Interpreter(Model):
