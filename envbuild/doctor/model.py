@@ -8,7 +8,7 @@ from typing import Literal
 
 VERBS = (
     *("init", "lock", "fetch", "plan", "build", "check", "test", "launch", "module", "export", "layer"),
-    *("import-def", "inspect", "reproduce", "sbom", "cache", "doctor", "recipes", "site", "schema"),
+    *("status", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor", "recipes", "site", "schema"),
     "completion",
 )
 """All verbs of the command, in the order of its help."""
