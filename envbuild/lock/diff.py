@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin, marker_environment
+from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.model import SPEC_KEYS
+from envbuild.spec.python_platform import base_environment
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 
@@ -61,11 +62,6 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
         differences.append(LockDifference("metadata", name, sentence))
     return tuple(differences)
-
-
-def python_environment(resolved: ResolvedSpec) -> dict[str, str]:
-    """Return the environment markers (PEP 508) of the base's Python on its platform."""
-    return marker_environment(resolved.base.python.version, resolved.architecture)
 
 
 def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
@@ -134,7 +130,7 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec
 def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
-    environment = python_environment(resolved)
+    environment = base_environment(resolved.base, resolved.architecture)
     wanted = _by_name(resolved.python_requests(), environment)
     before = _by_name(lock.requests, environment)
     for name, requirements in sorted(wanted.items()):
@@ -226,7 +222,7 @@ def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
 def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
-    environment = python_environment(resolved)
+    environment = base_environment(resolved.base, resolved.architecture)
     for chosen in resolved.built.values():
         debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == chosen.layer}
         wheels = {pin.name for pin in lock.build_python if pin.layer == chosen.layer}

@@ -41,8 +41,6 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
 _DEB_PART = r"(?!\.{1,2}/)[A-Za-z0-9._+~%:-]+/"
 _MAX_PATH = 1024  # characters
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architecture: Debian's name → Python's, which wheels bear."""
 
 
 def _python_version(value: str) -> str:
@@ -319,24 +317,3 @@ def _unpinned(lock: Lock) -> Iterator[str]:
         for name in pin.requires:
             if (resolution, name) not in pinned:
                 yield f"`{pin.name}` requires `{name}`, which is not pinned"
-
-
-def marker_environment(python: str, architecture: str) -> dict[str, str]:
-    """Return the environment markers (PEP 508) of a Python (``3.11``) on a Debian architecture (``amd64``).
-
-    The patch release counts as 0.
-    """
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "os_name": "posix",
-        "platform_machine": MACHINES.get(architecture, architecture),
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
-        "extra": "",
-    }

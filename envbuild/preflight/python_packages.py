@@ -15,10 +15,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuild.lock.model import marker_environment
 from envbuild.preflight.distributions import Distribution
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.scan import FileSystemScan
+from envbuild.spec.python_platform import marker_environment
 
 # Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
 _PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")

@@ -16,6 +16,7 @@ from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import network
 
@@ -136,7 +137,7 @@ def _choose(
 ) -> list[Candidate]:
     """Return the file of each distribution: the locked one if it is still offered and fits, else the best."""
     base = resolved.base
-    accepted = wheels.tags(resolved.architecture, base.glibc, base.python.abi)
+    accepted = base_tags(base, resolved.architecture)
     files: list[Candidate] = []
     errors: list[EnvbuildError] = []
     for entry in resolution:

@@ -22,10 +22,10 @@ from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
 from envbuild.events import Warned
-from envbuild.lock.diff import python_environment
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.wheels import Candidate, Resolved, platforms
+from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.spec.python_platform import base_environment, platforms
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
@@ -48,7 +48,7 @@ class Python27:
     def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
         """Return the distributions that the requirements name; each must be exact. `keep` changes nothing."""
         del keep
-        environment = python_environment(self.resolved)
+        environment = base_environment(self.resolved.base, self.resolved.architecture)
         versions: dict[str, str] = {}
         errors: list[EnvbuildError] = []
         for text in requirements:

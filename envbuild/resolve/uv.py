@@ -17,6 +17,7 @@ from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
+from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
@@ -115,9 +116,7 @@ class Uv:
 
     def _choose_torch_backend(self) -> str:
         """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
-        accepted = wheels.tags(
-            self.resolved.architecture, self.resolved.base.glibc, self.resolved.base.python.abi
-        )
+        accepted = base_tags(self.resolved.base, self.resolved.architecture)
         files = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
         for chosen in self.resolved.recipes:
             origin = next(iter(chosen.variant.origins), "")

@@ -19,8 +19,8 @@ from packaging.utils import (
 from packaging.version import InvalidVersion
 
 from envbuild.errors import MachineError
-from envbuild.lock.model import MACHINES
 from envbuild.resolve.wheels import Candidate
+from envbuild.spec.python_platform import MACHINES
 from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"

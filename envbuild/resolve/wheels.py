@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion
 
-from envbuild.lock.model import MACHINES, PythonPin
-
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+from envbuild.lock.model import PythonPin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +47,6 @@ class Candidate:
     def is_same(self, pin: PythonPin) -> bool:
         """Whether it is the locked file, wherever it is."""
         return (self.file, self.sha256) == (pin.file, pin.sha256)
-
-
-def platforms(architecture: str, glibc: str) -> list[str]:
-    """Return the platform tags that a C library (``2.36``) accepts, the best first."""
-    machine = MACHINES[architecture]
-    tags: list[str] = []
-    for minor in range(int(glibc.partition(".")[2]), (5 if machine == "x86_64" else 17) - 1, -1):
-        tags.append(f"manylinux_2_{minor}_{machine}")
-        if minor in _LEGACY:
-            tags.append(f"{_LEGACY[minor]}_{machine}")
-    return [*tags, f"linux_{machine}"]
-
-
-def tags(architecture: str, glibc: str, abi: str) -> tuple[Tag, ...]:
-    """Return the wheel tags that a base's Python (``cp311``) accepts, the best first."""
-    interpreter = abi.removesuffix("mu")
-    python = (int(interpreter[2]), int(interpreter[3:]))
-    accepted = platforms(architecture, glibc)
-    return (
-        *cpython_tags(python, abis=[abi], platforms=accepted),
-        *compatible_tags(python, interpreter=interpreter, platforms=accepted),
-    )
 
 
 def best(wheels: Sequence[Candidate], accepted: Sequence[Tag]) -> Candidate | None:

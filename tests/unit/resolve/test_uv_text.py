@@ -7,6 +7,7 @@ import pytest
 from envbuild.errors import MachineError
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.wheels import Candidate
+from envbuild.spec.python_platform import tags
 
 # As `uv pip compile` 0.13 wrote them, addresses changed.
 RESOLUTION = """\
@@ -122,7 +123,7 @@ def test_what_is_no_pylock_is_refused(text: str) -> None:
     ],
 )
 def test_the_wheel_that_fits_best_is_chosen(files: list[str], expected: int | None) -> None:
-    accepted = wheels.tags("amd64", "2.36", "cp311")
+    accepted = tags("amd64", "2.36", "cp311")
     candidates = [candidate(file) for file in files]
     for order in (candidates, candidates[::-1]):
         chosen = wheels.best(order, accepted)
@@ -130,7 +131,7 @@ def test_the_wheel_that_fits_best_is_chosen(files: list[str], expected: int | No
 
 
 def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
-    accepted = {str(tag) for tag in wheels.tags("arm64", "2.41", "cp313")}
+    accepted = {str(tag) for tag in tags("arm64", "2.41", "cp313")}
     assert "cp313-cp313-manylinux_2_41_aarch64" in accepted
     assert "cp39-abi3-manylinux2014_aarch64" in accepted
     assert "py3-none-any" in accepted
@@ -138,7 +139,7 @@ def test_tags_are_those_of_the_base_and_not_of_this_machine() -> None:
 
 
 def test_tags_of_python_2() -> None:
-    accepted = [str(tag) for tag in wheels.tags("amd64", "2.31", "cp27mu")]
+    accepted = [str(tag) for tag in tags("amd64", "2.31", "cp27mu")]
     assert accepted[0] == "cp27-cp27mu-manylinux_2_31_x86_64"
     assert {"cp27-cp27mu-manylinux1_x86_64", "py27-none-any", "py2-none-any"} <= set(accepted)
     assert not any(tag.startswith(("cp3", "py3")) or "-abi3-" in tag for tag in accepted)
