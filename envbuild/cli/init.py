@@ -59,6 +59,15 @@ FabricOption = Annotated[
 PythonOption = Annotated[
     _Words, typer.Option("--python", metavar="PACKAGE", help="A further Python package (repeatable).")
 ]
+RequirementsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--requirements",
+        "-r",
+        metavar="FILE",
+        help="A requirements file, pyproject.toml or pylock.toml beside the spec.",
+    ),
+]
 SystemOption = Annotated[
     _Words, typer.Option("--system", metavar="PACKAGE", help="A further Debian package (repeatable).")
 ]
@@ -75,6 +84,7 @@ def command(
     base: BaseOption = None,
     fabric: FabricOption = None,
     python: PythonOption = None,
+    requirements: RequirementsOption = None,
     system: SystemOption = None,
     name: Annotated[_Word, typer.Option("--name", metavar="NAME", help="The image's name.")] = None,
     version: Annotated[_Word, typer.Option("--version", metavar="TEXT", help="The image's version.")] = None,
@@ -102,6 +112,8 @@ def command(
         python=tuple(python or ()),
         system=tuple(system or ()),
     )
+    if requirements is not None:
+        draft = choices.with_requirements(draft, requirements, path)
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         draft = _ask_all(draft, choices, path)
     text = choices.spec_text(draft, path, schema=schema)

@@ -23,11 +23,12 @@ from envbuild.importers.shell import (
     shown,
     split_script,
 )
-from envbuild.importers.statements import Statement, requirement_lines
+from envbuild.importers.statements import Statement
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
+from envbuild.spec.requirements import requirement_lines, without_hashes
 from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["taken", "skipped", "unsupported"]
@@ -308,7 +309,7 @@ class _Importer:
             self.requirement_files.add(path)
             content = read_input(file, limit_bytes=MAX_BYTES).decode("utf-8-sig", errors="replace")
             for number, line in requirement_lines(content):
-                words = line.split() if line.startswith("-") else [line]
+                words = line.split() if line.startswith("-") else [without_hashes(line)]
                 self.install_python(words, f"{path}:{number}: ", posixpath.dirname(path))
 
     def read_requirement(self, text: str, place: str) -> None:

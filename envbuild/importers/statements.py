@@ -13,6 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
+from envbuild.spec.requirements import requirement_lines, without_hashes
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
@@ -46,7 +47,10 @@ def read_statements(text: str, path: Path) -> list[Statement]:
     elif re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
         statements = list(_dockerfile(lines))
     elif path.suffix in (".txt", ".in"):
-        return [Statement(line=line, name="requirement", text=item) for line, item in requirement_lines(text)]
+        return [
+            Statement(line=line, name="requirement", text=without_hashes(item))
+            for line, item in requirement_lines(text)
+        ]
     else:
         raise RequestError(
             f"`{path.name}` is not a Dockerfile, definition file or requirements file",
@@ -60,12 +64,6 @@ def read_statements(text: str, path: Path) -> list[Statement]:
             text = f"{item.name} {item.text}"
             statements[at] = Statement(line=item.line, name="earlier stage", text=text)
     return statements
-
-
-def requirement_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a requirements file with their numbers, without comments and hashes."""
-    for number, line in _logical_lines(text.split("\n")):
-        yield number, re.sub(r"\s#.*|\s--hash[= ]\S+", "", _CONTINUATION.sub(" ", line)).strip()
 
 
 def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:

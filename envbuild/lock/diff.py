@@ -6,7 +6,7 @@ new lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
@@ -135,6 +135,7 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     before = _by_name(lock.requests, environment)
     for name, requirements in sorted(wanted.items()):
         yield from _unmet(name, requirements, pins.get(name), before.get(name, []), resolved)
+    yield from _outside_files(pins, resolved)
     owners = {chosen.layer for chosen in resolved.recipes}
     yield from _orphans(lock, set(wanted), set(before) - set(wanted), owners)
     needed = lock.needed_by(wanted)
@@ -181,10 +182,24 @@ def _unmet(
             yield LockDifference("python", name, f"{where}: `{name}` {verb} the extra `{extra}`")
 
 
+def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Iterable[LockDifference]:
+    """Yield pins that constraints or hashes of files with requirements exclude."""
+    environment = base_environment(resolved.base, resolved.architecture)
+    for name, constraints in sorted(_by_name(resolved.constraints(), environment).items()):
+        pin = pins.get(name)
+        for bound in constraints:
+            if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
+                sentence = f"packages.python: {name} {pin.version} does not satisfy {bound.specifier}"
+                yield LockDifference("python", name, sentence)
+    for name, hashes in sorted(resolved.allowed_hashes().items()):
+        if name in pins and pins[name].sha256 not in hashes:
+            sentence = f"packages.python: no hash of `{name}` is that of {pins[name].file}"
+            yield LockDifference("python", name, sentence)
+
+
 def _asked_by(name: str, resolved: ResolvedSpec) -> str:
-    for text in resolved.spec.packages.python:
-        if canonicalize_name(Requirement(text).name) == name:
-            return "packages.python"
+    if any(request.name == name for request in resolved.requested):
+        return "packages.python"
     for chosen in resolved.recipes:
         if any(canonicalize_name(Requirement(text).name) == name for text in chosen.requirements()):
             return f"recipe {chosen.recipe.name}"

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from envbuild.errors import Location, RequestError
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.rules.facts import Fact
@@ -98,10 +95,5 @@ def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError
 
 def _asking(resolved: ResolvedSpec, pin: PythonPin, lock: Lock) -> Location:
     """Return where the spec asks for a distribution, or for one that needs it."""
-    for index, text in enumerate(resolved.spec.packages.python):
-        wanted = [canonicalize_name(Requirement(text).name)]
-        if pin.name in lock.needed_by(wanted):
-            return nearest(resolved.spec_places, ("packages", "python", index)) or Location(
-                path=resolved.path
-            )
-    return Location(path=resolved.path)
+    asking = (request.at for request in resolved.requested if pin.name in lock.needed_by([request.name]))
+    return next(asking, Location(path=resolved.path))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import wheels
@@ -35,7 +36,14 @@ def resolve_python(
     if not requests:
         return ()
     old = previous.python if previous is not None else ()
-    pins = _resolve(requests, resolver_of(resolved, context), old=old, upgrade=upgrade)
+    pins = _resolve(
+        requests,
+        resolver_of(resolved, context),
+        constraints=resolved.constraints(),
+        hashes=resolved.allowed_hashes(),
+        old=old,
+        upgrade=upgrade,
+    )
     _warn_of_accelerator(resolved, pins, context.emit)
     return pins
 
@@ -102,15 +110,19 @@ def _resolve(
     old: Sequence[PythonPin],
     upgrade: Upgrade,
     like: Sequence[PythonPin] = (),
+    constraints: Sequence[str] = (),
+    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> tuple[PythonPin, ...]:
     """Resolve requests together and pin a file for each distribution.
 
     Preferred are the versions of `like`, and those of `old` that may not be upgraded.
     """
     kept = [pin for pin in old if not upgrade.covers(pin.name)]
-    resolution = resolver.resolve(requests, keep={pin.name: pin.version for pin in (*kept, *like)})
+    resolution = resolver.resolve(
+        requests, constraints=constraints, keep={pin.name: pin.version for pin in (*kept, *like)}
+    )
     candidates = resolver.locate({entry.name: entry.version for entry in resolution})
-    files = _choose(resolver.resolved, resolution, candidates, {pin.name: pin for pin in kept})
+    files = _choose(resolver.resolved, resolution, candidates, {pin.name: pin for pin in kept}, hashes)
     sizes = _sizes(files, old)
     return tuple(
         sorted(
@@ -134,6 +146,7 @@ def _choose(
     resolution: Sequence[Resolved],
     candidates: Mapping[str, Sequence[Candidate]],
     kept: Mapping[str, PythonPin],
+    hashes: Mapping[str, frozenset[str]],
 ) -> list[Candidate]:
     """Return the file of each distribution: the locked one if it is still offered and fits, else the best."""
     base = resolved.base
@@ -146,6 +159,7 @@ def _choose(
             for file in candidates.get(entry.name, ())
             if file.is_wheel != (entry.name in resolved.built)
             and Version(file.version) == Version(entry.version)
+            and (entry.name not in hashes or file.sha256 in hashes[entry.name])
         ]
         pin = kept.get(entry.name)
         locked = [file for file in fitting if pin is not None and file.is_same(pin)]
@@ -157,8 +171,9 @@ def _choose(
             best = wheels.best(locked, accepted) or wheels.best(fitting, accepted)
             lack = f"no wheel for {base.python.abi} with glibc {base.glibc}"
         if best is None:
+            lack += " and one of the hashes that are listed" if entry.name in hashes else ""
             problem = f"{entry.name} {entry.version} has {lack}"
-            at = Location(path=resolved.path)
+            at = resolved.python_place(entry.name)
             errors.append(RequestError(problem, at=at, hint="ask for another version of it"))
         else:
             files.append(best)

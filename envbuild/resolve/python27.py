@@ -45,7 +45,9 @@ class Python27:
     def __post_init__(self) -> None:
         self.sources = self.context.python_sources(self.resolved.site)
 
-    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
+    def resolve(
+        self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
+    ) -> tuple[Resolved, ...]:
         """Return the distributions that the requirements name; each must be exact. `keep` changes nothing."""
         del keep
         environment = base_environment(self.resolved.base, self.resolved.architecture)
@@ -63,6 +65,12 @@ class Python27:
             elif versions.setdefault(name, version) != version:
                 problem = f"`{name}` is to be {versions[name]} and {version}"
                 errors.append(RequestError(problem, at=self._at, hint="name it once"))
+        for bound in map(Requirement, constraints):
+            chosen = versions.get(canonicalize_name(bound.name))
+            if chosen is not None and not bound.specifier.contains(chosen, prereleases=True):
+                problem = f"the constraint `{bound}` excludes {bound.name} {chosen}"
+                at = self.resolved.python_place(bound.name)
+                errors.append(RequestError(problem, at=at, hint="change one of them"))
         raise_all(errors)
         return tuple(Resolved(name=name, version=version) for name, version in versions.items())
 

@@ -64,13 +64,16 @@ class Uv:
         """File with uv's messages at its last failure."""
         return self.context.cache_dir / "uv-resolution.log"
 
-    def resolve(self, requirements: Sequence[str], *, keep: Mapping[str, str]) -> tuple[wheels.Resolved, ...]:
+    def resolve(
+        self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
+    ) -> tuple[wheels.Resolved, ...]:
         """Resolve requirements together; versions of `keep` (by distribution) are preferred.
 
-        RequestError if requirements clash; MachineError if an index cannot be reached.
+        `constraints` bound versions and ask for nothing. RequestError if requirements clash; MachineError if
+        an index cannot be reached.
         """
         pins = "".join(f"{name}=={version}\n" for name, version in sorted(keep.items()))
-        text, errors = self._compile(requirements, _RESOLUTION, preferences=pins)
+        text, errors = self._compile(requirements, _RESOLUTION, constraints=constraints, preferences=pins)
         raise_all(errors)
         return tuple(
             wheels.Resolved(name=name, version=version, via=via, origin=self._origin(name, source))
@@ -128,13 +131,18 @@ class Uv:
         return ""
 
     def _compile(
-        self, requirements: Sequence[str], options: Sequence[str], *, preferences: str = ""
+        self,
+        requirements: Sequence[str],
+        options: Sequence[str],
+        *,
+        constraints: Sequence[str] = (),
+        preferences: str = "",
     ) -> tuple[str, list[EnvbuildError]]:
         """Run uv until it answers; return its output, and errors for requirements that it left out."""
         errors: list[EnvbuildError] = []
         messages: list[str] = []
         while requirements:
-            finished, text = self._run(requirements, options, preferences)
+            finished, text = self._run(requirements, options, constraints, preferences)
             if finished.ok:
                 if options is _RESOLUTION:
                     for warning in uvtext.warnings(finished.stderr):
@@ -154,7 +162,11 @@ class Uv:
         return "", errors
 
     def _run(
-        self, requirements: Sequence[str], options: Sequence[str], preferences: str
+        self,
+        requirements: Sequence[str],
+        options: Sequence[str],
+        constraints: Sequence[str],
+        preferences: str,
     ) -> tuple[process.Finished, str]:
         cache_dir = self.context.cache_dir
         try:
@@ -176,11 +188,13 @@ class Uv:
                 (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
+                bounds = "".join(f"{text}\n" for text in constraints)
+                (work / "constraints.txt").write_text(bounds, encoding="utf-8")
                 if preferences:
                     output.write_text(preferences, encoding="utf-8")
-                files = ("--config-file", work / "uv.toml", "--output-file", output, work / "pyproject.toml")
+                files = ("--config-file", work / "uv.toml", "--constraints", work / "constraints.txt")
                 finished = process.run(
-                    [*self._argv(cache, options), *files],
+                    [*self._argv(cache, options), *files, "--output-file", output, work / "pyproject.toml"],
                     env=self._environment(),
                     cwd=work,
                     timeout_s=_TIMEOUT_S,

@@ -11,8 +11,10 @@ from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean,
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import MAX_ERRORS, Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.requirements import PylockFile, Requested
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
@@ -58,6 +60,10 @@ class CheckInputs:
     """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
     files: dict[str, bytes]
+    requirements: tuple[Requested | PylockFile, ...]
+    """What the spec and the files that it names ask for of Python packages."""
+    remarks: tuple[str, ...]
+    """Sentences on lines of these files that change nothing."""
     architecture: str
 
 
@@ -92,15 +98,42 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     # A base image with errors may be the one that was searched for.
     every += inputs.base_errors if base is None else ()
     every += check.missing_recipes()
-    every += spec_errors(inputs.spec, recipes, base.value if base else None)
+    requested, request_problems = _requested(inputs, base.value if base else None)
+    every += request_problems
+    every += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
     every += unknown_accelerator_errors(inputs.spec, inputs.known_variants, every)
     raise_all(every)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
-    return _resolved(inputs, base, recipes)
+    return _resolved(inputs, base, recipes, requested)
 
 
-def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[ChosenRecipe]) -> ResolvedSpec:
+def _requested(
+    inputs: CheckInputs, base: BaseImage | None
+) -> tuple[list[Requested], Sequence[EnvbuildError]]:
+    """Return the Python requirements for a base, and what a pylock.toml has that cannot be used."""
+    requested: list[Requested] = []
+    errors: list[EnvbuildError] = []
+    environment = base_environment(base, inputs.architecture) if base is not None else {}
+    for entry in inputs.requirements:
+        if isinstance(entry, Requested):
+            # The lock keeps what the spec itself says, with its marker.
+            in_spec = entry.at.path == inputs.spec.path
+            if base is None or in_spec or entry.applies(environment):
+                requested.append(entry)
+        elif base is not None:
+            selected, problems = entry.select(base, inputs.architecture)
+            requested += selected
+            errors += problems
+    return requested, errors
+
+
+def _resolved(
+    inputs: CheckInputs,
+    base: Loaded[BaseImage],
+    recipes: Sequence[ChosenRecipe],
+    requested: Sequence[Requested],
+) -> ResolvedSpec:
     spec, site = inputs.spec, inputs.site
     return ResolvedSpec(
         spec=spec.value,
@@ -110,6 +143,8 @@ def _resolved(inputs: CheckInputs, base: Loaded[BaseImage], recipes: Sequence[Ch
         base_errors=inputs.base_errors,
         base_digest=sha256_of(canonical_json(base.value.model_dump(mode="json", by_alias=True))),
         recipes=tuple(recipes),
+        requested=tuple(requested),
+        file_remarks=inputs.remarks,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
         site_places=site.document.places if site is not None else {},

@@ -199,7 +199,8 @@ def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
     if kind == "model_type" and _is_model(wanted := _members(problem.wanted)[0]):
         return "its keys: " + ", ".join(keys_of(wanted))
     if isinstance(value, dict | tuple):
-        return None
+        is_entry = kind == "tuple_type" and isinstance(value, dict)
+        return "write a list: `[` before it and `]` behind it" if is_entry else None
     text = shorten(str(value) if written is None else written)
     if value is None:
         return "leave the key out"

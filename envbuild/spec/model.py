@@ -299,11 +299,35 @@ Setting = Annotated[
 ]
 
 
+class RequirementsFile(Model):
+    """A file with Python requirements."""
+
+    file: RelativePath
+    """Path relative to the spec's directory: a requirements file (``*.txt``, ``*.in``), ``pyproject.toml`` or
+    ``pylock.toml``."""
+
+
+def _kind_of_request(value: object) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "file" if isinstance(value, dict | RequirementsFile) else None
+
+
+PythonRequest = Annotated[
+    Annotated[PythonRequirement, Tag("text")] | Annotated[RequirementsFile, Tag("file")],
+    Discriminator(
+        _kind_of_request,
+        custom_error_type="setting_type",
+        custom_error_message="expected a requirement or `{file: …}`",
+    ),
+]
+
+
 class Packages(Model):
     """Packages in addition to the frameworks."""
 
-    python: tuple[PythonRequirement, ...] = ()
-    """PEP 508 requirements without addresses."""
+    python: tuple[PythonRequest, ...] = ()
+    """PEP 508 requirements without addresses, and files with requirements."""
     system: tuple[DebianPackage, ...] = ()
     """Debian package names."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, Variant
+from envbuild.spec.requirements import Requested
 from envbuild.spec.site import Site
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -51,6 +52,18 @@ class ChosenRecipe:
         own = (text.replace("{version}", self.version) for text in self.variant.requirements)
         return (*own, *self.recipe.python)
 
+    @property
+    def distributions(self) -> frozenset[str]:
+        """The distributions (canonical names) that have the recipe's version."""
+        own = (text for text in self.variant.requirements if "{version}" in text)
+        return frozenset(
+            canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
+        )
+
+    def meets(self, requirement: Requirement) -> bool:
+        """Return whether the recipe's version meets a requirement of one of its distributions."""
+        return requirement.specifier.contains(self.version, prereleases=True)
+
     def build_imports(self) -> tuple[str, ...]:
         """Return the Python requirements of its source build alone."""
         return self.recipe.source.python if self.recipe.source else ()
@@ -78,6 +91,8 @@ class ResolvedSpec:
     """``sha256:…`` over the canonical JSON of the base image definition."""
     recipes: tuple[ChosenRecipe, ...]
     """The MPI first if there is one, then frameworks in the spec's order."""
+    requested: tuple[Requested, ...]
+    """The Python requirements of the spec and of the files that it names."""
     site: Site | None
     files: dict[str, bytes]
     """Source path in the spec → content."""
@@ -91,6 +106,8 @@ class ResolvedSpec:
     """The file of the base image definition; a finished root is relative to its directory."""
     base_errors: tuple[EnvbuildError, ...] = ()
     """Errors of base images that were read in the search for this one."""
+    file_remarks: tuple[str, ...] = ()
+    """Sentences on lines of files with requirements that change nothing."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:
@@ -139,14 +156,32 @@ class ResolvedSpec:
             *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
             *(f"{name} is frozen: {why}" for name, why in frozen if why),
             *(f"{name} is untried: {why}" for name, why in untried if why),
+            *self.file_remarks,
         )
 
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""
-        wanted = set(self.spec.packages.python)
+        wanted = {request.text for request in self._asked_for() if not request.is_constraint}
         for chosen in self.recipes:
             wanted.update(chosen.requirements())
         return tuple(sorted(wanted))
+
+    def constraints(self) -> tuple[str, ...]:
+        """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""
+        return tuple(sorted({request.text for request in self._asked_for() if request.is_constraint}))
+
+    def allowed_hashes(self) -> dict[str, frozenset[str]]:
+        """Return the sha256 of the files that may be installed, by distribution, where a file lists them."""
+        allowed: dict[str, frozenset[str]] = {}
+        for request in self._asked_for():
+            if request.hashes:
+                allowed[request.name] = allowed.get(request.name, request.hashes) & request.hashes
+        return allowed
+
+    def _asked_for(self) -> Iterator[Requested]:
+        """Yield the requirements of the spec and its files, without what the recipes decide."""
+        decided = {name for chosen in self.recipes for name in chosen.distributions}
+        return (request for request in self.requested if request.name not in decided)
 
     def system_requests(self) -> tuple[str, ...]:
         """Return the Debian packages that are asked for beyond the base, sorted."""
@@ -157,17 +192,15 @@ class ResolvedSpec:
 
     def system_place(self, name: str) -> Location:
         """Return where the spec asks for a Debian package; its file if it does not."""
-        return self._place("system", self.spec.packages.system, name)
+        names = self.spec.packages.system
+        steps = ("packages", "system", names.index(name)) if name in names else ()
+        return self.spec_places.get(steps) or Location(path=self.path)
 
     def python_place(self, text: str) -> Location:
         """Return where the spec asks for the first distribution that a text names; else its file."""
-        wanted = [canonicalize_name(Requirement(written).name) for written in self.spec.packages.python]
+        places = {request.name: request.at for request in reversed(self.requested)}
         names = (canonicalize_name(word) for word in _NAME.findall(text))
-        return self._place("python", wanted, next((name for name in names if name in wanted), ""))
-
-    def _place(self, key: str, names: Sequence[str], name: str) -> Location:
-        at = self.spec_places.get(("packages", key, names.index(name))) if name in names else None
-        return at or Location(path=self.path)
+        return next((places[name] for name in names if name in places), Location(path=self.path))
 
     def system_asker(self, name: str) -> str:
         """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""

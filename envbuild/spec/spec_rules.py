@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError
@@ -16,12 +15,18 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_errors
+from envbuild.spec.requirements import Requested
 from envbuild.spec.resolved import ChosenRecipe
 
 Errors = Iterator[EnvbuildError]
 
 
-def spec_errors(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage | None) -> Errors:
+def spec_errors(
+    spec: Loaded[EnvSpec],
+    recipes: Sequence[ChosenRecipe],
+    requested: Sequence[Requested],
+    base: BaseImage | None,
+) -> Errors:
     """Yield the errors that a spec and its chosen recipes make together."""
     frameworks = [choice.name for choice in spec.value.frameworks]
     yield from _repeated(spec, ("frameworks",), frameworks, "framework", "named")
@@ -30,7 +35,7 @@ def spec_errors(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: Ba
     yield from _shared_names(recipes)
     if base is not None and base.root is not None:
         yield from _finished_root(spec, recipes, base)
-    yield from _python_packages(spec, recipes)
+    yield from _python_packages(spec.path, requested, recipes)
     packages = spec.value.packages.system
     yield from _repeated(spec, ("packages", "system"), packages, "package", "listed")
     yield from _targets(spec)
@@ -83,27 +88,34 @@ def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base:
             yield RequestError(problem, at=chosen.at, hint=hint)
 
 
-def _python_packages(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> Errors:
-    owners = {name: chosen.recipe for chosen in recipes for name in chosen.recipe.owns}
-    first: dict[str, int] = {}
-    for index, text in enumerate(spec.value.packages.python):
-        at = spec.at("packages", "python", index)
+def _python_packages(
+    spec_path: Path, requested: Sequence[Requested], recipes: Sequence[ChosenRecipe]
+) -> Errors:
+    owners = {name: chosen for chosen in recipes for name in chosen.recipe.owns}
+    first: dict[str, Requested] = {}
+    for request in requested:
+        text, at, name = request.text, request.at, request.name
         requirement = Requirement(text)
-        name = str(canonicalize_name(requirement.name))
-        if name in owners:
-            owner = owners[name]
-            key = SPEC_KEYS[owner.kind]
-            problem = f"the package `{name}` belongs to the recipe `{owner.name}`"
-            hint = f"remove it here; choose a version under `{key}`: `{owner.name}@{owner.versions[0]}`"
+        in_spec = at.path == spec_path
+        owner = owners.get(name)
+        if owner is not None and in_spec:
+            recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
+            problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
+            hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
             yield RequestError(problem, at=at, hint=hint)
+        elif owner is not None and name in owner.distributions and not owner.meets(requirement):
+            recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
+            problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
+            hint = f"remove the line, or choose another version under `{key}` of the spec: "
+            yield RequestError(problem, at=at, hint=hint + ", ".join(recipe.versions))
         elif not can_be_met(requirement.specifier):
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
-        elif name in first and requirement.marker is None:
-            hint = f"it was first listed at {spec.at('packages', 'python', first[name])}; write it once"
+        elif in_spec and name in first and requirement.marker is None:
+            hint = f"it was first listed at {first[name].at}; write it once"
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
-        if requirement.marker is None:
-            first.setdefault(name, index)
+        if in_spec and requirement.marker is None:
+            first.setdefault(name, request)
 
 
 def _targets(spec: Loaded[EnvSpec]) -> Errors:

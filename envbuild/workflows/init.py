@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, RequestError
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.requirements import RequirementFiles
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import variant_for
 from envbuild.spec.yamlfile import scalar_is_text
-from envbuild.system.files import exists, is_directory, write_new
+from envbuild.system.files import exists, is_below, is_directory, read_input, write_new
 from envbuild.workflows.arguments import check_outside_store, shell_path
-from envbuild.workflows.inputs import read_spec
+from envbuild.workflows.inputs import MAX_REQUIREMENTS_BYTES, read_spec
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
 
@@ -42,6 +47,8 @@ class SpecDraft:
     accelerator: str | None = None
     fabric: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
+    requirements: str = ""
+    """A file with requirements, relative to the spec's directory."""
     system: tuple[str, ...] = ()
 
 
@@ -94,6 +101,38 @@ class Choices:
             version=draft.version or "1.0",
         )
         return replace(draft, accelerator=draft.accelerator or next(iter(self.accelerators(draft)), "cpu"))
+
+    def with_requirements(self, draft: SpecDraft, file: Path, path: Path) -> SpecDraft:
+        """Return a draft that names a file with requirements, and the frameworks that the file asks for.
+
+        Parameters
+        ----------
+        path : Path
+            The spec's file.
+
+        Raises
+        ------
+        RequestError
+            The file does not lie beside the spec or below.
+        """
+        if not is_below(file, path.parent):
+            hint = f"a spec names files beside it: write it there, `envbuild init {shell_path(file.parent)}`"
+            raise RequestError(f"`{file}` does not lie below the directory of `{path}`", hint=hint)
+        files = RequirementFiles(lambda each, at: read_input(each, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
+        files.add(file, Location(path=path))  # reading the spec reports the errors of the file
+        owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.owns}
+        asked: dict[str, str] = {}
+        for text in files.texts():
+            requirement = Requirement(text)
+            recipe = owners.get(canonicalize_name(requirement.name))
+            bounds = str(requirement.specifier)
+            if recipe is not None and (bounds or recipe.name not in asked):
+                exact = re.fullmatch(r"===?([0-9.]+)", bounds)
+                version = exact[1] if exact else bounds
+                asked[recipe.name] = f"{recipe.name}@{version}" if version else recipe.name
+        frameworks = tuple(asked.values()) if draft.frameworks is None else draft.frameworks
+        name = os.path.relpath(file.absolute(), path.parent.absolute())
+        return replace(draft, requirements=name, frameworks=frameworks)
 
     def accelerators(self, draft: SpecDraft) -> tuple[str, ...]:
         """Return the accelerators that all frameworks of a draft have a variant for, ``cpu`` first."""
@@ -164,7 +203,9 @@ def _choice(text: str) -> Choice:
 
 def _values(draft: SpecDraft) -> dict[str, str]:
     """Return the keys of a spec with their values in YAML."""
-    packages = {"python": _list(draft.python), "system": _list(draft.system)}
+    named_file = [f"{{file: {_scalar(draft.requirements)}}}"] if draft.requirements else []
+    python = [*named_file, *map(_scalar, draft.python)]
+    packages = {"python": f"[{', '.join(python)}]" if python else "", "system": _list(draft.system)}
     named = ", ".join(f"{key}: {value}" for key, value in packages.items() if value)
     values = {
         "name": _scalar(draft.name or ""),
@@ -210,7 +251,7 @@ def _render(
         remark = behind.get(key)
         lines.append(f"{f'{key}: {value}':<{_COLUMN}} # {remark}" if remark else f"{key}: {value}")
     lines.append("")
-    if not (draft.python or draft.system):
+    if not (draft.python or draft.requirements or draft.system):
         lines += ["# Further packages, from the Python index and from Debian:"]
         lines += ["# packages: {python: [scipy], system: [git]}"]
     lines += ["# Variables of the image:", '# environment: {OMP_NUM_THREADS: "4"}']

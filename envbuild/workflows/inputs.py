@@ -15,9 +15,10 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine, load
-from envbuild.spec.model import NAME, Choice, EnvSpec
+from envbuild.spec.model import NAME, Choice, EnvSpec, RequirementsFile
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.requirements import Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
@@ -36,6 +37,7 @@ from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_is_spec
 
 MAX_FILE_BYTES = 64 << 20
+MAX_REQUIREMENTS_BYTES = 16 << 20
 _RECIPE = "recipe.yaml"
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -157,6 +159,8 @@ def read_spec(
     for name in sorted({choice.name for choice in choices}):
         if source := reading.collect(partial(_recipe, catalog, name), name):
             sources[name] = source
+    requirements = _requirements(spec)
+    reading.errors += requirements.errors
     inputs = CheckInputs(
         spec=spec,
         base=base,
@@ -170,6 +174,8 @@ def read_spec(
         required_kinds=_required_kinds(catalog, sources),
         site=settings,
         files=_files(spec, reading),
+        requirements=tuple(requirements.entries),
+        remarks=tuple(requirements.remarks),
         architecture=architecture(),
     )
     return select_and_check(inputs, errors=reading.errors)
@@ -350,6 +356,26 @@ def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
         if content is not None:
             files[entry.source] = content
     return files
+
+
+def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
+    """Read what the spec asks for of Python packages, in files or itself."""
+    directory = spec.path.parent
+
+    def read(path: Path, at: Location) -> bytes:
+        if not is_below(path, directory):
+            hint = "keep it in that directory or below"
+            raise RequestError(f"`{path}` leads out of the spec's directory", at=at, hint=hint)
+        return read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at)
+
+    requirements = RequirementFiles(read)
+    for index, entry in enumerate(spec.value.packages.python):
+        at = spec.at("packages", "python", index)
+        if isinstance(entry, RequirementsFile):
+            requirements.add(directory / entry.file, at)
+        else:
+            requirements.entries.append(Requested(text=entry, at=at))
+    return requirements
 
 
 def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:

@@ -237,6 +237,7 @@ def _resolved(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
         base=base.value,
         base_digest=lock.base.digest,
         recipes=tuple(chosen),
+        requested=(),
         site=site.value if site else None,
         files={},
         architecture=lock.base.architecture,

@@ -59,8 +59,11 @@ def test_an_example_keeps_to_its_model_and_schema(name: str, path: Path) -> None
 def test_the_example_of_a_spec_names_what_there_is(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_bytes((reference.PAGES / "examples/spec.yaml").read_bytes())
-    for entry in yaml.safe_load(spec.read_text())["files"]:
-        source = tmp_path / entry["source"]
+    values = yaml.safe_load(spec.read_text())
+    named = [entry["source"] for entry in values["files"]]
+    named += [entry["file"] for entry in values["packages"]["python"] if isinstance(entry, dict)]
+    for name in named:
+        source = tmp_path / name
         source.parent.mkdir(exist_ok=True)
         source.touch()
     assert read_spec(spec).site is not None

@@ -28,6 +28,7 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.requirements import Requested
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from tests.support.mirrors import Mirror, digest, mirror, write_deb, write_index, write_lists, write_wheel
@@ -549,11 +550,11 @@ def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], p
 def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: Desk) -> None:
     wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of", "win", "source-only"]
     desk.archive_only("source-only")
-    places: dict[tuple[str | int, ...], Location] = {
-        ("packages", "python", number): Location(path=Path("spec.yaml"), line=5, column=9 * number)
-        for number in range(len(wanted))
-    }
-    error = desk.refused(replace(desk.resolved(python=wanted), spec_places=places))
+    asked = tuple(
+        Requested(text=text, at=Location(path=Path("spec.yaml"), line=5, column=9 * number))
+        for number, text in enumerate(wanted)
+    )
+    error = desk.refused(replace(desk.resolved(python=wanted), requested=asked))
     told = sorted((single.at.column if single.at else None, single.problem) for single in error.each())
     assert [(column, problem.partition(": ")[2][:24]) for column, problem in told] == [
         (0, "nosuch was not found in "),
@@ -564,6 +565,25 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
     ]
     log = next((desk.place / "cache").rglob("uv-resolution.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
+
+
+def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
+    at = Location(path=Path("requirements.txt"), line=3, column=1)
+
+    def asking(**line: Any) -> ResolvedSpec:
+        what = desk.resolved(python=["alpha"])
+        return replace(what, requested=(*what.requested, Requested(at=at, **line)))
+
+    assert versions(desk.lock(asking(text="gamma<1.5", is_constraint=True)))["gamma"] == "1.0"
+    assert "beta" not in versions(desk.lock(asking(text="beta", is_constraint=True)))
+    right = digest(desk.wheels / "gamma-1.5-py3-none-any.whl")
+    lock = desk.lock(asking(text="gamma", hashes=frozenset({right, "0" * 64})))
+    assert versions(lock)["gamma"] == "1.5"
+    what = asking(text="gamma", hashes=frozenset({"0" * 64}))
+    assert [change.subject for change in diff(lock, what)] == ["gamma"]
+    error = desk.refused(what)
+    assert error.problem.endswith("with glibc 2.36 and one of the hashes that are listed")
+    assert error.at == at
 
 
 def test_a_source_archive_is_never_built(desk: Desk) -> None:

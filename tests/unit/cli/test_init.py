@@ -140,6 +140,22 @@ def test_flags_say_everything() -> None:
     assert (spec.packages.system, [one.name for one in spec.fabric]) == (("git",), ["ucx"])
 
 
+def test_requirements_become_part_of_the_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine").mkdir()
+    requirements = Path("mine/requirements.txt")
+    requirements.write_text("torch==2.13.0\nscipy>=1.11\n")
+    init("mine", "-y", "--requirements", "mine/requirements.txt")
+    resolved = read_spec(Path("mine/spec.yaml"))
+    assert [str(choice) for choice in resolved.spec.frameworks] == ["pytorch@==2.13.0.*"]
+    assert "scipy>=1.11" in resolved.python_requests()
+    requirements.write_text("scipy\n-e .\n")
+    init("mine/second.yaml", "-y", "-r", "mine/requirements.txt", code=2)
+    assert "mine/requirements.txt:2:1" in capsys.readouterr().err
+    init("other/spec.yaml", "-y", "-r", "mine/requirements.txt", code=2)
+    assert "does not lie below the directory" in capsys.readouterr().err
+    assert not Path("other").exists()
+
+
 def test_an_image_without_mpi() -> None:
     init("-f", "mlflow", "--mpi", "none", "-y")
     assert read_spec(Path("spec.yaml")).spec.mpi is None

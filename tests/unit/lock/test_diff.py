@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from envbuild.errors import Location
 from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
+from envbuild.spec.requirements import Requested
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from tests.support.resolved_specs import (
     base_image,
@@ -252,3 +256,21 @@ class TestBuilds:
 def test_a_framework_that_is_gone_takes_what_came_with_it() -> None:
     gone = diff(LOCK, like(recipes=[mpich()], frameworks=[]))
     assert [(each.scope, each.sentence) for each in gone] == [("python", "frameworks lost pytorch")]
+
+
+def test_constraints_and_hashes_of_files_have_a_say() -> None:
+    at = Location(path=Path("requirements.txt"), line=1, column=1)
+    scipy = Requested(text="scipy", at=at)
+
+    def with_line(**line: Any) -> list[str]:
+        return sentences(replace(WHAT, requested=(scipy, Requested(at=at, **line))))
+
+    assert with_line(text="numpy<3", is_constraint=True) == []
+    assert with_line(text="absent<3", is_constraint=True) == []
+    assert with_line(text="numpy<2", is_constraint=True) == [
+        "packages.python: numpy 2.4.6 does not satisfy <2"
+    ]
+    assert with_line(text="scipy", hashes=frozenset({"e" * 64, "f" * 64})) == []
+    assert with_line(text="scipy", hashes=frozenset({"f" * 64})) == [
+        "packages.python: no hash of `scipy` is that of scipy-1.17.1-py3-none-any.whl"
+    ]

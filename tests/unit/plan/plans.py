@@ -82,6 +82,7 @@ def resolved(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -
         base=BASE,
         base_digest="sha256:" + sha("base"),
         recipes=recipes,
+        requested=(),
         site=None,
         files=dict(files or {}),
         architecture="amd64",

@@ -57,7 +57,10 @@ class TestPreferences:
             def __init__(self, resolved: ResolvedSpec, context: ResolveContext) -> None:
                 self.resolved = resolved
 
-            def resolve(self, requests: Sequence[str], *, keep: Mapping[str, str]) -> tuple[Resolved, ...]:
+            def resolve(
+                self, requests: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
+            ) -> tuple[Resolved, ...]:
+                del constraints
                 seen.append((tuple(requests), dict(keep)))
                 return (Resolved(name="setuptools", version="82.0"),)
 

@@ -1,0 +1,284 @@
+"""Files with Python requirements that a spec names: what they ask for, and where each line stands.
+
+Sources: pip's documentation ("Requirements File Format"); the PyPA specifications of pyproject.toml and of
+pylock.toml (PEP 751).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from packaging.markers import Environment
+from packaging.pylock import (
+    Package,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+    PylockValidationError,
+    is_valid_pylock_path,
+)
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.base import BaseImage
+from envbuild.spec.model import python_requirement
+from envbuild.spec.python_platform import base_environment, base_tags
+from envbuild.spec.yamlfile import shorten
+
+MAX_ERRORS = 50  # of one file
+_MAX_FILES = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PACKAGE = re.compile(r"""\s*name\s*=\s*["']([^"']+)["']""")
+_CONTINUED = re.compile(r"\\[ \t\r]*$")
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_OPTION = re.compile(r"(--[a-z-]+|-[a-zA-Z])(?:[ =]+|$|(?<=^-[a-z]))(.*)")
+_INCLUDES = ("-r", "--requirement")
+_CONSTRAINTS = ("-c", "--constraint")
+_ADDRESSES = (
+    *("-i", "--index-url", "--extra-index-url", "--pypi-url", "--no-index"),
+    *("-f", "--find-links", "--trusted-host"),
+)
+# What a lock does anyway.
+_NEEDLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--use-feature")
+_KINDS = "a requirements file (`*.txt`, `*.in`), `pyproject.toml` or `pylock.toml`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """A Python requirement, and where it is written."""
+
+    text: str
+    """PEP 508, without an address."""
+    at: Location
+    hashes: frozenset[str] = frozenset()
+    """sha256 of the files that may be installed; empty for any."""
+    is_constraint: bool = False
+    """Whether it only bounds the version of what something else asks for."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the distribution."""
+        return str(canonicalize_name(Requirement(self.text).name))
+
+    def applies(self, environment: dict[str, str]) -> bool:
+        """Return whether its marker, if any, holds."""
+        marker = Requirement(self.text).marker
+        return marker is None or marker.evaluate(environment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PylockFile:
+    """A pylock.toml, which only a base can select from."""
+
+    pylock: Pylock
+    path: Path
+    text: str
+
+    def select(self, base: BaseImage, architecture: str) -> tuple[list[Requested], list[EnvbuildError]]:
+        """Return the packages for a base's Python, each pinned to one wheel, and what cannot be used."""
+        environment = cast("Environment", base_environment(base, architecture))
+        try:
+            selected = list(self.pylock.select(environment=environment, tags=base_tags(base, architecture)))
+        except PylockSelectError as error:
+            hint = f"lock for Python {base.python.version} and glibc {base.glibc} as well"
+            problem = f"it has no selection for the base image `{base.name}`: {shorten(str(error), 300)}"
+            return [], [RequestError(problem, at=Location(path=self.path), hint=hint)]
+        lines: dict[str, int] = {}
+        for number, line in enumerate(self.text.split("\n"), 1):
+            if match := _PACKAGE.match(line):
+                lines.setdefault(match[1], number)
+        requested: list[Requested] = []
+        errors: list[EnvbuildError] = []
+        for package, artifact in selected:
+            at = Location(path=self.path, line=lines.get(package.name, 0), column=1)
+            digest = artifact.hashes.get("sha256", "") if isinstance(artifact, PackageWheel) else ""
+            if isinstance(artifact, PackageWheel) and _SHA256.fullmatch(digest):
+                version = parse_wheel_filename(artifact.filename)[1]
+                text = f"{package.name}=={version}"
+                requested.append(Requested(text=text, at=at, hashes=frozenset({digest})))
+            else:
+                problem = f"`{package.name}` {_lack(package)}: only wheels from an index can be used"
+                hint = "remove it, or lock a release of it that has a wheel with a sha256"
+                errors.append(RequestError(problem, at=at, hint=hint))
+        return requested, errors[:MAX_ERRORS]
+
+
+def _lack(package: Package) -> str:
+    if package.vcs or package.archive:
+        return "is taken from an address"
+    if package.directory:
+        return "is a directory"
+    return "has no wheel with a sha256 for the base's Python"
+
+
+@dataclass(slots=True)
+class RequirementFiles:
+    """Reads the files that a spec names, and those that they name.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the content of a file that is named at a place; raises `EnvbuildError`.
+    """
+
+    read: Callable[[Path, Location], bytes]
+    entries: list[Requested | PylockFile] = field(default_factory=list)
+    errors: list[EnvbuildError] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """Sentences on lines that change nothing here."""
+    _seen: set[tuple[Path, bool]] = field(default_factory=set)
+
+    def texts(self) -> Iterator[str]:
+        """Yield what the files ask for, whatever the base is."""
+        for entry in self.entries:
+            if isinstance(entry, Requested):
+                yield from () if entry.is_constraint else (entry.text,)
+            else:
+                for package in entry.pylock.packages:
+                    yield f"{package.name}=={package.version}" if package.version else package.name
+
+    def add(self, path: Path, at: Location, *, is_constraint: bool = False) -> None:
+        """Read a file that is named at a place; what is wrong goes to `errors`."""
+        path = Path(os.path.normpath(path))  # so that each file is read once
+        if (path, is_constraint) in self._seen:
+            return
+        self._seen.add((path, is_constraint))
+        if len(self._seen) > _MAX_FILES:
+            self._reject(f"more than {_MAX_FILES} files are named", at, "join some of them")
+            return
+        try:
+            content = self.read(path, at)
+            text = content.decode("utf-8-sig")
+        except EnvbuildError as error:
+            self.errors += error.each()
+            return
+        except UnicodeDecodeError:
+            problem = f"`{path}` is not UTF-8"
+            self.errors.append(RequestError(problem, at=Location(path=path), hint="save the file as UTF-8"))
+            return
+        before = len(self.errors)
+        if is_valid_pylock_path(path):
+            self._pylock(path, text)
+        elif path.name == "pyproject.toml":
+            self._pyproject(path, text)
+        elif path.suffix in (".txt", ".in"):
+            self._requirements(path, text, is_constraint=is_constraint)
+        else:
+            hint = f"name {_KINDS}; uv and pdm write a pylock.toml from locks of their own (`export`)"
+            self.errors.append(RequestError(f"`{path.name}` is of no known format", at=at, hint=hint))
+        del self.errors[before + MAX_ERRORS :]
+
+    def _requirements(self, path: Path, text: str, *, is_constraint: bool) -> None:
+        for number, line in requirement_lines(text):
+            at = Location(path=path, line=number, column=1)
+            if line.startswith("-"):
+                self._option(line, at)
+                continue
+            requirement, *options = re.split(r"\s+(?=--\w)", line)
+            hashes = [option.removeprefix("--hash").lstrip("= ") for option in options]
+            digests = {value.removeprefix("sha256:") for value in hashes if value.startswith("sha256:")}
+            if others := [option for option in options if not option.startswith("--hash")]:
+                problem = f"`{others[0].partition('=')[0]}` is not supported: it is an option of a build"
+                self._reject(problem, at, "remove it; packages are installed from wheels")
+            elif options and not (digests and all(map(_SHA256.fullmatch, digests))):
+                hint = "write `--hash=sha256:` and 64 hexadecimal digits"
+                self._reject(f"`{requirement}` has no hash that is a sha256", at, hint)
+            else:
+                self._request(requirement, at, frozenset(digests), is_constraint=is_constraint)
+
+    def _option(self, line: str, at: Location) -> None:
+        match = _OPTION.fullmatch(line)
+        name, value = (match[1], match[2].strip()) if match else (line.split(maxsplit=1)[0], "")
+        if name in (*_INCLUDES, *_CONSTRAINTS) and value:
+            self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
+        elif name in _ADDRESSES:
+            # Without its value, which may hold a password.
+            self.remarks.append(f"{at}: `{name}` is not used: addresses are settings of the site")
+        elif name in ("-e", "--editable"):
+            self._reject(
+                "a directory that stays where it is (`-e`) cannot be in an image", at, "remove the line"
+            )
+        elif name not in _NEEDLESS:
+            self._reject(f"the option `{shorten(name)}` is not supported", at, "remove the line")
+
+    def _request(self, text: str, at: Location, hashes: frozenset[str], *, is_constraint: bool) -> None:
+        try:
+            python_requirement(text)
+        except ValueError as error:
+            hint = "write the name and the version of a distribution that an index has, or remove the line"
+            self._reject(shorten(str(error), 300), at, hint)
+        else:
+            self.entries.append(Requested(text=text, at=at, hashes=hashes, is_constraint=is_constraint))
+
+    def _pyproject(self, path: Path, text: str) -> None:
+        project = self._toml(path, text).get("project", {})
+        dependencies = project.get("dependencies", []) if isinstance(project, dict) else None
+        if not isinstance(dependencies, list) or not all(isinstance(one, str) for one in dependencies):
+            hint = 'it begins with `dependencies = ["…"]`'
+            self._reject("`project.dependencies` is not a list of text", Location(path=path), hint)
+            return
+        if "dependencies" in project.get("dynamic", ()):
+            hint = "name the file that they come from, or write them into `project.dependencies`"
+            at = _place_of(r"\s*dynamic\b", text, path)
+            self._reject("the dependencies are `dynamic`: a program decides them", at, hint)
+        for entry in dependencies:
+            at = _place_of(rf".*[\"']{re.escape(entry)}[\"']", text, path)
+            self._request(entry, at, frozenset(), is_constraint=False)
+
+    def _pylock(self, path: Path, text: str) -> None:
+        values = self._toml(path, text)
+        try:
+            if values:
+                self.entries.append(PylockFile(pylock=Pylock.from_dict(values), path=path, text=text))
+        except PylockValidationError as error:
+            hint = "lock it again with the program that wrote it"
+            problem = f"it is not a valid pylock.toml: {shorten(str(error), 300)}"
+            self._reject(problem, Location(path=path), hint)
+
+    def _toml(self, path: Path, text: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            problem = f"it is not TOML: {shorten(str(error), 300)}"
+            self._reject(problem, Location(path=path), "correct that place")
+            return {}
+
+    def _reject(self, problem: str, at: Location, hint: str) -> None:
+        self.errors.append(RequestError(problem, at=at, hint=hint))
+
+
+def requirement_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a requirements file and their numbers, joined and without comments, as in pip."""
+    parts: list[str] = []
+    start = 1
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        start = start if parts else number
+        is_comment = line.lstrip().startswith("#")
+        if _CONTINUED.search(line) and not is_comment and number < len(lines):
+            parts.append(_CONTINUED.sub("", line))
+            continue
+        whole = _COMMENT.sub("", " ".join([*parts, "" if is_comment else _CONTINUED.sub("", line)])).strip()
+        parts = []
+        if whole:
+            yield start, whole
+
+
+def without_hashes(line: str) -> str:
+    """Return a line of a requirements file without its hashes."""
+    return re.sub(r"\s+--hash[= ]\S+", "", line)
+
+
+def _place_of(pattern: str, text: str, path: Path) -> Location:
+    """Return the first line that a pattern begins; the file if there is none."""
+    match = re.search(rf"^{pattern}", text, re.MULTILINE)
+    if match is None:
+        return Location(path=path)
+    return Location(path=path, line=text.count("\n", 0, match.start()) + 1, column=1)

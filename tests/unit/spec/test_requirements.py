@@ -1,0 +1,184 @@
+"""Files with requirements that a spec names: what they ask for, and where it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import EnvbuildError, render
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.system import files
+from envbuild.workflows import inputs
+from envbuild.workflows.inputs import read_spec
+
+CATALOG = Path(__file__).parent / "catalog"
+SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nframeworks: [pytorch]\n'
+A, B = "a" * 64, "b" * 64
+
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "test"
+requires-python = ">=3.11"
+
+[[packages]]
+name = "scipy"
+version = "1.17.1"
+wheels = [
+    {{name = "scipy-1.17.1-cp311-cp311-macosx_11_0_arm64.whl", url = "https://example.org/1", hashes = {{sha256 = "{A}"}}}},
+    {{name = "scipy-1.17.1-cp311-cp311-manylinux_2_28_x86_64.whl", url = "https://example.org/2", hashes = {{sha256 = "{B}"}}}},
+]
+
+[[packages]]
+name = "colorama"
+version = "0.4.6"
+marker = "sys_platform == 'win32'"
+wheels = [{{name = "colorama-0.4.6-py3-none-any.whl", url = "https://example.org/3", hashes = {{sha256 = "{A}"}}}}]
+"""  # noqa: E501
+
+
+@pytest.fixture(autouse=True)
+def only_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave out what this machine and its user have; our own catalog is that of the tests."""
+    for variable in ("ENVBUILD_RECIPES", "ENVBUILD_SITE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(files, "_own_data", lambda: CATALOG)
+    monkeypatch.setattr(inputs, "architecture", lambda: "amd64")
+    monkeypatch.chdir(tmp_path)
+
+
+def read(python: str = "[{file: requirements.txt}]", **contents: str) -> ResolvedSpec:
+    """Read a spec with files beside it; `contents` names them with `_` for dots and `__` for slashes."""
+    for name, text in contents.items():
+        path = Path(name.replace("__", "/").replace("_", "."))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    Path("spec.yaml").write_text(f"{SPEC}packages:\n  python: {python}\n")
+    return read_spec(Path("spec.yaml"))
+
+
+def refused(python: str = "[{file: requirements.txt}]", **contents: str) -> str:
+    with pytest.raises(EnvbuildError) as caught:
+        read(python, **contents)
+    return render(caught.value)
+
+
+def test_a_requirements_file_with_all_that_can_be_used() -> None:
+    text = f"""\
+# Of the group.
+scipy>=1.11  # a remark
+-r sub/more.txt
+--constraint=limits.txt
+--require-hashes
+idle; python_version < "3.10"
+pandas==2.2.3 ; python_version >= "3.10" \\
+    --hash=sha256:{A} \\
+    --hash=sha256:{B}
+    # via me
+torch==2.13.0
+"""
+    resolved = read(
+        requirements_txt=text, sub__more_txt="-r ../requirements.txt\nless\n", limits_txt="numpy<2\n"
+    )
+    # The recipe decides what torch is, and the line agrees.
+    assert resolved.python_requests() == (
+        'less', 'pandas==2.2.3 ; python_version >= "3.10"', "scipy>=1.11", "torch==2.13.0+cpu"
+    )  # fmt: skip
+    assert resolved.constraints() == ("numpy<2",)
+    assert resolved.allowed_hashes() == {"pandas": {A, B}}
+    places = [str(resolved.python_place(name)) for name in ("pandas", "less", "other")]
+    assert places == ["requirements.txt:7:1", "sub/more.txt:2:1", "spec.yaml"]
+
+
+def test_a_file_beside_requirements_of_the_spec() -> None:
+    resolved = read(
+        "[tabulate, {file: requirements.txt}, 'scipy<2']", requirements_txt="scipy>=1.11\nscipy\n"
+    )
+    assert resolved.python_requests() == ("scipy", "scipy<2", "scipy>=1.11", "tabulate", "torch==2.13.0+cpu")
+
+
+def test_lines_that_name_addresses_are_pointed_out_without_them() -> None:
+    text = "-i https://me:secret@example.org/simple\n--extra-index-url=https://example.org\nscipy\n"
+    assert read(requirements_txt=text).remarks() == (
+        "requirements.txt:1:1: `-i` is not used: addresses are settings of the site",
+        "requirements.txt:2:1: `--extra-index-url` is not used: addresses are settings of the site",
+    )
+
+
+def test_the_dependencies_of_a_project() -> None:
+    text = (
+        '[project]\nname = "x"\ndependencies = [\n  "scipy>=1.11",\n  \'less; sys_platform == "win32"\',\n]\n'
+    )
+    resolved = read("[{file: pyproject.toml}]", pyproject_toml=text)
+    assert resolved.python_requests() == ("scipy>=1.11", "torch==2.13.0+cpu")
+    assert str(resolved.python_place("scipy")) == "pyproject.toml:4:1"
+
+
+def test_a_pylock_is_selected_from_for_the_base() -> None:
+    resolved = read("[{file: pylock.toml}]", pylock_toml=PYLOCK)
+    assert resolved.python_requests() == ("scipy==1.17.1", "torch==2.13.0+cpu")
+    assert resolved.allowed_hashes() == {"scipy": {B}}
+    assert str(resolved.python_place("scipy")) == "pylock.toml:6:1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('">=3.11"', '">=3.12"', "it has no selection for the base image `debian-12`: python_full_version"),
+        ("manylinux_2_28", "manylinux_2_39", "No wheel found matching the provided tags for package 'scipy'"),
+        (f'sha256 = "{B}"', 'md5 = "00"', "`scipy` has no wheel with a sha256 for the base's Python"),
+        ('lock-version = "1.0"', 'lock-version = "2.0"', "it is not a valid pylock.toml: pylock version 2.0"),
+        ("wheels = [\n", "sdist = [\n", "it is not a valid pylock.toml: "),
+        ("created-by", "created by", "it is not TOML: "),
+    ],
+)
+def test_pylocks_that_cannot_be_used(old: str, new: str, problem: str) -> None:
+    assert old in PYLOCK
+    text = refused("[{file: pylock.toml}]", pylock_toml=PYLOCK.replace(old, new))
+    assert problem in text
+    assert "--> pylock.toml" in text
+
+
+def test_what_a_pylock_takes_from_elsewhere_is_named_with_its_line() -> None:
+    entries = (
+        'vcs = {type = "git", url = "https://example.org/x", commit-id = "00"}',
+        'directory = {path = "x"}',
+    )
+    packages = "".join(f'[[packages]]\nname = "p{number}"\n{entry}\n' for number, entry in enumerate(entries))
+    text = refused("[{file: pylock.toml}]", pylock_toml=f'lock-version = "1.0"\ncreated-by = "x"\n{packages}')
+    assert (
+        "`p0` is taken from an address: only wheels from an index can be used\n  --> pylock.toml:4:1" in text
+    )
+    assert "`p1` is a directory: only wheels from an index can be used\n  --> pylock.toml:7:1" in text
+
+
+def test_a_recipe_and_a_line_that_disagree() -> None:
+    text = refused(requirements_txt="scipy\ntorch==2.5.1\n")
+    assert text == (
+        "error: `torch==2.5.1` excludes 2.13.0, which the recipe `pytorch` brings\n"
+        "  --> requirements.txt:2:1\n\n"
+        "hint: remove the line, or choose another version under `frameworks` of the spec: 2.13.0, 2.12.1\n"
+    )
+
+
+def test_a_file_may_not_lie_elsewhere(tmp_path: Path) -> None:
+    (tmp_path.parent / "outside.txt").write_text("secret\n")
+    Path("link.txt").symlink_to(tmp_path.parent / "outside.txt")
+    text = refused("[{file: link.txt}]")
+    assert "`link.txt` leads out of the spec's directory\n  --> spec.yaml:6:12" in text
+    text = refused(requirements_txt="scipy\n-r ../../outside.txt\n")
+    assert "leads out of the spec's directory\n  --> requirements.txt:2:1" in text
+
+
+@pytest.mark.parametrize("before", ["scipy\n", "scipy==1.0 --hash=sha256:" + A])
+def test_a_changed_file_changes_what_is_asked(before: str) -> None:
+    def asked(text: str) -> object:
+        resolved = read(requirements_txt=text)
+        return resolved.python_requests(), resolved.constraints(), resolved.allowed_hashes()
+
+    assert asked(before) == asked(f"# Another remark.\n{before}")
+    assert asked(before) != asked(before.replace("scipy", "numpy"))
+    assert asked(before) != asked(f"{before}\nless\n")
+    assert asked("scipy==1.0 --hash=sha256:" + A) != asked("scipy==1.0 --hash=sha256:" + B)
