@@ -171,10 +171,13 @@ def _choose(
             best = wheels.best(locked, accepted) or wheels.best(fitting, accepted)
             lack = f"no wheel for {base.python.abi} with glibc {base.glibc}"
         if best is None:
-            lack += " and one of the hashes that are listed" if entry.name in hashes else ""
+            hint = "ask for another version of it"
+            if entry.name in hashes:
+                lack += " and one of the hashes that are listed"
+                hint = "list the sha256 of a wheel, or remove the hashes: the lock has them"
             problem = f"{entry.name} {entry.version} has {lack}"
             at = resolved.python_place(entry.name)
-            errors.append(RequestError(problem, at=at, hint="ask for another version of it"))
+            errors.append(RequestError(problem, at=at, hint=hint))
         else:
             files.append(best)
     raise_all(errors)
