@@ -188,11 +188,12 @@ class Uv:
                 (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
-                bounds = "".join(f"{text}\n" for text in constraints)
-                (work / "constraints.txt").write_text(bounds, encoding="utf-8")
+                files: list[str | Path] = ["--config-file", work / "uv.toml"]
+                if constraints:
+                    (work / "constraints.txt").write_text("\n".join(constraints), encoding="utf-8")
+                    files += ["--constraints", work / "constraints.txt"]
                 if preferences:
                     output.write_text(preferences, encoding="utf-8")
-                files = ("--config-file", work / "uv.toml", "--constraints", work / "constraints.txt")
                 finished = process.run(
                     [*self._argv(cache, options), *files, "--output-file", output, work / "pyproject.toml"],
                     env=self._environment(),

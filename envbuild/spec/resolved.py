@@ -193,8 +193,8 @@ class ResolvedSpec:
     def system_place(self, name: str) -> Location:
         """Return where the spec asks for a Debian package; its file if it does not."""
         names = self.spec.packages.system
-        steps = ("packages", "system", names.index(name)) if name in names else ()
-        return self.spec_places.get(steps) or Location(path=self.path)
+        at = self.spec_places.get(("packages", "system", names.index(name))) if name in names else None
+        return at or Location(path=self.path)
 
     def python_place(self, text: str) -> Location:
         """Return where the spec asks for the first distribution that a text names; else its file."""
