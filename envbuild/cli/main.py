@@ -22,6 +22,7 @@ from envbuild.cli import (
     check,
     completion,
     doctor,
+    edit,
     export,
     fetch,
     import_def,
@@ -54,6 +55,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("init")(init.command)
+app.command("add")(edit.add)
+app.command("remove")(edit.remove)
 app.command("build")(build.command)
 app.command("lock")(lock.command)
 app.command("fetch")(fetch.command)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import check as check
     from envbuild.workflows import choices as choices
     from envbuild.workflows import doctor as doctor
+    from envbuild.workflows import edit as edit
     from envbuild.workflows import export as export
     from envbuild.workflows import fetch as fetch
     from envbuild.workflows import hosting as hosting

@@ -55,15 +55,16 @@ def lock_spec(
     upgrade: Sequence[str] | None = None,
     offline: bool = False,
     sources: Sequence[Path] = (),
+    content: bytes | None = None,
     write: bool = True,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
-    which the spec requires it. RequestError: the spec is invalid or cannot be satisfied, or the locked
-    packages do not fit together or their site.
+    which the spec requires it. `content` stands for that of the spec's file. RequestError: the spec is
+    invalid or cannot be satisfied, or the locked packages do not fit together or their site.
     """
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
     path = lock_path(spec)
     if write:
         check_outside_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")

@@ -1,0 +1,71 @@
+"""`envbuild add` and `envbuild remove`: one package of a spec more or less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli import options
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuild.workflows.edit import Edited
+
+NoLock = Annotated[bool, typer.Option("--no-lock", help="Leave the lock as it is.")]
+
+
+def add(
+    spec: options.Spec,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME…", help="A recipe (`pytorch@2.13`) or a Python package (`scipy>=1.11`)."
+        ),
+    ],
+    system: Annotated[bool, typer.Option("--system", help="The names are Debian packages.")] = False,
+    no_lock: NoLock = False,
+    store: options.Store = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
+) -> None:
+    """Add packages to a spec, or change their versions, and lock it.
+
+    Comments and order of the spec stay. Nothing is written if a package does
+    not exist or does not fit.
+    """
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        edited = workflows.edit.add_packages(spec, names, settings, system=system, lock=not no_lock)
+    _print(spec, edited, json=json)
+
+
+def remove(
+    spec: options.Spec,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="A recipe or package.")],
+    no_lock: NoLock = False,
+    store: options.Store = None,
+    recipes: options.Recipes = None,
+    site: options.Site = None,
+    json: options.Json = False,
+) -> None:
+    """Remove packages from a spec, and lock it. Comments and order of the spec stay."""
+    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        edited = workflows.edit.remove_packages(spec, names, settings, lock=not no_lock)
+    _print(spec, edited, json=json)
+
+
+def _print(spec: Path, edited: Edited, *, json: bool) -> None:
+    locked = edited.locked
+    if json:
+        lock = {"lock": locked.path, "changed": locked.changes} if locked else {}
+        print_json({"spec": spec, "edited": edited.changes, **lock})
+    for change in edited.changes or ("unchanged",):
+        print_message(f"{spec}: {change}")
+    if locked is not None:
+        state = "written" if locked.changes else "unchanged"
+        print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")

@@ -1,0 +1,124 @@
+"""`envbuild add` and `envbuild remove`: the spec keeps its comments and order, and stays right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.workflows.inputs import read_spec
+
+SPEC = """\
+# Of the group.
+name: demo
+version: "1"       # in quotes
+mpi: mpich
+frameworks: [pytorch]
+packages:
+  python:
+    - scipy        # for Ann
+    - {file: requirements.txt}
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no settings of this machine take part."""
+    monkeypatch.delenv("ENVBUILD_RECIPES", raising=False)
+    monkeypatch.delenv("ENVBUILD_SITE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    Path("spec.yaml").write_text(SPEC)
+    Path("requirements.txt").write_text("tabulate\n")
+
+
+def run(*words: str, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([words[0], "spec.yaml", *words[1:], "--no-lock"])
+    assert ended.value.code == code
+
+
+def test_what_is_added_goes_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    run("add", "pandas[excel]>=2", "PyTorch==2.13.0", "jax", "libfabric", "mpich")
+    run("add", "git", "--system")
+    assert (
+        Path("spec.yaml").read_text()
+        == """\
+# Of the group.
+name: demo
+version: "1"       # in quotes
+mpi: mpich
+frameworks: [pytorch@2.13.0, jax]
+packages:
+  python:
+    - scipy        # for Ann
+    - {file: requirements.txt}
+    - 'pandas[excel]>=2'
+  system: [git]
+fabric: [libfabric]
+"""
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "spec.yaml: packages.python gained `pandas[excel]>=2`",
+        "spec.yaml: frameworks: `pytorch@2.13.0` instead of `pytorch`",
+        "spec.yaml: frameworks gained `jax`",
+        "spec.yaml: fabric gained `libfabric`",
+        "spec.yaml: packages.system gained `git`",
+    ]
+    assert "tabulate" in read_spec(Path("spec.yaml")).python_requests()
+
+
+def test_what_is_there_already_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    run("add", "SciPy", "mpich", "torch")
+    assert Path("spec.yaml").read_text() == SPEC
+    assert capsys.readouterr().err == "spec.yaml: unchanged\n"
+
+
+def test_what_is_removed_takes_empty_lists_along() -> None:
+    run("remove", "scipy", "torch", "mpich")
+    assert (
+        Path("spec.yaml").read_text()
+        == """\
+# Of the group.
+name: demo
+version: "1"       # in quotes
+packages:
+  python:
+    - {file: requirements.txt}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["add", "mpi4jax"], "the recipe `mpi4jax` requires `jax@>=0.10`"),
+        (["add", "pytorch@1.0"], "no proven version of `pytorch` meets"),
+        (["add", "pandas=2"], "`pandas=2` is not a Python requirement"),
+        (["add", "Git", "--system"], "`Git` is not a Debian package name"),
+        (["add", "./wheel"], "`./wheel` is not a Python requirement"),
+        (["remove", "sciyp"], "did you mean `scipy`?"),
+        (["remove", "tabulate"], "the spec does not name `tabulate`"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_a_spec_that_would_be_wrong_is_not_written(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*words, code=2)
+    assert problem in capsys.readouterr().err
+    assert Path("spec.yaml").read_text() == SPEC
+
+
+def test_a_spec_that_cannot_be_locked_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    site = f"name: here\norigins: {{pypi: ['file://{nowhere}'], 'debian:bookworm': ['file://{nowhere}']}}\n"
+    Path("here.yaml").write_text(site)
+    monkeypatch.setenv("ENVBUILD_SITE", "here.yaml")
+    with pytest.raises(SystemExit) as ended:
+        main(["add", "spec.yaml", "less"])
+    assert ended.value.code not in (0, None)
+    assert Path("spec.yaml").read_text() == SPEC
+    assert not Path("spec.lock.yaml").exists()
