@@ -6,13 +6,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, MachineError, RequestError, near, raise_all
 from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
@@ -297,7 +298,7 @@ class Uv:
                 at=self.resolved.python_place(names),
                 hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
             )
-        hint = self._origin_hint(stderr)
+        hint = self._origin_hint(stderr) or self._nearest_hint(stderr)
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.context.offline:
             hint = f"only what is on this machine was asked; {hint}"
@@ -310,6 +311,32 @@ class Uv:
         askers = self.resolved.askers(text, bounds=bounds)
         return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in askers)
 
+    def _nearest_hint(self, stderr: str) -> str:
+        """Return the names or versions that are nearest to what no origin has; empty if there are none."""
+        missing, hints = uvtext.missing(stderr), []
+        for request in self.resolved.requested:
+            if request.name not in missing:
+                continue
+            wanted = Requirement(request.text)
+            if versions := self._nearest_versions(wanted):
+                hints.append(f"the nearest versions of `{request.name}` are {' and '.join(versions)}")
+            elif similar := near(request.name, _common_names()):
+                meant = request.text.strip().replace(wanted.name, similar[0], 1)
+                hints.append(f"did you mean `{meant}`?")
+        return "; ".join(hints)
+
+    def _nearest_versions(self, wanted: Requirement) -> list[str]:
+        """Return the version below that of a requirement and the one above, as far as the index has them."""
+        bounds = [part.version.removesuffix(".*") for part in wanted.specifier if part.operator != "==="]
+        versions = []
+        for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
+            options = (*_RESOLUTION, "--no-deps", "--resolution", strategy)
+            for bound in bounds[:1]:
+                finished, text = self._run([f"{wanted.name}{operator}{bound}"], options, (), "")
+                if finished.ok:
+                    versions += [version for _, version, _, _ in uvtext.parse_resolution(text)]
+        return versions
+
     def _origin_hint(self, stderr: str) -> str:
         """Return what to configure if a missing distribution's origin has no address; else empty."""
         for name in sorted(uvtext.missing(stderr) & self._origins.keys()):
@@ -321,6 +348,11 @@ class Uv:
                     " (`find_links`; pip's find-links does too)"
                 )
         return ""
+
+
+def _common_names() -> list[str]:
+    """Return distributions that people often ask for."""
+    return (resources.files(__package__) / "common_names.txt").read_text(encoding="utf-8").split()
 
 
 def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:

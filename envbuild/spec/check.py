@@ -10,6 +10,8 @@ from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import MAX_ERRORS, Loaded
+from envbuild.spec.meant import line as meant_line
+from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
@@ -51,6 +53,8 @@ class CheckInputs:
     recipes: Mapping[str, RecipeSource]
     """The recipes that it names, as far as they can be read."""
     known_recipes: tuple[str, ...]
+    owners: Mapping[str, str]
+    """Distribution → the recipe that brings it, if the spec names a recipe that does not exist."""
     known_bases: tuple[str, ...]
     known_variants: tuple[str, ...]
     """Variants of all recipes, if none that the spec names can judge the accelerator's release."""
@@ -72,6 +76,8 @@ class _Reference:
     choice: Choice
     kind: str
     at: Location
+    index: int | None = None
+    """Its number in a list of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,8 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     invalid key are skipped. `errors` are those of the files themselves; they are raised with the others.
     """
     check = _Check(inputs)
-    every = [*errors, *check.named_base(), *unknown_beside_errors(inputs.spec, inputs.known_recipes)]
+    every = [*errors, *check.named_base()]
+    every += unknown_beside_errors(inputs.spec, inputs.known_recipes, inputs.owners)
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
     every += [*recipe_problems, *base_problems]
@@ -282,7 +289,11 @@ class _Check:
             hint = "leave the line out for an image without an MPI"
             yield RequestError("`none` is no MPI", at=reference.at, hint=hint)
         elif reference.choice.name not in self._inputs.faulty:
-            yield recipe_not_known(reference.choice.name, self._inputs.known_recipes, reference.at)
+            key, index = SPEC_KEYS[reference.kind], reference.index
+            value = self._spec.document.value[key]
+            written = str(value[index] if isinstance(value, tuple) and index is not None else value)
+            known, owners = self._inputs.known_recipes, self._inputs.owners
+            yield _unknown_entry(self._spec, written, (key, index), known, owners)
 
     def _choice_errors(self, reference: _Reference, source: RecipeSource) -> Errors:
         spec, recipe, at = self._spec, source.loaded.value, reference.at
@@ -328,9 +339,9 @@ def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
     if spec.value.mpi is not None:
         yield _Reference(spec.value.mpi, "mpi", spec.at("mpi"))
     for index, choice in enumerate(spec.value.frameworks):
-        yield _Reference(choice, "framework", spec.at("frameworks", index))
+        yield _Reference(choice, "framework", spec.at("frameworks", index), index)
     for index, choice in enumerate(spec.value.fabric):
-        yield _Reference(choice, "fabric", spec.at("fabric", index))
+        yield _Reference(choice, "fabric", spec.at("fabric", index), index)
 
 
 def _choose(
@@ -362,11 +373,37 @@ def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None
     return not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
-def unknown_beside_errors(spec: Loaded[EnvSpec], known: Sequence[str]) -> Iterator[RequestError]:
+def _unknown_entry(
+    spec: Loaded[EnvSpec],
+    written: str,
+    place: tuple[str, int | None],
+    known: Sequence[str],
+    owners: Mapping[str, str],
+) -> RequestError:
+    """Return the error for an entry of the spec that is no recipe, with the line to write."""
+    key, index = place
+    at = spec.at(key) if index is None else spec.at(key, index)
+    name = written.partition("@")[0]
+    error = recipe_not_known(name, known, at)
+    values, owner = spec.document.value, owners.get(name)
+    if owner is not None:
+        constraint = written.partition("@")[2]
+        meant = f"{owner}@{constraint}" if constraint else owner
+        whole = f"{key}: {meant}" if index is None else meant_line(values, (key,), meant, index)
+        error.hint = f"the recipe `{owner}` brings it: write `{whole}`"
+    elif key == "frameworks" and did_you_mean(name, known) is None:
+        whole = meant_line(values, ("packages", "python"), as_requirement(written) or name)
+        error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
+    return error
+
+
+def unknown_beside_errors(
+    spec: Loaded[EnvSpec], known: Sequence[str], owners: Mapping[str, str]
+) -> Iterator[RequestError]:
     """Yield the errors for unknown recipes in lists that also have other errors."""
     for key in sorted(spec.invalid_keys & {*SPEC_KEYS.values()}):
         entries = spec.document.value.get(key)
         for index, entry in enumerate(entries[:MAX_ERRORS] if isinstance(entries, tuple) else ()):
             name = entry.partition("@")[0] if isinstance(entry, str) else ""
             if re.fullmatch(NAME, name) and name not in known:
-                yield recipe_not_known(name, known, spec.at(key, index))
+                yield _unknown_entry(spec, entry, (key, index), known, owners)

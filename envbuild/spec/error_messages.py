@@ -11,7 +11,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
-from envbuild.spec.model import Choice
+from envbuild.spec.meant import OTHER_KEYS, line
+from envbuild.spec.meant import choice as choice_as_meant
+from envbuild.spec.meant import requirement as requirement_as_meant
+from envbuild.spec.model import Choice, EnvSpec
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
 # Pydantic's types of errors → what is expected.
@@ -156,11 +159,46 @@ def explain(problem: SchemaProblem, document: Document) -> RequestError:
         return RequestError(f"the key `{key}` is missing{inside}", at=problem.at, hint=hint)
     if problem.kind == "extra_forbidden":
         known = keys_of(problem.model)
-        hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
+        hint = _other_key_hint(key, document) if len(loc) == 1 and problem.model is EnvSpec else ""
+        hint = hint or did_you_mean(key, known) or f"known keys: {', '.join(known)}"
         return RequestError(f"unknown key `{key}`{inside}", at=problem.at, hint=hint)
     name = parent if problem.is_key else name_of(loc)
     words, own_hint = _words(problem, document.words.get(loc))
+    own_hint = _meant_hint(problem, document) or own_hint
     return RequestError(f"`{name}`: {words}" if name else words, at=problem.at, hint=own_hint or hint)
+
+
+def _meant_hint(problem: SchemaProblem, document: Document) -> str:
+    """Return the line to write instead of a name that other programs take; empty if none is clear."""
+    written, steps = problem.error["input"], problem.loc
+    if problem.kind != "value_error" or not isinstance(written, str) or problem.is_key:
+        return ""
+    key = tuple(step for step in steps if isinstance(step, str))
+    if key == ("packages", "python"):
+        meant = requirement_as_meant(written)
+    elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",)):
+        meant = choice_as_meant(written)
+    else:
+        meant = None
+    if meant is None:
+        return ""
+    if isinstance(steps[-1], int):
+        return f"write `{line(document.value, key, meant, steps[-1])}`"
+    return f"write `{key[0]}: {meant}`"
+
+
+def _other_key_hint(key: str, document: Document) -> str:
+    """Return the line of a spec for a key of another program's file; empty for others."""
+    own = OTHER_KEYS.get(key.lower())
+    if own is None:
+        return ""
+    given = document.value.get(key)
+    entries = [each for each in given if isinstance(each, str)] if isinstance(given, tuple) else []
+    if own == ("packages", "python"):
+        entries = [requirement_as_meant(each) or each for each in entries]
+    if own[0] != "packages" or not entries:
+        return f"a spec has `{'.'.join(own)}`"
+    return f"write `{line({'packages': {own[1]: tuple(entries[:-1])}}, own, entries[-1])}`"
 
 
 def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.errors import RequestError, did_you_mean
+from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
@@ -118,10 +118,23 @@ def _edit(
         loaded = load(EnvSpec, text.encode(), spec)
     edited = text.encode()
     locked = None
-    if lock:
-        locked = lock_spec(spec, settings, content=edited)
-    else:
-        read_spec(spec, recipes=settings.recipes, site=settings.site, content=edited)
+    try:
+        if lock:
+            locked = lock_spec(spec, settings, content=edited)
+        else:
+            read_spec(spec, recipes=settings.recipes, site=settings.site, content=edited)
+    except EnvbuildError as error:
+        # A line that is not written is no place.
+        lines = content.decode("utf-8-sig").splitlines(), text.splitlines()
+        for single in error.each():
+            at = single.at
+            if (
+                at is not None
+                and at.path == spec
+                and lines[0][at.line - 1 :][:1] != lines[1][at.line - 1 :][:1]
+            ):
+                single.at = None
+        raise
     if changes:
         write_atomically(spec, edited)
     return Edited(changes=tuple(changes), locked=locked)

@@ -15,7 +15,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine, load
-from envbuild.spec.model import NAME, Choice, EnvSpec, RequirementsFile
+from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec, RequirementsFile
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.requirements import Requested, RequirementFiles
@@ -168,6 +168,7 @@ def read_spec(
         base_errors=tuple(base_errors),
         recipes=sources,
         known_recipes=catalog.recipe_names(),
+        owners=_owners(catalog, spec),
         known_bases=catalog.base_names(),
         known_variants=_known_variants(catalog, spec.value.accelerator, sources.values()),
         faulty=frozenset(reading.faulty),
@@ -384,6 +385,19 @@ def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> di
     reading = _Errors()
     missing = {name: reading.collect(partial(_recipe, catalog, name)) for name in required - sources.keys()}
     return {name: source.loaded.value.kind for name, source in missing.items() if source is not None}
+
+
+def _owners(catalog: Catalog, spec: Loaded[EnvSpec]) -> dict[str, str]:
+    """Return the distributions that recipes bring, if the spec has an entry that is no recipe."""
+    known = catalog.recipe_names()
+    written = [spec.document.value.get(key) for key in SPEC_KEYS.values()]
+    entries = [each for value in written for each in (value if isinstance(value, tuple) else (value,))]
+    if all(entry is None or str(entry).partition("@")[0] in known for entry in entries):
+        return {}
+    reading = _Errors()
+    every = [reading.collect(partial(_recipe, catalog, name)) for name in known]
+    recipes = [source.loaded.value for source in reversed(every) if source is not None]
+    return {name: recipe.name for recipe in recipes for name in recipe.owns}
 
 
 def _known_variants(

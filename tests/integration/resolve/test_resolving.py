@@ -567,6 +567,20 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
 
 
+@pytest.mark.parametrize(
+    ("python", "hint"),
+    [
+        ("gamma==1.2", "the nearest versions of `gamma` are 1.0 and 1.5"),
+        ("gamma==9.*", "the nearest versions of `gamma` are 1.5"),
+        ("gamma>=2", "the nearest versions of `gamma` are 1.5"),
+        ("pandsa[excel]>=2", "did you mean `pandas[excel]>=2`?"),
+        ("Scikit_Lern", "did you mean `scikit-learn`?"),
+    ],
+)
+def test_what_is_nearest_to_a_name_or_version_that_nobody_has(desk: Desk, python: str, hint: str) -> None:
+    assert desk.refused(desk.resolved(python=[python])).hint == hint
+
+
 def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
     at = Location(path=Path("requirements.txt"), line=3, column=1)
 

@@ -1,0 +1,100 @@
+"""Corrects names that are written as other programs take them: `PyTorch`, `pytorch==2.5.1`, `pandas=2.2`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+
+from envbuild.spec.edit import scalar
+from envbuild.spec.fields import without_secrets
+from envbuild.spec.model import parse_choice, python_requirement
+
+_MAX_LINE = 100  # characters
+_WRITTEN = re.compile(
+    r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*((?:[@:<>=!~;(]|v?[0-9]).*?)?\s*",
+    re.DOTALL,
+)
+# `=2.2`, `@2.2`, ` 2.2`, and conda's `=2.2.3=py311_0`.
+_EXACT = re.compile(r"(?:@|={1,3}|:)?\s*v?([0-9]+(?:\.[0-9]+)*)(?:\.\*)?(?:=.*)?")
+_PARTS = 3  # of a version that leaves nothing open
+
+# Keys of other programs' files → the key of a spec.
+OTHER_KEYS = {
+    **dict.fromkeys(("dependencies", "requirements", "pip", "python_packages"), ("packages", "python")),
+    **dict.fromkeys(("apt", "apt_packages", "debs", "system"), ("packages", "system")),
+    "env": ("environment",),
+    "image": ("base",),
+    "recipes": ("frameworks",),
+}
+
+
+def choice(text: str) -> str | None:
+    """Return a recipe with its version as a spec names it; None if the text cannot mean one."""
+    with contextlib.suppress(ValueError):
+        return text if parse_choice(text) else None
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        return None
+    name, _, rest = match.groups(default="")
+    exact = _EXACT.fullmatch(rest)
+    constraint = exact[1] if exact else _bounds(rest.removeprefix("@")).replace(" ", "")
+    name = name.lower().replace("_", "-")
+    meant = f"{name}@{constraint}" if constraint else name
+    try:
+        parse_choice(meant)
+    except ValueError:
+        return None
+    return meant
+
+
+def requirement(text: str) -> str | None:
+    """Return a Python requirement as PEP 508 writes it; None if the text cannot mean one."""
+    with contextlib.suppress(ValueError):
+        return python_requirement(text)
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        return None
+    name, extras, rest = match.groups(default="")
+    exact = _EXACT.fullmatch(rest)
+    if exact:
+        rest = f"=={exact[1]}" + (".*" if exact[1].count(".") + 1 < _PARTS else "")
+    meant = f"{name}{extras}{_bounds(rest)}"
+    try:
+        return python_requirement(meant)
+    except ValueError:
+        return None
+
+
+def _bounds(text: str) -> str:
+    """Return bounds with operators in their right order and commas between."""
+    return re.sub(r"(?<=[0-9*])\s+(?=[<>=!~])", ",", re.sub(r"=([<>])", r"\1=", text))
+
+
+def line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at: int | None = None) -> str:
+    """Return the line of a spec whose list gets an entry; the entry alone where the line would be long.
+
+    `at` is the number of the entry that is replaced; without it the list gets one more. The other entries are
+    corrected, too.
+    """
+    present: object = values
+    for name in key:
+        present = present.get(name) if isinstance(present, Mapping) else None
+    correct = requirement if key == ("packages", "python") else choice
+    entries = [_flow(each, correct) for each in present] if isinstance(present, tuple) else []
+    if at is None:
+        entries.append(scalar(entry))
+    else:
+        entries[at] = scalar(entry)
+    text = f"[{', '.join(entries)}]"
+    for name in reversed(key[1:]):
+        text = f"{{{name}: {text}}}"
+    text = f"{key[0]}: {text}"
+    return text if len(text) <= _MAX_LINE else entry
+
+
+def _flow(value: object, correct: Callable[[str], str | None]) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {scalar(str(each))}" for key, each in value.items()) + "}"
+    text = str(value)
+    return scalar(correct(text) or without_secrets(text))
