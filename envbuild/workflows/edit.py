@@ -124,16 +124,11 @@ def _edit(
         else:
             read_spec(spec, recipes=settings.recipes, site=settings.site, content=edited)
     except EnvbuildError as error:
-        # A line that is not written is no place.
-        lines = content.decode("utf-8-sig").splitlines(), text.splitlines()
+        before, after = content.decode("utf-8-sig").splitlines(), text.splitlines()
         for single in error.each():
             at = single.at
-            if (
-                at is not None
-                and at.path == spec
-                and lines[0][at.line - 1 :][:1] != lines[1][at.line - 1 :][:1]
-            ):
-                single.at = None
+            if at is not None and at.path == spec and before[: at.line] != after[: at.line]:
+                single.at = None  # there is no such line yet
         raise
     if changes:
         write_atomically(spec, edited)
