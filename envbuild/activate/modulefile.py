@@ -110,11 +110,13 @@ def modulefile_text(installation: Installation) -> str:
 def _help(installation: Installation, *, summary: str, contents: str) -> list[str]:
     manifest = installation.manifest
     imported = [visible(name) for name in manifest.imported_layers]
+    unproven = ", ".join(f"{name} {manifest.recipes[name]}" for name in manifest.unproven)
     rows = [
         ("Contents", contents),
         ("Base", visible(f"{manifest.base}, Python {manifest.python}, glibc {manifest.glibc}")),
         ("MPI", visible(manifest.mpi) or "none"),
         ("Image", manifest.digest),
+        *([("Unproven", f"{unproven}: the recipe has no test result")] if unproven else []),
         ("Tested", visible(installation.tested)),
         *([("Imported", f"layers {', '.join(imported)}")] if imported else []),
     ]

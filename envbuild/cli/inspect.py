@@ -39,6 +39,7 @@ def format_inspection(inspection: Inspection) -> str:
         ("digest", manifest.digest),
         ("base", f"{manifest.base} ({manifest.architecture}, Python {manifest.python})"),
         ("recipes", recipes),
+        ("unproven", ", ".join(manifest.unproven)),
         ("lock", manifest.lock_digest),
         ("verdict", inspection.verdict),
     ]

@@ -40,6 +40,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         mpi=resolved.mpi.recipe.name if resolved.mpi else "",
         mpi_family=(resolved.mpi.recipe.family or resolved.mpi.recipe.name) if resolved.mpi else "",
         recipes={pin.name: pin.version for pin in lock.recipes},
+        unproven=lock.unproven,
         imports=tuple(imports),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         commands=tuple(sorted(commands | set(spec.module.commands))),

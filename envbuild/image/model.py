@@ -28,7 +28,7 @@ from envbuild.spec.model import (
 from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
-MANIFEST_FORMAT: Final = 8
+MANIFEST_FORMAT: Final = 9
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
@@ -98,7 +98,7 @@ class ImageJob(VerifyJob):
 class Manifest(Model):
     """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
-    format: Literal[8]
+    format: Literal[9]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -117,6 +117,8 @@ class Manifest(Model):
     mpi_family: Name | Literal[""]
     """The family of launchers of that MPI (``openmpi``)."""
     recipes: dict[Name, ReleaseVersion]
+    unproven: tuple[Name, ...] = ()
+    """Recipes whose version had no test result when the image was locked."""
     imports: tuple[ModuleName, ...]
     """Python modules that must import."""
     lacks: tuple[Soname, ...]

@@ -257,6 +257,8 @@ class Lock:
     """What the builds from source add to the base for themselves."""
     build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
     """Wheels that the builds from source import; `layer` names whose build."""
+    unproven: Annotated[tuple[Name, ...], Sorted] = ()
+    """Recipes whose version has no test result: the spec asks for it with ``proven: false``."""
     format: Literal[1] = 1
     """The format of the file."""
 

@@ -29,10 +29,10 @@ _RESTORE = "restore it from version control, or delete it and run `envbuild lock
 # The order in the file: most important first.
 _KEYS = (
     *("format", "name", "version", "accelerator", "base", "recipes", "requests", "system_requests", "tools"),
-    *("base_debs", "system_debs", "python", "base_root", "build_debs", "build_python"),
+    *("unproven", "base_debs", "system_debs", "python", "base_root", "build_debs", "build_python"),
 )
 # Finished roots need the first, builds from source the others.
-_OPTIONAL_TABLES = ("base_root", "build_debs", "build_python")
+_OPTIONAL_TABLES = ("unproven", "base_root", "build_debs", "build_python")
 
 
 def digest(lock: Lock) -> str:

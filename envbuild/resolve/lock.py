@@ -78,6 +78,7 @@ def make_lock(
             base_root=root,
             build_debs=debs.build,
             build_python=build_tools,
+            unproven=tuple(chosen.recipe.name for chosen in resolved.recipes if not chosen.is_proven),
         )
     raise errors[0]
 

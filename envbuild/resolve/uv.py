@@ -357,5 +357,4 @@ def _common_names() -> list[str]:
 
 def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:
     """Return the requirements of a recipe's variant, without its companions, by canonical name."""
-    texts = (text.replace("{version}", chosen.version) for text in chosen.variant.requirements)
-    return {canonicalize_name(wanted.name): wanted for wanted in map(Requirement, texts)}
+    return {canonicalize_name(wanted.name): wanted for wanted in map(Requirement, chosen.own_requirements())}

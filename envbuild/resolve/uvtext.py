@@ -170,9 +170,9 @@ def without_wheels(stderr: str) -> list[str]:
 def missing(stderr: str) -> set[str]:
     """Return the distributions that no origin has, at all or in the version that is asked for."""
     matches = re.findall(
-        r"([A-Za-z0-9][A-Za-z0-9._-]*) was not found in"
+        r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[\S*\])? was not found in"
         r"|there (?:is|are) no versions? of ([A-Za-z0-9][A-Za-z0-9._-]*)"
-        r"|only ([A-Za-z0-9][A-Za-z0-9._-]*?)[<>=!~]\S* is available",
+        r"|only ([A-Za-z0-9][A-Za-z0-9._-]*?)(?:\[\S*\])?[<>=!~]\S* is available",
         _proof(stderr),
     )
     return {canonicalize_name(next(filter(None, names))) for names in matches}

@@ -211,7 +211,7 @@ class _Check:
             choices = self._choices(reference)
             variant = variant_for(accelerator, source.loaded.value, choices)
             if not problems and variant is not None:
-                chosen.append(_choose(source, choices, *variant, at=reference.at))
+                chosen.append(self._choose(reference, source, *variant))
         return chosen, errors
 
     def base(
@@ -280,8 +280,12 @@ class _Check:
         for reference in self._references:
             source, choices = self._inputs.recipes.get(reference.choice.name), self._choices(reference)
             recipe = source.loaded.value if source and reference != but else None
-            if recipe is not None and recipe.variants and matching_versions(recipe.versions, *choices):
+            if recipe is None or not recipe.variants:
+                continue
+            if matching_versions(recipe.versions, *choices):
                 candidates.append((recipe, choices))
+            elif not self._spec.value.proven and self._release(reference, recipe):
+                candidates.append((recipe, ()))
         return candidates
 
     def _unknown_recipe(self, reference: _Reference) -> Errors:
@@ -320,7 +324,11 @@ class _Check:
     ) -> Errors:
         variant = variant_for(self._spec.value.accelerator, recipe, choices)
         versions = proven(recipe, variant[1]) if variant else recipe.versions
+        release = "" if matching_versions(versions, *choices) else self._release(reference, recipe)
+        if release and not self._spec.value.proven:
+            return
         hint = proven_hint(recipe, variant, candidates)
+        hint += f"; `proven: false` in the spec takes {release} without a test result" if release else ""
         if not matching_versions(versions, reference.choice):
             problem = f"no proven version of `{recipe.name}` meets `{reference.choice.constraint}`"
             yield RequestError(problem, at=reference.at, hint=hint)
@@ -334,6 +342,31 @@ class _Check:
             problem = f"no proven version of `{recipe.name}` is right for all: {', '.join(demands)}"
             yield RequestError(problem, at=reference.at, hint=hint)
 
+    def _release(self, reference: _Reference, recipe: Recipe) -> str:
+        """Return the release that a spec asks for (``2.5``), if wheels of it may do without a proof."""
+        choices = self._choices(reference)
+        release = re.fullmatch(r"==([0-9]+(?:\.[0-9]+)*)(?:\.\*)?", reference.choice.constraint)
+        # A recipe that builds from source does so for the versions that it knows.
+        if release is None or recipe.source is not None:
+            return ""
+        return release[1] if all(choice.admits(release[1]) for choice in choices) else ""
+
+    def _choose(
+        self, reference: _Reference, source: RecipeSource, variant_name: str, variant: Variant
+    ) -> ChosenRecipe:
+        recipe = source.loaded.value
+        matching = matching_versions(proven(recipe, variant), *self._choices(reference))
+        return ChosenRecipe(
+            recipe=recipe,
+            version=matching[0] if matching else self._release(reference, recipe),
+            is_proven=bool(matching),
+            variant_name=variant_name,
+            variant=variant,
+            files=source.files,
+            digest=source.digest,
+            at=reference.at,
+        )
+
 
 def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
     if spec.value.mpi is not None:
@@ -342,21 +375,6 @@ def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
         yield _Reference(choice, "framework", spec.at("frameworks", index), index)
     for index, choice in enumerate(spec.value.fabric):
         yield _Reference(choice, "fabric", spec.at("fabric", index), index)
-
-
-def _choose(
-    source: RecipeSource, choices: Sequence[Choice], variant_name: str, variant: Variant, *, at: Location
-) -> ChosenRecipe:
-    recipe = source.loaded.value
-    return ChosenRecipe(
-        recipe=recipe,
-        version=matching_versions(proven(recipe, variant), *choices)[0],
-        variant_name=variant_name,
-        variant=variant,
-        files=source.files,
-        digest=source.digest,
-        at=at,
-    )
 
 
 def not_known(

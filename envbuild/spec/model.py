@@ -382,6 +382,9 @@ class EnvSpec(Model):
     """Framework recipes (``envbuild recipes ls``)."""
     fabric: tuple[Pick, ...] = ()
     """Recipes of interconnect libraries in the image (``libfabric``, ``ucx``)."""
+    proven: bool = True
+    """Whether recipes take only versions with a test result; ``false`` also takes others that have wheels
+    (``pytorch@2.5``). Lock, test report and module name them."""
     python: PythonConstraint = ""
     """PEP 440 constraint on the base's Python; empty for any."""
     accelerator: Pick = Choice(name="cpu")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location
@@ -41,6 +42,8 @@ class ChosenRecipe:
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
+    is_proven: bool = True
+    """Whether the version has a test result; another is a release with its fixes (``2.5``)."""
 
     @property
     def layer(self) -> str:
@@ -49,13 +52,27 @@ class ChosenRecipe:
 
     def requirements(self) -> tuple[str, ...]:
         """Return the Python requirements of this recipe and its companions."""
-        own = (text.replace("{version}", self.version) for text in self.variant.requirements)
-        return (*own, *self.recipe.python)
+        return (*self.own_requirements(), *self.recipe.python)
+
+    def own_requirements(self) -> tuple[str, ...]:
+        """Return the requirements of the variant, without the companions."""
+        texts = self.variant.requirements
+        if self.is_proven:
+            return tuple(text.replace("{version}", self.version) for text in texts)
+        return tuple(self._any_build(text) if "{version}" in text else text for text in texts)
+
+    def _any_build(self, text: str) -> str:
+        """Return a requirement for a release and its fixes, in whatever build the origin has."""
+        if self.version.count(".") > 1:  # the release of a fix has its own builds, as a proven one
+            return text.replace("{version}", self.version)
+        wanted = Requirement(text.replace("{version}", self.version))
+        wanted.specifier = SpecifierSet(f"=={self.version}.*")
+        return str(wanted)
 
     @property
     def distributions(self) -> frozenset[str]:
-        """The distributions (canonical names) that have the recipe's version."""
-        own = (text for text in self.variant.requirements if "{version}" in text)
+        """The distributions (canonical names) that have exactly the recipe's version."""
+        own = (text for text in self.variant.requirements if "{version}" in text and self.is_proven)
         return frozenset(
             canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
         )
@@ -156,8 +173,12 @@ class ResolvedSpec:
             *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
             *(f"{name} is frozen: {why}" for name, why in frozen if why),
             *(f"{name} is untried: {why}" for name, why in untried if why),
+            *(f"{name} has no test result yet" for name in self._unproven()),
             *self.file_remarks,
         )
+
+    def _unproven(self) -> Iterator[str]:
+        return (f"{each.recipe.name} {each.version}" for each in self.recipes if not each.is_proven)
 
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""

@@ -127,6 +127,7 @@ def test_image(
         else:
             results[job.id] = skipped_without_gpus(job, f"{container.gpus} GPUs here")
         findings += results[job.id].findings
+    findings += [_unproven(name, manifest.recipes[name]) for name in manifest.unproven]
     reports = [each for result in results.values() for each in result.reports]
     findings.append(judge_mapped(reports) if results else no_jobs())
     if from_host.mpi and container.host_libs is not None:
@@ -151,6 +152,12 @@ def test_image(
     if not quick:
         _record(test_report, settings)
     return test_report
+
+
+def _unproven(recipe: str, version: str) -> CheckResult:
+    """Return the note that the recipe was not proven with this version: jobs may expect another."""
+    hint = "a passed test is the first proof: `envbuild recipes show` lists those that the recipe has"
+    return CheckResult("SKIP", f"{recipe}/version", "a version with a test result", version, hint)
 
 
 def _first_jobs(container: Container) -> list[Job]:

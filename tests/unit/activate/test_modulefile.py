@@ -107,6 +107,12 @@ def test_without_recipes_there_are_no_extensions(installation, manifest):
     assert '"Contents: no framework"' in text
 
 
+def test_a_version_without_proof_is_said_in_the_help(installation, manifest):
+    text = modulefile_text(replace(installation, manifest=manifest(unproven=("pytorch",))))
+    assert "Unproven: pytorch 2.13.0: the recipe has no test result" in text
+    assert "Unproven" not in modulefile_text(installation)
+
+
 def test_an_image_may_bear_the_name_of_a_host_module(installation, manifest):
     text = modulefile_text(replace(installation, manifest=manifest(name="python")))
     assert re.findall("^conflict (.*)$", text, re.MULTILINE) == ['"python"', '"cuda"', '"tensorflow"']

@@ -230,3 +230,11 @@ def test_every_mistake_has_a_hint(cut: int) -> None:
         with pytest.raises(EnvbuildError) as caught:
             load(broken.encode(), PATH, hint="begin anew")
         assert {single.hint for single in caught.value.each()} == {"begin anew"}
+
+
+def test_versions_without_proof_are_named() -> None:
+    lock = replace(whole_lock(), unproven=("pytorch",))
+    text = dump(lock)
+    assert 'unproven:\n- "pytorch"\n' in text
+    assert load(text.encode(), Path("x.lock.yaml")) == lock
+    assert "unproven" not in dump(whole_lock())

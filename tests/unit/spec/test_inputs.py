@@ -85,6 +85,32 @@ def test_a_recipe_that_requires_another_has_a_say_in_its_version(tmp_path: Path)
     assert [chosen.version for chosen in result.frameworks] == ["2.12.1", "1.0"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "version", "requirement"),
+    [
+        ("pytorch@2.5", "2.5", "torch==2.5.*"),
+        ("pytorch@2.5.1", "2.5.1", "torch==2.5.1+cpu"),
+        ("pytorch@==2.5.1", "2.5.1", "torch==2.5.1+cpu"),
+    ],
+)
+def test_a_version_without_proof_is_taken_if_the_spec_says_so(
+    asked: str, version: str, requirement: str, tmp_path: Path
+) -> None:
+    text = SPEC.replace("[pytorch]", f"['{asked}']")
+    with pytest.raises(RequestError, match="no proven version of `pytorch`") as caught:
+        read_spec(write(tmp_path / "spec.yaml", text))
+    assert f"`proven: false` in the spec takes {version} without a test result" in caught.value.hint
+    result = read_spec(write(tmp_path / "spec.yaml", text + "proven: false\n"))
+    assert [(chosen.version, chosen.is_proven) for chosen in result.recipes] == [
+        ("5.0.2", True),
+        (version, False),
+    ]
+    assert requirement in result.python_requests()
+    assert result.remarks() == (f"pytorch {version} has no test result yet",)
+    proven = read_spec(write(tmp_path / "spec.yaml", SPEC + "proven: false\n"))
+    assert [chosen.is_proven for chosen in proven.recipes] == [True, True]
+
+
 def test_an_mpi_serves_every_accelerator(tmp_path: Path) -> None:
     text = SPEC.replace("[pytorch]", "[rocket]") + "accelerator: rocm\n"
     result = read_spec(write(tmp_path / "spec.yaml", text))
