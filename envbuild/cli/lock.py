@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,6 +11,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 
 
 def command(
@@ -23,6 +25,13 @@ def command(
             "--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."
         ),
     ] = None,
+    export: Annotated[
+        Literal["pylock"] | None,
+        typer.Option("--export", help="Also write the Python packages for other tools: DIR/pylock.toml."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="A directory that `envbuild fetch` filled.")
+    ] = None,
     sources: options.From = None,
     offline: options.Offline = False,
     store: options.Store = None,
@@ -31,6 +40,8 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Write STEM.lock.yaml: every package with version, origin, size and sha256."""
+    if (export is None) != (to is None):
+        raise RequestError("`--export` and `--to` need each other", hint="write `--export pylock --to DIR`")
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         if check:
@@ -44,9 +55,12 @@ def command(
         locked = workflows.lock.lock_spec(
             spec, settings, upgrade=names, offline=offline, sources=sources or ()
         )
+        exported = workflows.lock.write_pylock(locked, to) if to is not None else None
     if json:
         compatibility = [result.to_data() for result in locked.rule_results]
         print_json({"lock": locked.path, "changed": locked.changes, "compatibility": compatibility})
+    if exported is not None:
+        print_message(f"{exported}: {len(locked.lock.python)} Python packages")
     for change in locked.changes:
         print_message(f"  {change}")
     print_message(

@@ -12,6 +12,7 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned
 from envbuild.lock.diff import diff, tool_differences
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
+from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
 from envbuild.resolve.context import ResolveContext
@@ -21,7 +22,7 @@ from envbuild.resolve.origins import read_machine
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
-from envbuild.system.files import read_input, write_atomically
+from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.settings import Settings
@@ -85,6 +86,20 @@ def lock_spec(
         write_atomically(path, dump(lock).encode())
     changes = () if lock == previous else changes or _version_changes(previous, lock)
     return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
+
+
+def write_pylock(locked: Locked, directory: Path) -> Path:
+    """Write the Python packages of a lock as pylock.toml beside the files that `envbuild fetch` kept.
+
+    RequestError: there is no such directory, or it is inside the store.
+    """
+    if not is_directory(directory):
+        hint = f"`envbuild fetch {shell_path(locked.resolved.path)} --to {shell_path(directory)}` fills it"
+        raise RequestError(f"there is no directory `{directory}`", hint=hint)
+    path = directory / "pylock.toml"
+    check_outside_store(path)
+    write_atomically(path, pylock_text(locked.lock).encode())
+    return path
 
 
 @contextlib.contextmanager
