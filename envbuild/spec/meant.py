@@ -11,6 +11,7 @@ from envbuild.spec.fields import without_secrets
 from envbuild.spec.model import parse_choice, python_requirement
 
 _MAX_LINE = 100  # characters
+_MAX_NAME = 200  # characters; a longer text means no name
 _WRITTEN = re.compile(
     r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*((?:[@:<>=!~;(]|v?[0-9]).*?)?\s*",
     re.DOTALL,
@@ -33,8 +34,8 @@ def choice(text: str) -> str | None:
     """Return a recipe with its version as a spec names it; None if the text cannot mean one."""
     with contextlib.suppress(ValueError):
         return text if parse_choice(text) else None
-    match = _WRITTEN.fullmatch(text)
-    if match is None:
+    match = _WRITTEN.fullmatch(text[: _MAX_NAME + 1])
+    if match is None or len(text) > _MAX_NAME:
         return None
     name, _, rest = match.groups(default="")
     exact = _EXACT.fullmatch(rest)
@@ -52,8 +53,8 @@ def requirement(text: str) -> str | None:
     """Return a Python requirement as PEP 508 writes it; None if the text cannot mean one."""
     with contextlib.suppress(ValueError):
         return python_requirement(text)
-    match = _WRITTEN.fullmatch(text)
-    if match is None:
+    match = _WRITTEN.fullmatch(text[: _MAX_NAME + 1])
+    if match is None or len(text) > _MAX_NAME:
         return None
     name, extras, rest = match.groups(default="")
     exact = _EXACT.fullmatch(rest)

@@ -181,7 +181,7 @@ class RequirementFiles:
             if line.startswith("-"):
                 self._option(line, at)
                 continue
-            requirement, *options = re.split(r"\s+(?=--\w)", line)
+            requirement, *options = map(str.strip, re.split(r"\s(?=--\w)", line))
             hashes = [option.removeprefix("--hash").lstrip("= ") for option in options]
             digests = {value.removeprefix("sha256:") for value in hashes if value.startswith("sha256:")}
             if others := [option for option in options if not option.startswith("--hash")]:
@@ -273,7 +273,7 @@ def requirement_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def without_hashes(line: str) -> str:
     """Return a line of a requirements file without its hashes."""
-    return re.sub(r"\s+--hash[= ]\S+", "", line)
+    return re.sub(r"\s--hash[= ]\S+", "", line).strip()
 
 
 def _place_of(pattern: str, text: str, path: Path) -> Location:

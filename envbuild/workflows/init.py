@@ -13,12 +13,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.edit import scalar
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import RequirementFiles
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import variant_for
-from envbuild.spec.yamlfile import scalar_is_text
 from envbuild.system.files import exists, is_below, is_directory, read_input, write_new
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.inputs import MAX_REQUIREMENTS_BYTES, read_spec
@@ -203,31 +203,25 @@ def _choice(text: str) -> Choice:
 
 def _values(draft: SpecDraft) -> dict[str, str]:
     """Return the keys of a spec with their values in YAML."""
-    named_file = [f"{{file: {_scalar(draft.requirements)}}}"] if draft.requirements else []
-    python = [*named_file, *map(_scalar, draft.python)]
+    named_file = [f"{{file: {scalar(draft.requirements)}}}"] if draft.requirements else []
+    python = [*named_file, *map(scalar, draft.python)]
     packages = {"python": f"[{', '.join(python)}]" if python else "", "system": _list(draft.system)}
     named = ", ".join(f"{key}: {value}" for key, value in packages.items() if value)
     values = {
-        "name": _scalar(draft.name or ""),
+        "name": scalar(draft.name or ""),
         "version": json.dumps(draft.version, ensure_ascii=False),
-        "base": _scalar(draft.base) if draft.base is not None else "",
-        "mpi": _scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
+        "base": scalar(draft.base) if draft.base is not None else "",
+        "mpi": scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
-        "accelerator": _scalar(draft.accelerator or ""),
+        "accelerator": scalar(draft.accelerator or ""),
         "packages": f"{{{named}}}" if named else "",
     }
     return {key: value for key, value in values.items() if value}
 
 
-def _scalar(text: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*", text) and scalar_is_text(text)
-    # Every JSON string is a YAML string.
-    return text if plain else json.dumps(text, ensure_ascii=False)
-
-
 def _list(values: Sequence[str]) -> str:
-    return f"[{', '.join(map(_scalar, values))}]" if values else ""
+    return f"[{', '.join(map(scalar, values))}]" if values else ""
 
 
 def _render(
