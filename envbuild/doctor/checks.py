@@ -31,7 +31,7 @@ NEEDED_STORE_BYTES = 5_000_000_000
 NEEDED_INODES = 200_000
 
 # These read archives and indexes; a build from a lock does not.
-_RESOLVE = ("lock", "fetch", "plan")
+_RESOLVE = ("add", "remove", "lock", "fetch", "plan")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
 _RUN = ("test", "launch", "module")

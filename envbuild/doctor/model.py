@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 VERBS = (
-    *("init", "lock", "fetch", "plan", "build", "check", "test", "launch", "module", "export", "layer"),
-    *("status", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor", "recipes", "site", "schema"),
-    "completion",
+    *("init", "add", "remove", "build", "lock", "fetch", "plan", "check", "test", "status", "launch"),
+    *("module", "export", "layer", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor"),
+    *("recipes", "site", "schema", "completion"),
 )
 """All verbs of the command, in the order of its help."""
 
