@@ -37,7 +37,7 @@ class Sandbox:
         log: Path,
         what: str,
         timeout_s: float = 3600,
-    ) -> None:
+    ) -> process.Finished:
         """Run one command of a step, which sees only the root and `binds`.
 
         BuildError: it failed; the message says `what` failed, with the last lines, the log and the command to
@@ -49,7 +49,7 @@ class Sandbox:
         # Apptainer opens its working directory, and the current one may be unreadable.
         finished = process.run(command, env=host.environment(), cwd=Path("/"), log=log, timeout_s=timeout_s)
         if finished.ok:
-            return
+            return finished
         if (refusal := not_started(finished, "a build step")) is not None:
             raise refusal
         raise step_failed(what, finished, log)

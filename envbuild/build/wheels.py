@@ -10,7 +10,7 @@ import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from envbuild.build.sandbox import Sandbox
@@ -147,12 +147,22 @@ def compile_modules(
     `roots` holds one directory for each wheel, and nothing else.
     """
     legacy = interpreter.version.startswith("2.")
-    program = f"/usr/bin/python{interpreter.version}" if legacy else "/usr/bin/python3"
-    script = _COMPILE_PYTHON2 if legacy else _COMPILE
+    python = f"/usr/bin/python{interpreter.version}" if legacy else "/usr/bin/python3"
     sites = [site_packages(prefix, interpreter) for prefix in sorted(prefixes)]
+    compile_sites(roots, sites, python=python, legacy=legacy, sandbox=sandbox, log=log)
+
+
+def compile_sites(
+    roots: Path, sites: Sequence[str], *, python: str, sandbox: Sandbox, log: Path, legacy: bool = False
+) -> None:
+    """Compile the modules below directories of packages, as `compile_modules`.
+
+    `python` is the program in the sandbox that compiles, `legacy` whether it is Python 2.7.
+    """
+    script = _COMPILE_PYTHON2 if legacy else _COMPILE
     sandbox.run(
         # Not -I or -E: before 3.11 a module's sets are in the order of hashes, whose seed the sandbox sets.
-        [program, "-s", "-S", "-c", script, str(host.cores()), *sites],
+        [python, "-s", "-S", "-c", script, str(host.cores()), *sites],
         binds=[Bind(source=roots.absolute(), target="/mnt", writable=True)],
         env={},
         log=log,

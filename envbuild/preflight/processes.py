@@ -19,8 +19,7 @@ from envbuild.elf.read import ElfObject
 from envbuild.preflight.components import Components, DlopenRule, components
 from envbuild.preflight.scan import CACHE, FileSystemScan, ScannedFile
 from envbuild.site.host_libs import BIND_ROOT, HOST_LIB_DIR
-
-_MAX_LINKS = 40
+from envbuild.squashfs.links import follow
 
 
 class ImageTree:
@@ -76,27 +75,14 @@ class ImageTree:
                 yield path, file
 
     def _walk(self, start: str, path: str) -> str | None:
-        here, waiting, links = start, path.split("/")[::-1], 0
-        while waiting:
-            name = waiting.pop()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                here = here.rpartition("/")[0] or "/"
-                continue
-            below = f"{here.rstrip('/')}/{name}"
-            if below not in self._nodes:
-                return None
-            node = self._nodes[below]
-            if not isinstance(node, tuple):
-                here = below
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                return None
-            waiting += node[0].split("/")[::-1]
-            here = "/" if node[0].startswith("/") else here
-        return here
+        place, missing = follow(path, self._look, start=start)
+        return None if missing else place
+
+    def _look(self, path: str) -> str | None:
+        if path not in self._nodes:
+            return None
+        node = self._nodes[path]
+        return node[0] if isinstance(node, tuple) else ""
 
 
 class Simulation:

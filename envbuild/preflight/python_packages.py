@@ -24,7 +24,10 @@ from envbuild.spec.python_platform import marker_environment
 _PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")
 _VENV = "/opt/env/pyvenv.cfg"
 _PLACE = re.compile(r"(.*)/[^/]+\.(dist-info/METADATA|egg-info(/PKG-INFO)?)")
-_SEES_DEBIAN = re.compile(r"^\s*include-system-site-packages\s*=\s*true\s*$", re.MULTILINE | re.IGNORECASE)
+SEES_BASE = re.compile(
+    r"^[ \t]*include-system-site-packages[ \t]*=[ \t]*true[ \t\r]*$", re.MULTILINE | re.IGNORECASE
+)
+"""In ``pyvenv.cfg``: a virtual environment sees the packages of its base."""
 
 # The patch release of an image's Python is unknown; bounds between these two hold.
 _PATCH_RELEASES = (0, 99)
@@ -90,7 +93,7 @@ def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[
     if python.startswith("2."):
         # There is no virtual environment: Debian's directories come first, and lead to ours.
         return [library, *debian, *own]
-    sees = _SEES_DEBIAN.search(scan.texts.get(_VENV, ""))
+    sees = SEES_BASE.search(scan.texts.get(_VENV, ""))
     seen = [debian[0], "/usr/lib/python3/dist-packages", debian[1]] if sees else []
     return [library, own[0], *seen, *own[1:]]
 
@@ -105,7 +108,7 @@ def _packages(scan: FileSystemScan, search_path: Sequence[str]) -> dict[str, _Pa
             installed.append((ranks[place[1]], path, distribution))
     packages: dict[str, _Package] = {}
     for rank, path, distribution in sorted(installed, key=lambda row: row[:2]):
-        requires = tuple(filter(None, map(_requirement, distribution.requires)))
+        requires = tuple(filter(None, map(read_requirement, distribution.requires)))
         package = _Package(
             metadata_path=path, directory=search_path[rank], distribution=distribution, requires=requires
         )
@@ -113,7 +116,7 @@ def _packages(scan: FileSystemScan, search_path: Sequence[str]) -> dict[str, _Pa
     return packages
 
 
-def _requirement(text: str) -> Requirement | None:
+def read_requirement(text: str) -> Requirement | None:
     """Return a requirement; None if it violates today's grammar, so that it cannot be checked."""
     try:
         return Requirement(text)
@@ -125,14 +128,14 @@ def _requested_extras(
     requests: Sequence[str], packages: Mapping[str, _Package], environment: Mapping[str, str]
 ) -> dict[str, set[str]]:
     """Return name → its requested extras, by the requests and by the distributions that they lead to."""
-    every = [("", requirement) for requirement in filter(None, map(_requirement, requests))]
+    every = [("", requirement) for requirement in filter(None, map(read_requirement, requests))]
     every += [(name, requirement) for name, package in packages.items() for requirement in package.requires]
     with_extras = [(by, requirement) for by, requirement in every if requirement.extras]
     extras: dict[str, set[str]] = {}
     while True:
         before = sum(map(len, extras.values()))
         for by, requirement in with_extras:
-            if _applies(requirement, extras.get(by, set()), environment):
+            if applies(requirement, extras.get(by, set()), environment):
                 requested = extras.setdefault(canonicalize_name(requirement.name), set())
                 requested.update(canonicalize_name(extra) for extra in requirement.extras)
         if sum(map(len, extras.values())) == before:
@@ -145,9 +148,9 @@ def _unmet(
     for requirement in package.requires:
         installed = packages.get(canonicalize_name(requirement.name))
         # Most are met, and need no marker.
-        if installed is not None and _meets(installed.distribution.version, requirement):
+        if installed is not None and meets(installed.distribution.version, requirement):
             continue
-        if not _applies(requirement, extras, environment):
+        if not applies(requirement, extras, environment):
             continue
         winner = "nothing"
         if installed is not None:
@@ -175,14 +178,16 @@ def _runs_on(python: str, specifiers: str) -> bool:
     return any(admitted.contains(f"{python}.{patch}") for patch in _PATCH_RELEASES)
 
 
-def _meets(version: str, requirement: Requirement) -> bool:
+def meets(version: str, requirement: Requirement) -> bool:
+    """Whether an installed version is within the bounds of a requirement."""
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return True  # a version of Debian's, say: it is there, and no bound can be compared with it
 
 
-def _applies(requirement: Requirement, extras: set[str], environment: Mapping[str, str]) -> bool:
+def applies(requirement: Requirement, extras: Collection[str], environment: Mapping[str, str]) -> bool:
+    """Whether the marker of a requirement holds, with no extra or one of these."""
     marker = requirement.marker
     if marker is None:
         return True

@@ -31,7 +31,7 @@ _HINT_CACHE = (
 )
 # Libraries that an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
 # for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
-_HOST_LIBRARIES = re.compile(
+HOST_LIBRARIES = re.compile(
     r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
     r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
     r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
@@ -273,7 +273,7 @@ def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str
     for path, libraries in missing.items():
         elf = simulation.tree.lookup(path)
         is_plugin = elf is not None and not elf.interpreter and not simulation.is_host_file(path)
-        if elf and is_plugin and all(map(_HOST_LIBRARIES.match, libraries)):
+        if elf and is_plugin and all(map(HOST_LIBRARIES.match, libraries)):
             names[path] = {name_of(path, elf), path.rpartition("/")[2]}
     while True:
         needed = {

@@ -121,8 +121,25 @@ def _resolve(
     resolution = resolver.resolve(
         requests, constraints=constraints, keep={pin.name: pin.version for pin in (*kept, *like)}
     )
-    candidates = resolver.locate({entry.name: entry.version for entry in resolution})
-    files = _choose(resolver.resolved, resolution, candidates, {pin.name: pin for pin in kept}, hashes)
+    return pin_files(resolver, resolution, resolution, kept=kept, old=old, hashes=hashes)
+
+
+def pin_files(
+    resolver: Uv | Python27,
+    wanted: Sequence[Resolved],
+    resolution: Sequence[Resolved],
+    *,
+    kept: Sequence[PythonPin] = (),
+    old: Sequence[PythonPin] = (),
+    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
+) -> tuple[PythonPin, ...]:
+    """Choose a file for each `wanted` distribution of a resolution.
+
+    Files of `kept` are preferred if they still fit; lengths of `old` need not be asked for. Errors are as of
+    `resolve_python`.
+    """
+    candidates = resolver.locate({entry.name: entry.version for entry in wanted})
+    files = _choose(resolver.resolved, wanted, candidates, {pin.name: pin for pin in kept}, hashes)
     sizes = _sizes(files, old)
     return tuple(
         sorted(
@@ -136,7 +153,7 @@ def _resolve(
                 layer=resolver.resolved.owner(entry.name),
                 requires=tuple(sorted(other.name for other in resolution if entry.name in other.via)),
             )
-            for entry, file, size_bytes in zip(resolution, files, sizes, strict=True)
+            for entry, file, size_bytes in zip(wanted, files, sizes, strict=True)
         )
     )
 

@@ -41,6 +41,10 @@ class Uv:
 
     resolved: ResolvedSpec
     context: ResolveContext
+    installed: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Distributions whose files are not needed: name → version and requirements."""
+    constraints: tuple[str, ...] = ()
+    """Requirements that hold for what is chosen, and ask for nothing."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
     """Origin → addresses; the next is asked only if the first is unreachable."""
@@ -186,7 +190,8 @@ class Uv:
                 )
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
-                (work / "uv.toml").write_text(uvtext.metadata(self._built()), encoding="utf-8")
+                text = uvtext.configuration({**self._built(), **self.installed}, self.constraints)
+                (work / "uv.toml").write_text(text, encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
                 files: list[str | Path] = ["--config-file", work / "uv.toml"]

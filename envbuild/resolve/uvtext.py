@@ -31,6 +31,7 @@ _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")
 _ASKED = "what was asked needs"
 _LONG = 200
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)""")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it persists, please report it"
 
@@ -77,19 +78,21 @@ def project(
     return "\n".join(lines) + "\n"
 
 
-def metadata(built: Mapping[str, tuple[str, Sequence[str]]]) -> str:
-    """Return a uv.toml that states what source archives require, so that uv need not build them.
+def configuration(known: Mapping[str, tuple[str, Sequence[str]]], constraints: Sequence[str] = ()) -> str:
+    """Return a uv.toml that states what distributions require, so that uv need not build or read them.
 
-    `built` maps a distribution to its version and requirements.
+    `known` maps a distribution to its version and requirements.
     """
-    lines = []
-    for name, (version, requirements) in sorted(built.items()):
+    lines = [f"constraint-dependencies = [{', '.join(map(_string, constraints))}]"] if constraints else []
+    for name, (version, requirements) in sorted(known.items()):
         lines += [
             "[[dependency-metadata]]",
             f"name = {_string(name)}",
             f"version = {_string(version)}",
             f"requires-dist = [{', '.join(map(_string, requirements))}]",
         ]
+        if extras := sorted(set(_EXTRA.findall("\n".join(requirements)))):
+            lines.append(f"provides-extra = [{', '.join(map(_string, extras))}]")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -238,7 +238,7 @@ sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = 
 
 
 def test_what_a_source_requires_is_told_to_uv() -> None:
-    text = uvtext.metadata({"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))})
+    text = uvtext.configuration({"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))})
     assert tomllib.loads(text) == {
         "dependency-metadata": [
             {
@@ -248,4 +248,4 @@ def test_what_a_source_requires_is_told_to_uv() -> None:
             }
         ]
     }
-    assert uvtext.metadata({}) == ""
+    assert uvtext.configuration({}) == ""

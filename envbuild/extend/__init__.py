@@ -1,0 +1,1 @@
+"""Add packages to an image of anyone."""

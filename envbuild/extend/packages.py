@@ -1,0 +1,461 @@
+"""Choose the packages that an image of anyone gains, and lay them out as they will lie in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envbuild.build.sandbox import Sandbox
+from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
+from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize, raise_all
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.python import InstalledDistribution, PythonInstallation, owned_files
+from envbuild.importers.statements import requirement_lines
+from envbuild.lock.model import PythonPin
+from envbuild.preflight.python_packages import applies, meets, read_requirement
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.fetch import fetch
+from envbuild.resolve.files import FileCache
+from envbuild.resolve.python import pin_files
+from envbuild.resolve.uv import Uv
+from envbuild.resolve.wheels import Resolved
+from envbuild.spec.base import BaseImage, BasePython, BaseRoot
+from envbuild.spec.model import EnvSpec, Packages, python_requirement
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.site import Site
+from envbuild.store.tree import Tree, collisions, scan, walk
+from envbuild.system.files import read_input
+
+_MAX_REQUIREMENTS_BYTES = 4 << 20
+_SHOWN = 10
+# A name in what uv says, perhaps with the version.
+_WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRequest:
+    """The Python packages that someone asks for."""
+
+    requirements: tuple[str, ...] = ()
+    """PEP 508."""
+    wheels: tuple[Path, ...] = ()
+    """Files of wheels."""
+    upgrade: frozenset[str] = frozenset()
+    """Canonical names of installed distributions that may change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What an image gains."""
+
+    python: PythonInstallation
+    pins: tuple[PythonPin, ...]
+    """The files of the wheels, sorted by name."""
+    replaced: tuple[InstalledDistribution, ...] = ()
+    """Installed distributions of which a pin is another version, sorted by name."""
+    present: tuple[str, ...] = ()
+    """Requirements that the image meets already."""
+
+
+def read_request(
+    requirements: Sequence[str] = (),
+    *,
+    files: Sequence[Path] = (),
+    wheels: Sequence[Path] = (),
+    upgrade: Sequence[str] = (),
+) -> PackageRequest:
+    """Return a checked request.
+
+    Parameters
+    ----------
+    requirements : sequence of str
+        PEP 508.
+    files : sequence of Path
+        Requirements files.
+    wheels : sequence of Path
+        Wheels on this machine.
+    upgrade : sequence of str
+        Names of installed distributions that may change.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        Something is no requirement or no wheel, or a file cannot be read.
+    """
+    errors: list[EnvbuildError] = []
+    checked: list[str] = []
+    for text, at in [(text.strip(), None) for text in requirements] + [
+        line for file in files for line in _lines(file)
+    ]:
+        try:
+            if at is not None and text.startswith("-"):
+                raise ValueError(f"`{text.split()[0]}` is an option of pip; only requirements are read")
+            checked.append(python_requirement(text))
+        except ValueError as error:
+            errors.append(RequestError(str(error), at=at, hint="write it as in `scipy>=1.11`"))
+    for wheel in wheels:
+        try:
+            parse_wheel_filename(wheel.name)
+        except (InvalidWheelFilename, InvalidVersion):
+            errors.append(
+                RequestError(f"`{wheel}` has no name of a wheel", hint="name a file `NAME-VERSION-….whl`")
+            )
+        else:
+            if not wheel.is_file():
+                errors.append(
+                    RequestError(f"there is no file `{wheel}`", hint="name a wheel on this machine")
+                )
+    raise_all(errors)
+    return PackageRequest(
+        requirements=tuple(dict.fromkeys(checked)),
+        wheels=tuple(wheels),
+        upgrade=frozenset(map(canonicalize_name, upgrade)),
+    )
+
+
+def _lines(file: Path) -> Iterator[tuple[str, Location]]:
+    text = read_input(file, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode("utf-8-sig", errors="replace")
+    for number, line in requirement_lines(text):
+        if line:
+            yield line, Location(path=file, line=number, column=1)
+
+
+def resolve_packages(
+    python: PythonInstallation,
+    request: PackageRequest,
+    *,
+    image: Path,
+    site: Site | None,
+    files: FileCache,
+    context: ResolveContext,
+    stage: Path,
+) -> Addition:
+    """Choose wheels for a request, and fetch them; what is installed stays as it is, unless it may change.
+
+    Parameters
+    ----------
+    image : Path
+        The image's file, for messages.
+    files : FileCache
+        Receives the wheels, each verified.
+    stage : Path
+        An empty directory.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        The request cannot be met beside what is installed, or a file is missing while offline.
+    MachineError
+        An index cannot be reached.
+    """
+    staying = {name: one for name, one in python.installed.items() if name not in request.upgrade}
+    requirements = [*request.requirements, *_of_wheels(request.wheels)]
+    _refuse_changes(requirements, python, request.upgrade, image)
+    requirements += sorted(request.upgrade - set(map(_name, requirements)))
+    resolved = _spec_of(python, requirements, image=image, site=site)
+
+    own = stage / "own"
+    (own / "wheels").mkdir(parents=True)
+    for wheel in request.wheels:
+        (own / "wheels" / wheel.name).symlink_to(wheel.absolute())
+    known = dict(_known(staying.values()))
+    stubs = stage / "installed" / "wheels"
+    stubs.mkdir(parents=True)
+    for name, (version, _) in known.items():
+        (stubs / f"{name.replace('-', '_')}-{version}-py3-none-any.whl").touch()
+
+    context = replace(context, directories=(own, *context.directories))
+    constraints = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
+    limits = dict(_limits(staying.values(), python))
+    uv = Uv(
+        resolved,
+        replace(context, directories=(*context.directories, stubs.parent)),
+        installed=known,
+        constraints=(*constraints, *limits),
+    )
+    try:
+        resolution = uv.resolve(requirements, keep={})
+    except RequestError as error:
+        raise _explained(error, uv.log, known, limits) from error
+    new = [entry for entry in resolution if entry.name not in known and not _is_same(entry, python)]
+    raise_all(
+        [
+            _cannot_change(staying[entry.name], f"{entry.name} {entry.version}", image)
+            for entry in new
+            if entry.name in staying
+        ]
+    )
+    pins = pin_files(Uv(resolved, context), new, resolution) if new else ()
+    try:
+        fetch(pins, resolved, files, context)
+    except RequestError as error:
+        if not context.offline:
+            raise
+        hint = "run it once with a network and the same store, or name wheels (`--wheel FILE`)"
+        raise RequestError(error.problem, at=error.at, hint=hint) from error
+    added = {pin.name for pin in pins}
+    return Addition(
+        python=python,
+        pins=pins,
+        replaced=tuple(python.installed[name] for name in sorted(added & python.installed.keys())),
+        present=tuple(text for text in requirements if _name(text) not in added),
+    )
+
+
+def lay_out(
+    addition: Addition,
+    image: ImageFiles,
+    *,
+    files: FileCache,
+    sandbox: Sandbox,
+    stage: Path,
+    log: Path,
+) -> Path:
+    """Write the tree of what an image gains, with its paths as in the image, and compile it there.
+
+    Parameters
+    ----------
+    files : FileCache
+        Holds the wheels.
+    sandbox : Sandbox
+        Its root is the image.
+    stage : Path
+        An empty directory.
+
+    Returns
+    -------
+    Path
+        The root of the tree.
+
+    Raises
+    ------
+    BuildError
+        A wheel is malformed, two of them or one of them and the image hold a path differently, or the
+        image's Python does not compile, or does more.
+    """
+    python = addition.python
+    tree = stage / "roots" / "tree"
+    tree.mkdir(parents=True)
+    trees = {}
+    for pin in addition.pins:
+        root = stage / "unpacked" / pin.name
+        headers = f"{python.scheme['headers']}/{pin.name}"
+        unpack_to(files.path(pin), {**python.scheme, "headers": headers}, root, python=python.executable)
+        make_uniform(root)
+        trees[pin.name] = scan(root)
+    same = _collide(addition, trees, image)
+    for name in trees:
+        shutil.copytree(stage / "unpacked" / name, tree, dirs_exist_ok=True, copy_function=os.replace)
+    for name in same:
+        (tree / name).unlink()
+    if trees:
+        compile_sites(tree.parent, [python.site_packages], python=python.executable, sandbox=sandbox, log=log)
+    for path, status in walk(tree):
+        # No wheel brings links, and through one of the image's Python others could write elsewhere.
+        if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
+            raise BuildError(
+                f"`{python.executable}` of the image made more than bytecode: `/{path.relative_to(tree)}`",
+                hint="do not use an image whose Python does that",
+            )
+    return tree
+
+
+def hidden_paths(addition: Addition, image: ImageFiles, tree: Path) -> tuple[str, ...]:
+    """Return the paths of an image that an addition hides: absolute, sorted, none below another.
+
+    Parameters
+    ----------
+    tree : Path
+        What `lay_out` returned: its files take the place of those of their paths.
+    """
+    hidden = hidden_files(addition, image)
+    hidden = {path for path in hidden if not os.path.lexists(tree / path.lstrip("/"))}
+    return tuple(sorted(path for path in hidden if posixpath.dirname(path) not in hidden))
+
+
+def _refuse_changes(
+    requirements: Sequence[str], python: PythonInstallation, upgrade: frozenset[str], image: Path
+) -> None:
+    """Raise errors for what asks for another version than the one that stays."""
+    errors = [
+        RequestError(
+            f"`{name}` is not installed for `{python.executable}`",
+            at=Location(path=image),
+            hint=f"`--python {name}` adds it",
+        )
+        for name in sorted(upgrade - python.installed.keys())
+    ]
+    for text in requirements:
+        wanted = Requirement(text)
+        one = python.installed.get(canonicalize_name(wanted.name))
+        if one is None or one.name in upgrade or not applies(wanted, (), python.markers):
+            continue
+        if not meets(one.version, wanted):
+            errors.append(_cannot_change(one, text, image))
+    raise_all(errors)
+
+
+def _cannot_change(one: InstalledDistribution, wanted: str, image: Path) -> RequestError:
+    return RequestError(
+        f"{one.name} {one.version} is installed (`{one.site}`), and `{wanted}` would replace it",
+        at=Location(path=image),
+        hint=f"`--upgrade {one.name}` allows that; what was compiled against it may break",
+    )
+
+
+def _explained(
+    error: RequestError, log: Path, known: Mapping[str, tuple[str, Sequence[str]]], limits: Mapping[str, str]
+) -> RequestError:
+    """Return the error of a resolution with what the image has to do with it."""
+    # The problem is a summary, and may leave out what stays.
+    text = read_input(log, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode()
+    words = {word.rstrip(".") for word in _WORD.findall(text)}
+    concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in words)
+    lines = [f"\n  the image has {name} {known[name][0]}" for name in concerned]
+    lines += [
+        f"\n  {one}, which is installed, needs {limit}"
+        for limit, one in sorted(limits.items())
+        if _name(limit) in words
+    ]
+    hint = error.hint
+    if concerned:
+        names = " ".join(f"--upgrade {name}" for name in concerned)
+        hint = f"ask for an older version, or let what is installed change: `{names}`"
+    return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
+
+
+def _spec_of(
+    python: PythonInstallation, requirements: Sequence[str], *, image: Path, site: Site | None
+) -> ResolvedSpec:
+    """Return the spec that stands on an image and asks for requirements."""
+    base = BaseImage(
+        name="image",
+        summary="",
+        distribution="any",
+        suite="any",
+        version="1",
+        glibc=python.glibc,
+        root=BaseRoot(kind="squashfs", place=str(image), sha256="0" * 64),
+        architectures=("amd64", "arm64"),
+        packages=(),
+        python=BasePython(version=python.version, abi=python.abi, packages=()),
+    )
+    return ResolvedSpec(
+        spec=EnvSpec(name="extension", version="1", packages=Packages(python=tuple(requirements))),
+        path=image,
+        base=base,
+        base_digest="",
+        recipes=(),
+        site=site,
+        files={},
+        architecture=python.architecture,
+    )
+
+
+def _of_wheels(wheels: Sequence[Path]) -> Iterator[str]:
+    for wheel in wheels:
+        name, version, *_ = parse_wheel_filename(wheel.name)
+        yield f"{name}==={version}"
+
+
+def _known(staying: Iterable[InstalledDistribution]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+    """Yield name → version and requirements of what stays, as the resolver is to see it.
+
+    The requirements are those of extras alone: whether the others are met is not changed by what is added.
+    """
+    for one in staying:
+        with contextlib.suppress(InvalidVersion):
+            extras = (
+                wanted for wanted in _requirements(one) if wanted.marker and "extra" in str(wanted.marker)
+            )
+            yield one.name, (str(Version(one.version)), tuple(map(str, extras)))
+
+
+def _limits(
+    staying: Iterable[InstalledDistribution], python: PythonInstallation
+) -> Iterator[tuple[str, str]]:
+    """Yield what installed distributions require of others that may come or change, with who requires it."""
+    names = {one.name for one in staying}
+    for one in staying:
+        for wanted in _requirements(one):
+            name = canonicalize_name(wanted.name)
+            old = python.installed.get(name)
+            # What an image violates already does not bind what is added.
+            holds = old is None or meets(old.version, wanted)
+            if name not in names and wanted.specifier and holds and applies(wanted, (), python.markers):
+                yield f"{name}{wanted.specifier}", f"{one.name} {one.version}"
+
+
+def _requirements(one: InstalledDistribution) -> Iterator[Requirement]:
+    for wanted in filter(None, map(read_requirement, one.requires)):
+        if wanted.url is None:
+            yield wanted
+
+
+def _is_same(entry: Resolved, python: PythonInstallation) -> bool:
+    one = python.installed.get(entry.name)
+    try:
+        return one is not None and Version(one.version) == Version(entry.version)
+    except InvalidVersion:
+        return False
+
+
+def _name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -> set[str]:
+    """Return the paths, relative to the root, of files that the image has just so.
+
+    Raises
+    ------
+    BuildError
+        Two owners hold a path differently, or a link of the image leads away from it.
+    """
+    problems = [f"/{path}: {one} and {other}" for path, one, other in collisions(trees)]
+    hidden = hidden_files(addition, image)
+    replaced = {one.name for one in addition.replaced}
+    same = set()
+    for name, tree in trees.items():
+        for path, what in tree.entries.items():
+            entry = image.entries.get(f"/{path}")
+            if entry is None or f"/{path}" in hidden or (what[0] == "d" and entry.kind == "directory"):
+                continue
+            # conda writes programs that no record lists.
+            if name in replaced and what[0] == "f" and f"/{path}".startswith(f"{addition.python.scripts}/"):
+                continue
+            if what[0] == "f" and what.endswith(f" {image.sha256(entry)}"):
+                same.add(path)
+            else:
+                problems.append(f"/{path}: {name} and the image")
+    if problems:
+        shown = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        raise BuildError(
+            f"packages bring {pluralize(len(problems), 'path')} that another has differently{shown}",
+            hint="leave one of them out; `--upgrade NAME` replaces an installed distribution",
+        )
+    return same
+
+
+def hidden_files(addition: Addition, image: ImageFiles) -> set[str]:
+    """Return the files of what is replaced, and the directories that hold nothing else."""
+    site = addition.python.site_packages
+    # What lies elsewhere belongs to Debian, or to the base of a virtual environment: ours comes first there.
+    gone = [one for one in addition.replaced if one.site == site]
+    hidden = {path for one in gone for path in owned_files(image, one)}
+    directories = {str(parent) for path in hidden for parent in PurePosixPath(path).parents}
+    for directory in sorted(directories, key=len, reverse=True):
+        if directory.startswith(f"{site}/") and hidden.issuperset(image.below(directory)):
+            hidden.add(directory)
+    return hidden

@@ -1,0 +1,354 @@
+"""Find the Pythons of an image, and what is installed for one of them.
+
+Sources: PEP 405 (virtual environments), `site` of CPython and of Debian, PEP 376 and 627 (records of
+installed files).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.utils import canonicalize_name
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from envbuild.build.sandbox import Sandbox
+from envbuild.errors import Location, RequestError
+from envbuild.extend.files import ImageFiles
+from envbuild.lock.model import MACHINES, marker_environment
+from envbuild.preflight.distributions import METADATA, metadata_header, read_distributions
+from envbuild.preflight.python_packages import SEES_BASE
+
+_MAX_TEXT_BYTES = 1 << 20
+_MAX_METADATA_BYTES = 256 << 20
+_MAX_RECORD_BYTES = 32 << 20
+_MAX_ANSWER = 64 << 10
+_TIMEOUT_S = 60
+_SHOWN = 20
+_PROGRAM = re.compile(r"(?:.*/)?bin/python3")
+_SITE = re.compile(r"(?P<data>/.*)/lib(?:64)?/python3(?:\.[0-9]+)?/(?:site|dist)-packages")
+_WHICH = "`--python-executable PATH` names one"
+
+# Its arguments: the directory of a virtual environment or nothing, and whether that sees its base's packages.
+# Without `site`, some versions take a virtual environment for its base.
+_PROBE = """\
+import json, os, site, sys
+venv, sees_base = sys.argv[1], sys.argv[2] == "yes"
+base = [getattr(sys, "base_prefix", sys.prefix), getattr(sys, "base_exec_prefix", sys.exec_prefix)]
+sites = []
+if venv:
+    sys.prefix = sys.exec_prefix = venv
+    sites += site.getsitepackages([venv])
+if not venv or sees_base:
+    sys.prefix, sys.exec_prefix = base
+    sites += site.getsitepackages(base)
+libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+print(json.dumps({
+    "implementation": getattr(getattr(sys, "implementation", None), "name", ""),
+    "version": list(sys.version_info[:3]),
+    "flags": getattr(sys, "abiflags", ""),
+    "machine": os.uname()[4],
+    "libc": libc or "",
+    "sites": sites,
+    "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledDistribution:
+    """A Python distribution of an image."""
+
+    name: str
+    """Canonical name."""
+    version: str
+    """As its metadata has it; it may not follow PEP 440."""
+    site: str
+    """The directory of packages that holds it."""
+    metadata_path: str
+    """Where its name and version stand."""
+    requires: tuple[str, ...] = ()
+    """Its requirements as written; they may not follow PEP 508."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonInstallation:
+    """A Python of an image."""
+
+    executable: str
+    """Absolute path in the image."""
+    version: str
+    """Two numbers (``3.11``)."""
+    abi: str
+    """ABI tag (``cp311``)."""
+    glibc: str
+    """Version of the image's C library (``2.36``)."""
+    architecture: str
+    """In Debian's words."""
+    site_packages: str
+    """Where further packages belong: no link leads there."""
+    scripts: str
+    """Where their programs belong: no link leads there."""
+    data: str
+    """Where their other files belong (``/usr/local``)."""
+    installed: Mapping[str, InstalledDistribution]
+    """Canonical name → the distribution that this Python finds."""
+    library_path: tuple[str, ...] = ()
+    """LD_LIBRARY_PATH in the image."""
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """Its environment markers (PEP 508)."""
+        return marker_environment(self.version, self.architecture)
+
+    @property
+    def scheme(self) -> dict[str, str]:
+        """Where each part of a wheel belongs: key of the wheel format → absolute path."""
+        return {
+            "purelib": self.site_packages,
+            "platlib": self.site_packages,
+            "scripts": self.scripts,
+            "data": self.data,
+            "headers": f"{self.data}/include/python{self.version}",
+        }
+
+
+def find_pythons(image: ImageFiles) -> tuple[str, ...]:
+    """Return the path of each Python of an image, sorted; two paths of one count once.
+
+    A virtual environment is one of its own.
+    """
+    pythons: dict[str, str] = {}
+    for path in filter(_PROGRAM.fullmatch, image.entries):
+        entry = image.at(path)
+        if entry is not None and entry.kind == "file" and path.isprintable():
+            venv = _virtual_environment(image, path)
+            place = venv or entry.path
+            # The name beside the program itself is the plainest.
+            if place not in pythons or posixpath.dirname(path) == posixpath.dirname(entry.path):
+                pythons[place] = path
+    return tuple(sorted(pythons.values()))
+
+
+def choose_python(image: ImageFiles, named: str | None, at: Path) -> str:
+    """Return the path of the Python to add packages for.
+
+    Parameters
+    ----------
+    named : str or None
+        Path that the user named.
+    at : Path
+        The image's file, for messages.
+
+    Raises
+    ------
+    RequestError
+        There is none, or there are several and none was named.
+    """
+    pythons = find_pythons(image)
+    shown = "".join(f"\n  {path}" for path in pythons[:_SHOWN])
+    if named is not None:
+        entry = image.at(named)
+        if not named.startswith("/") or entry is None or entry.kind != "file":
+            problem = f"the image has no program `{named}`"
+            hint = f"it has these Pythons:{shown}" if pythons else "it has no Python: only files can be added"
+            raise RequestError(problem, at=Location(path=at), hint=hint)
+        return posixpath.normpath(named)
+    if not pythons:
+        hint = f"{_WHICH} elsewhere than `bin/python3`; files and variables can be added without one"
+        raise RequestError("the image has no Python", at=Location(path=at), hint=hint)
+    if len(pythons) > 1:
+        raise RequestError(f"the image has several Pythons:{shown}", at=Location(path=at), hint=_WHICH)
+    return pythons[0]
+
+
+def probe_python(
+    image: ImageFiles, executable: str, *, sandbox: Sandbox, log: Path, at: Path
+) -> PythonInstallation:
+    """Start a Python once, without its packages, and read what is installed for it.
+
+    Parameters
+    ----------
+    executable : str
+        Absolute path in the image.
+    sandbox : Sandbox
+        Its root is the image.
+    at : Path
+        The image's file, for messages.
+
+    Raises
+    ------
+    BuildError
+        It does not start.
+    RequestError
+        Packages cannot be added for it: another implementation, too old, without glibc, or it gives another
+        answer than a Python would.
+    """
+    venv = _virtual_environment(image, executable)
+    settings = image.read(f"{venv}/pyvenv.cfg", _MAX_TEXT_BYTES) if venv else None
+    sees_base = "yes" if SEES_BASE.search(settings or "") else "no"
+    finished = sandbox.run(
+        [executable, "-I", "-S", "-c", _PROBE, venv, sees_base],
+        binds=(),
+        env={},
+        log=log,
+        what=f"`{executable}` of `{at.name}` does not start",
+        timeout_s=_TIMEOUT_S,
+    )
+    answer = _read_answer(finished.stdout, executable, at)
+    own = image.place(answer.sites[0])
+    match = _SITE.fullmatch(own)
+    if match is None:
+        problem = f"`{executable}` looks for packages in `{own}`, which is no directory for packages"
+        raise RequestError(problem, at=Location(path=at), hint=_WHICH)
+    return PythonInstallation(
+        executable=executable,
+        version=answer.series,
+        abi=answer.abi,
+        glibc=answer.libc.removeprefix("glibc "),
+        architecture=answer.architecture,
+        site_packages=own,
+        scripts=image.place(f"{match['data']}/bin"),
+        data=match["data"],
+        installed=installed_distributions(image, [image.place(site) for site in answer.sites]),
+        library_path=tuple(answer.library_path.split(":")),
+    )
+
+
+class _Answer(BaseModel):
+    """What a Python says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    implementation: Annotated[str, StringConstraints(max_length=32)]
+    version: Annotated[list[Annotated[int, Field(ge=0, le=999)]], Field(min_length=3, max_length=3)]
+    flags: Annotated[str, StringConstraints(pattern=r"^[a-z]{0,4}$")]
+    machine: Literal["x86_64", "aarch64"]
+    libc: Annotated[str, StringConstraints(pattern=r"^(glibc 2\.[0-9]{1,3})?$")]
+    sites: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^/[ -~]{1,1000}$")]],
+        Field(min_length=1, max_length=16),
+    ]
+    library_path: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,4000}$")]
+
+    @property
+    def series(self) -> str:
+        return f"{self.version[0]}.{self.version[1]}"
+
+    @property
+    def abi(self) -> str:
+        return f"cp{self.version[0]}{self.version[1]}{self.flags}"
+
+    @property
+    def architecture(self) -> str:
+        return next(name for name, machine in MACHINES.items() if machine == self.machine)
+
+
+def _read_answer(text: str, executable: str, at: Path) -> _Answer:
+    try:
+        # What an image prints as it starts comes before.
+        answer = _Answer.model_validate(json.loads(text[-_MAX_ANSWER:].strip().rpartition("\n")[2]))
+    except (ValueError, ValidationError, RecursionError) as error:
+        problem = f"`{executable}` of `{at.name}` does not answer as a Python would"
+        raise RequestError(problem, at=Location(path=at), hint=_WHICH) from error
+    reason = ""
+    if answer.implementation != "cpython" or answer.version[0] != 3 or answer.version[1] < 7:
+        reason = f"is {answer.implementation or 'Python'} {answer.series}, and CPython 3.7 or newer is needed"
+    elif answer.flags.strip("m"):
+        reason = f"is a special build of CPython (`{answer.flags}`), for which few wheels are made"
+    elif not answer.libc:
+        reason = "has another C library than glibc, for which few wheels are made"
+    if reason:
+        hint = f"{_WHICH}; an image that is built from a spec can have any base"
+        raise RequestError(f"`{executable}` {reason}", at=Location(path=at), hint=hint)
+    return answer
+
+
+def _virtual_environment(image: ImageFiles, executable: str) -> str:
+    """Return the directory of the virtual environment that a program belongs to; empty without one."""
+    directory = posixpath.dirname(posixpath.dirname(executable))
+    return directory if image.at(f"{directory}/pyvenv.cfg") is not None else ""
+
+
+def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str, InstalledDistribution]:
+    """Return what lies in directories of packages; of two of one name the first counts, as for Python.
+
+    Raises
+    ------
+    ValueError
+        There is far too much of it.
+    """
+    installed: dict[str, InstalledDistribution] = {}
+    kept_bytes = 0
+    for site in dict.fromkeys(sites):
+        texts = {}
+        for path in _metadata_files(image, site):
+            text = image.read(path, _MAX_TEXT_BYTES)
+            if text is not None:
+                texts[path] = metadata_header(path, text)
+                kept_bytes += len(texts[path])
+            if kept_bytes > _MAX_METADATA_BYTES:
+                raise ValueError(
+                    f"the metadata of its Python packages is more than {_MAX_METADATA_BYTES} bytes"
+                )
+        for path, distribution in sorted(read_distributions(texts).items()):
+            name = canonicalize_name(distribution.name)
+            installed.setdefault(
+                name,
+                InstalledDistribution(
+                    name=name,
+                    version=distribution.version,
+                    site=site,
+                    metadata_path=path,
+                    requires=distribution.requires,
+                ),
+            )
+    return installed
+
+
+def _metadata_files(image: ImageFiles, site: str) -> Iterator[str]:
+    for path in image.below(site):
+        files = ("METADATA",) if path.endswith(".dist-info") else ("PKG-INFO", "requires.txt")
+        candidates = (path, *(f"{path}/{file}" for file in files))
+        yield from (candidate for candidate in candidates if METADATA.fullmatch(candidate))
+
+
+def owned_files(image: ImageFiles, one: InstalledDistribution) -> tuple[str, ...]:
+    """Return the existing files of a distribution, with their bytecode; none if nothing lists them.
+
+    Links on the way to a file are not followed, and what lies outside of the installation is no part of it.
+    """
+    directory = posixpath.dirname(one.metadata_path)
+    listed: list[str] = []
+    place = _SITE.fullmatch(one.site)
+    if directory == one.site or place is None:
+        return ()
+    if (text := image.read(f"{directory}/RECORD", _MAX_RECORD_BYTES)) is not None:
+        with contextlib.suppress(csv.Error):
+            listed = [posixpath.join(one.site, row[0]) for row in csv.reader(text.splitlines()) if row]
+    elif (text := image.read(f"{directory}/installed-files.txt", _MAX_RECORD_BYTES)) is not None:
+        listed = [posixpath.join(directory, line) for line in text.splitlines()]
+    if listed:
+        listed += image.below(directory)
+    return tuple(path for path in sorted(_existing(image, listed)) if path.startswith(f"{place['data']}/"))
+
+
+def _existing(image: ImageFiles, paths: Sequence[str]) -> set[str]:
+    existing = set()
+    for path in map(posixpath.normpath, paths):
+        entry = image.entries.get(path)
+        if entry is None or entry.kind == "directory":
+            continue
+        existing.add(path)
+        directory, name = posixpath.split(path)
+        if name.endswith(".py"):
+            compiled = image.below(f"{directory}/__pycache__")
+            existing |= {other for other in compiled if posixpath.basename(other).startswith(name[:-2])}
+    return existing

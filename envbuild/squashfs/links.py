@@ -1,0 +1,42 @@
+"""Follow symbolic links within a file system, which need not be mounted."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+
+_MAX_LINKS = 40
+
+
+def follow(path: str, look: Callable[[str], str | None], *, start: str = "/") -> tuple[str, str]:
+    """Return where a path leads as far as it exists, and the part that does not: empty if all of it does.
+
+    Parameters
+    ----------
+    path : str
+        Absolute, or relative to `start`; no link leads above the root.
+    look : callable
+        Absolute path without links → target of the link that lies there, empty for anything else, None for
+        nothing.
+    start : str
+        A directory that exists, without links on the way to it.
+    """
+    here, waiting, links = start, path.split("/")[::-1], 0
+    while waiting:
+        name = waiting.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = posixpath.dirname(here)
+            continue
+        below = f"{here.rstrip('/')}/{name}"
+        target = look(below)
+        links += bool(target)
+        if target is None or links > _MAX_LINKS:
+            return here, "/".join([name, *waiting[::-1]])
+        if target:
+            waiting += target.split("/")[::-1]
+            here = "/" if target.startswith("/") else here
+        else:
+            here = below
+    return here, ""

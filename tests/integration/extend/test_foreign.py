@@ -1,0 +1,195 @@
+"""Packages for images of anyone: Debian's Python, conda's and a virtual environment, started for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuild.build.sandbox import Sandbox
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.packages import Addition, hidden_paths, lay_out, read_request, resolve_packages
+from envbuild.extend.python import choose_python, probe_python
+from envbuild.resolve.files import FileCache
+from envbuild.squashfs.layers import splice_layers
+from envbuild.squashfs.reader import Squashfs
+from envbuild.store.tree import scan
+from envbuild.system import apptainer, squashfs
+from tests.integration.conftest import Desk, blob_of, layers
+from tests.support.foreign_images import SITE, Tree, distribution, offline_context
+from tests.support.wheels import make_wheel
+
+DEBIAN = "/usr/local/lib/python3.11/dist-packages"
+# What a program of the image says of a distribution that it gained.
+SAYS = """\
+import importlib.metadata, json, demo.a
+print(json.dumps([demo.a.__cached__, importlib.metadata.version("demo"), demo.a.SET]))
+"""
+
+
+@pytest.fixture(scope="module")
+def debian(desk: Desk) -> Path:
+    """A file system of Debian 12 with its Python."""
+    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
+    desk.envbuild("build", "plain.yaml")
+    return blob_of(desk, layers(desk, "plain.yaml")["base"]["key"])
+
+
+@pytest.fixture
+def image_with(debian: Path, tmp_path: Path) -> Callable[[Tree], Path]:
+    """Return an image of Debian and further files, on those that lie in `root` already."""
+
+    def make(tree: Tree) -> Path:
+        root = tmp_path / "root"
+        for name, content in tree.items():
+            path = root / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, tuple):
+                path.symlink_to(content[0])
+            else:
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                path.chmod(0o755 if "/bin/" in name else 0o644)
+        squashfs.make(root, tmp_path / "more.sqfs")
+        image = tmp_path / "image.sqfs"
+        splice_layers({"debian": debian, "more": tmp_path / "more.sqfs"}, image)
+        return image
+
+    return make
+
+
+def demo(tmp_path: Path, *requires: str) -> Path:
+    """Write a wheel with a set, whose order in bytecode is that of hashes in older Pythons."""
+    lines = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    files = {
+        "demo/a.py": 'SET = max({"one", "two", "three"})\ndef main():\n    print("hello", 1 in {1, 2})\n',
+        "demo-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n{lines}",
+    }
+    return make_wheel(tmp_path / "wheels", **files).parent
+
+
+def extended(
+    image: Path, tmp_path: Path, wheels: Path, *, executable: str | None = None, upgrade: tuple[str, ...] = ()
+) -> tuple[Path, Addition]:
+    """Return the image with `demo`, and what was added."""
+    sandbox = Sandbox(apptainer=apptainer.find(), root=image)
+    log = tmp_path / "log"
+    files = FileCache(tmp_path / "files")
+    with image.open("rb") as file:
+        squash = Squashfs(file, 0, image.stat().st_size)
+        names = ImageFiles(squash)
+        chosen = choose_python(names, executable, image)
+        python = probe_python(names, chosen, sandbox=sandbox, log=log, at=image)
+        (tmp_path / "stage").mkdir()
+        addition = resolve_packages(
+            python,
+            read_request(["demo"], upgrade=upgrade),
+            image=image,
+            site=None,
+            files=files,
+            context=offline_context(tmp_path, wheels),
+            stage=tmp_path / "stage",
+        )
+        trees = []
+        for name in ("once", "again"):
+            stage = tmp_path / name
+            stage.mkdir()
+            trees.append(lay_out(addition, names, files=files, sandbox=sandbox, stage=stage, log=log))
+        assert scan(trees[0]) == scan(trees[1])
+        hidden = hidden_paths(addition, names, trees[0])
+    for path in hidden:
+        (trees[0] / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    squashfs.make(trees[0], tmp_path / "added.sqfs", whiteouts=hidden)
+    out = tmp_path / "extended.sqfs"
+    splice_layers({"image": image, "added": tmp_path / "added.sqfs"}, out)
+    return out, addition
+
+
+def run(image: Path, *argv: str) -> str:
+    words = apptainer.find().command(image, argv)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_debian_gains_a_package_in_usr_local(image_with: Callable[[Tree], Path], tmp_path: Path) -> None:
+    image = image_with(
+        {
+            **distribution("numpy", "1.26.4", site=DEBIAN),
+            **distribution("six", "1.16.0+debian", site="/usr/lib/python3/dist-packages"),
+        }
+    )
+    out, addition = extended(image, tmp_path, demo(tmp_path, "numpy<2", "six"))
+    assert [pin.name for pin in addition.pins] == ["demo"]
+    says = json.loads(run(out, "/usr/bin/python3", "-c", SAYS))
+    assert says == [f"{DEBIAN}/demo/__pycache__/a.cpython-311.pyc", "1.0", "two"]
+    assert run(out, "demo") == "hello True\n"
+
+
+def test_a_virtual_environment_gains_a_package_of_its_own(
+    image_with: Callable[[Tree], Path], tmp_path: Path
+) -> None:
+    site = "/opt/venv/lib/python3.11/site-packages"
+    image = image_with(
+        {
+            "/opt/venv/bin/python3": ("/usr/bin/python3",),
+            "/opt/venv/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n",
+            **distribution("numpy", "1.26.4", site=DEBIAN),
+            **distribution("six", "1.0", site=site),
+        }
+    )
+    wheels = demo(tmp_path, "six")
+    with pytest.raises(RequestError, match=r"several Pythons:\n  /opt/venv/bin/python3\n  /usr/bin/python3"):
+        extended(image, tmp_path, wheels)
+    make_wheel(wheels, "six-2.0-py3-none-any.whl")
+    out, addition = extended(image, tmp_path, wheels, executable="/opt/venv/bin/python3", upgrade=("six",))
+    assert set(addition.python.installed) == {"six"}
+    assert json.loads(run(out, "/opt/venv/bin/python3", "-c", SAYS))[0].startswith(f"{site}/demo/")
+    assert run(out, "/opt/venv/bin/demo") == "hello True\n"
+    listing = run(out, "ls", site).split()
+    assert "six-2.0.dist-info" in listing
+    assert "six-1.0.dist-info" not in listing
+    assert run(out, "ls", f"{site}/six").split() == ["__pycache__", "a.py"]
+
+
+def test_a_python_that_lives_in_a_prefix_gains_a_package_there(
+    image_with: Callable[[Tree], Path], debian: Path, tmp_path: Path
+) -> None:
+    """Such as conda's: program, library and packages below one directory, here behind a link."""
+    parts, prefix = tmp_path / "parts", tmp_path / "root/opt/conda-24"
+    program, library = "usr/bin/python3.11", "usr/lib/python3.11"
+    words = ["unsquashfs", "-quiet", "-no-progress", "-d", str(parts), str(debian), program, library]
+    subprocess.run(words, check=True)
+    shutil.copytree(parts / library, prefix / "lib/python3.11", symlinks=True)
+    (prefix / "bin").mkdir()
+    shutil.copy(parts / program, prefix / "bin/python3.11")
+    (prefix / "bin/python3").symlink_to("python3.11")
+    image = image_with({"/opt/conda": ("/opt/conda-24",)})
+    out, addition = extended(image, tmp_path, demo(tmp_path), executable="/opt/conda/bin/python3")
+    assert addition.python.site_packages.startswith("/opt/conda-24/")
+    cached, _, _ = json.loads(run(out, "/opt/conda/bin/python3", "-c", SAYS))
+    real = cached.replace("/opt/conda/", "/opt/conda-24/")
+    assert real.startswith(f"{addition.python.site_packages}/demo/__pycache__/")
+    assert run(out, f"{addition.python.scripts}/demo") == "hello True\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "#!/bin/sh\nexit 3\n",
+        '#!/bin/sh\necho "{}"\n',
+        '#!/bin/sh\necho {\\"implementation\\": \\"cpython\\"}; cat /etc/shadow\n',
+        "no program at all",
+    ],
+)
+def test_a_python_that_lies_is_refused(
+    program: str, image_with: Callable[[Tree], Path], tmp_path: Path
+) -> None:
+    image = image_with({"/opt/evil/bin/python3": program, f"{SITE}/a.py": ""})
+    with pytest.raises(EnvbuildError) as caught:
+        extended(image, tmp_path, demo(tmp_path), executable="/opt/evil/bin/python3")
+    assert "/opt/evil/bin/python3" in caught.value.problem

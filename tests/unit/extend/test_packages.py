@@ -1,0 +1,312 @@
+"""Choosing packages beside what an image has, and laying them out; uv sees the wheels of one directory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import BuildError, ManyErrors, RequestError, render
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.packages import Addition, hidden_paths, lay_out, read_request, resolve_packages
+from envbuild.resolve.files import FileCache
+from envbuild.store.tree import scan
+from envbuild.system.process import Finished
+from tests.support.foreign_images import (
+    IMAGE,
+    PYTHON,
+    SITE,
+    Tree,
+    distribution,
+    offline_context,
+    opened,
+    probed,
+)
+from tests.support.wheels import make_wheel
+
+SITE_BELOW = SITE.removeprefix("/")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A directory with wheels: numpy 1 and 2, and what needs which."""
+    directory = tmp_path / "wheels"
+
+    def wheel(name: str, version: str, *requires: str, **files: str) -> None:
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        text = head + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        files = {f"{name}-{version}.dist-info/METADATA": text, **files}
+        make_wheel(directory, f"{name}-{version}-py3-none-any.whl", **files)
+
+    wheel("numpy", "1.26.4")
+    wheel("numpy", "2.1.0")
+    wheel("tabulate", "0.9.0")
+    wheel("modern", "1.0", "numpy>=2")
+    wheel("plain", "1.0", "numpy", "tabulate")
+    wheel("extra", "1.0", "six")
+    wheel("six", "1.16.0")
+    wheel("six", "1.17.0")
+    wheel("nested", "1.0", "demo[all]")
+    wheel("clash", "1.0", **{"tests/__init__.py": "# clash\n"})
+    return directory
+
+
+def resolve(image: ImageFiles, tmp_path: Path, index: Path, *names: str, **options: Any) -> Addition:
+    """Return the addition of a request; it is resolved in `tmp_path`."""
+    stage = tmp_path / "stage"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    return resolve_packages(
+        probed(image),
+        read_request(names, **options),
+        image=IMAGE,
+        site=None,
+        files=FileCache(tmp_path / "files"),
+        context=offline_context(tmp_path, index),
+        stage=stage,
+    )
+
+
+def versions(addition: Addition) -> dict[str, str]:
+    return {pin.name: pin.version for pin in addition.pins}
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["1.24.4+nv23.11", "2.0.0a0+f70bd71a48.nv24.06", "1!2.0", "2.0.dev1", "1.0.0.0", "1.0-1", "v1.0"],
+)
+def test_what_is_installed_stays_whatever_its_version(version: str, tmp_path: Path, wheels: Path) -> None:
+    """NVIDIA's local versions and Debian's are in no index; what they require is not judged."""
+    trees = (
+        PYTHON,
+        distribution("numpy", version, "no-such-package>=3", "six @ file:///six.whl", "=bad="),
+        distribution("tabulate", "0.8.10"),
+    )
+    with opened(tmp_path, *trees) as image:
+        addition = resolve(image, tmp_path, wheels, "plain")
+    assert versions(addition) == {"plain": "1.0"}
+    assert addition.pins[0].requires == ("numpy", "tabulate")
+    assert (addition.replaced, addition.pins[0].origin) == ((), "find-links")
+
+
+def test_what_is_there_already_is_not_added(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("tabulate", "0.8.10")) as image:
+        addition = resolve(image, tmp_path, wheels, "tabulate>=0.8", "plain")
+    assert versions(addition) == {"plain": "1.0", "numpy": "2.1.0"}
+    assert addition.present == ("tabulate>=0.8",)
+
+
+def test_a_conflict_with_what_is_installed_names_it(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("numpy", "1.26.4")) as image:
+        with pytest.raises(RequestError) as caught:
+            resolve(image, tmp_path, wheels, "modern")
+        assert "numpy>=2" in str(caught.value)
+        assert "the image has numpy 1.26.4" in str(caught.value)
+        assert "--upgrade numpy" in caught.value.hint
+        with pytest.raises(RequestError, match=r"numpy 1.26.4 is installed .* `numpy>=2` would replace it"):
+            resolve(image, tmp_path, wheels, "numpy>=2")
+        addition = resolve(image, tmp_path, wheels, "modern", upgrade=["NumPy"])
+    assert versions(addition) == {"modern": "1.0", "numpy": "2.1.0"}
+    assert [one.version for one in addition.replaced] == ["1.26.4"]
+
+
+def test_an_upgrade_respects_what_stays(tmp_path: Path, wheels: Path) -> None:
+    trees = (PYTHON, distribution("numpy", "1.26.0"), distribution("scipy", "1.11", "numpy<2"))
+    with opened(tmp_path, *trees) as image:
+        addition = resolve(image, tmp_path, wheels, upgrade=["numpy"])
+        assert versions(addition) == {"numpy": "1.26.4"}
+        with pytest.raises(RequestError, match=r"scipy 1.11, which is installed, needs numpy<2"):
+            resolve(image, tmp_path, wheels, "modern", upgrade=["numpy"])
+
+
+def test_what_is_added_respects_what_is_there(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("old", "1", "six<1.17", 'numpy<1; extra == "a"')) as image:
+        addition = resolve(image, tmp_path, wheels, "extra", "plain")
+    assert versions(addition) == {
+        "extra": "1.0",
+        "six": "1.16.0",
+        "plain": "1.0",
+        "numpy": "2.1.0",
+        "tabulate": "0.9.0",
+    }
+
+
+def test_extras_of_what_is_installed_are_met(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("demo", "3.0", 'six<1.17; extra == "all"')) as image:
+        addition = resolve(image, tmp_path, wheels, "nested")
+        assert versions(addition) == {"nested": "1.0", "six": "1.16.0"}
+        assert versions(resolve(image, tmp_path, wheels, "demo[all]")) == {"six": "1.16.0"}
+
+
+def test_a_version_that_cannot_be_compared_is_not_replaced_by_the_way(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("numpy", "unknown")) as image:
+        with pytest.raises(RequestError, match="numpy unknown is installed"):
+            resolve(image, tmp_path, wheels, "plain")
+        assert versions(resolve(image, tmp_path, wheels, "plain", upgrade=["numpy"]))["numpy"] == "2.1.0"
+
+
+def test_an_upgrade_of_what_is_not_there_is_refused(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="`six` is not installed"):
+        resolve(image, tmp_path, wheels, upgrade=["six"])
+
+
+def test_a_wheel_of_the_user_is_taken_with_what_it_needs(tmp_path: Path, wheels: Path) -> None:
+    mine = make_wheel(tmp_path / "mine", "mine-5.0+site-py3-none-any.whl")
+    with opened(tmp_path, PYTHON) as image:
+        addition = resolve(image, tmp_path, wheels, wheels=[mine])
+    assert versions(addition) == {"mine": "5.0+site"}
+    assert addition.pins[0].size_bytes == mine.stat().st_size
+
+
+def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("# ours\nsix>=1 # why\n-e .\nfoo @ https://user:secret@example.org/foo.whl\n")
+    with pytest.raises(ManyErrors) as caught:
+        read_request(["a b"], files=[listed], wheels=[tmp_path / "x.whl", tmp_path / "a-1-py3-none-any.whl"])
+    shown = render(caught.value)
+    assert "secret" not in shown
+    for text in (
+        "`a b` is not a Python requirement",
+        f"{listed}:3:1",
+        "`-e` is an option of pip",
+        f"{listed}:4:1",
+        "no name of a wheel",
+        "there is no file",
+    ):
+        assert text in shown
+    listed.write_text("six>=1 \\\n  --hash=sha256:00\nsix>=1\n")
+    assert read_request(files=[listed]).requirements == ("six>=1",)
+
+
+class Here:
+    """Takes the place of a sandbox: the tests' own Python compiles, in the tree that it would see."""
+
+    def run(self, argv: Sequence[str], *, binds: Sequence[Any], **options: Any) -> Finished:
+        script = (
+            argv[argv.index("-c") + 1]
+            .replace('"/mnt', f'"{binds[0].source}')
+            .replace("/mnt", str(binds[0].source))
+        )
+        words = [sys.executable, "-s", "-S", "-c", script, *argv[argv.index("-c") + 2 :]]
+        subprocess.run(words, check=True)
+        return Finished(argv=tuple(words), code=0, stdout="", stderr="")
+
+
+def laid(
+    addition: Addition, image: ImageFiles, tmp_path: Path, sandbox: Any = None
+) -> tuple[Path, tuple[str, ...]]:
+    stage = tmp_path / "laid"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    sandbox = sandbox or Here()
+    tree = lay_out(
+        addition,
+        image,
+        files=FileCache(tmp_path / "files"),
+        sandbox=sandbox,
+        stage=stage,
+        log=tmp_path / "log",
+    )
+    return tree, hidden_paths(addition, image, tree)
+
+
+def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON) as image:
+        addition = resolve(image, tmp_path, wheels, "plain")
+        tree, hidden = laid(addition, image, tmp_path)
+        before = scan(tree)
+        again, _ = laid(addition, image, tmp_path)
+        assert scan(again) == before
+    assert hidden == ()
+    assert (tree / "usr/local/bin/plain").read_text().startswith("#!/usr/local/bin/python3\n")
+    cached = [path for path in before.entries if path.endswith(".pyc")]
+    assert {path.rpartition("/__pycache__/")[0] for path in cached} == {
+        f"{SITE_BELOW}/{name}" for name in ("plain", "numpy", "tabulate")
+    }
+    assert {path.split("/")[0] for path in before.entries} == {"usr"}
+
+
+def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Path) -> None:
+    listed = ("core/__init__.py", "sub/b.py", "a.py")
+    old = distribution("numpy", "1.26.4", files=dict.fromkeys(listed, b"old"))
+    others: Tree = {f"{SITE}/numpy/of-another.txt": "", "/usr/local/bin/numpy": "of conda"}
+    with opened(tmp_path, PYTHON, old, others) as image:
+        addition = resolve(image, tmp_path, wheels, upgrade=["numpy"])
+        tree, hidden = laid(addition, image, tmp_path)
+    assert hidden == (
+        f"{SITE}/numpy-1.26.4.dist-info",
+        f"{SITE}/numpy/__init__.py",
+        f"{SITE}/numpy/__pycache__/__init__.cpython-311.pyc",
+        f"{SITE}/numpy/core",
+        f"{SITE}/numpy/sub",
+    )
+    assert (tree / SITE_BELOW / "numpy/a.py").read_text() == "print('a')\n"
+    assert (tree / "usr/local/bin/numpy").read_text().startswith("#!/usr/local/bin/python3\n")
+
+
+def test_what_debian_owns_stays_and_is_covered(tmp_path: Path, wheels: Path) -> None:
+    debian = "/usr/lib/python3/dist-packages"
+    with opened(tmp_path, PYTHON, distribution("numpy", "1.24.2", site=debian)) as image:
+        stage = tmp_path / "stage"
+        stage.mkdir()
+        addition = resolve_packages(
+            probed(image, sites=[SITE, debian]),
+            read_request(upgrade=["numpy"]),
+            image=IMAGE,
+            site=None,
+            files=FileCache(tmp_path / "files"),
+            context=offline_context(tmp_path, wheels),
+            stage=stage,
+        )
+        tree, hidden = laid(addition, image, tmp_path)
+    assert (hidden, versions(addition)) == ((), {"numpy": "2.1.0"})
+    assert (tree / SITE_BELOW / "numpy/a.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("tree", "shown"),
+    [
+        ({f"{SITE}/tests/__init__.py": "# another\n"}, "tests/__init__.py: clash and the image"),
+        ({f"{SITE}/clash": ("/opt/elsewhere",)}, "/clash: clash and the image"),
+        ({f"{SITE}/clash": "a file"}, "/clash: clash and the image"),
+        ({"/usr/local/bin/clash": "a program"}, "/usr/local/bin/clash: clash and the image"),
+    ],
+)
+def test_a_path_that_the_image_has_differently_is_refused(
+    tree: Mapping[str, Any], shown: str, tmp_path: Path, wheels: Path
+) -> None:
+    with opened(tmp_path, PYTHON, tree) as image:
+        addition = resolve(image, tmp_path, wheels, "clash")
+        with pytest.raises(BuildError) as caught:
+            laid(addition, image, tmp_path)
+    assert shown in str(caught.value)
+
+
+def test_a_file_that_the_image_has_just_so_stays_its_own(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON, {f"{SITE}/tests/__init__.py": "# clash\n"}) as image:
+        addition = resolve(image, tmp_path, wheels, "clash")
+        tree, _ = laid(addition, image, tmp_path)
+    assert not (tree / SITE_BELOW / "tests/__init__.py").exists()
+    assert (tree / SITE_BELOW / "clash/a.py").exists()
+
+
+def test_a_python_that_plants_links_is_refused(tmp_path: Path, wheels: Path) -> None:
+    class Planting:
+        def run(self, argv: Sequence[str], *, binds: Sequence[Any], **options: Any) -> Finished:
+            (binds[0].source / "tree/usr/local/lib/python3.11/site-packages/link").symlink_to(
+                tmp_path / "mine"
+            )
+            return Finished(argv=tuple(argv), code=0, stdout="", stderr="")
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("mine")
+    with opened(tmp_path, PYTHON) as image:
+        addition = resolve(image, tmp_path, wheels, "plain")
+        with pytest.raises(BuildError, match=r"made more than bytecode: `/usr/local/.*/link`"):
+            laid(addition, image, tmp_path, Planting())
+    assert (tmp_path / "mine/file").read_text() == "mine"

@@ -1,0 +1,186 @@
+"""Finding the Pythons of images that anyone made, and what is installed for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import RequestError
+from envbuild.extend.python import choose_python, find_pythons, owned_files, probe_python
+from tests.support.foreign_images import (
+    ANSWER,
+    IMAGE,
+    PYTHON,
+    SITE,
+    Answering,
+    Tree,
+    distribution,
+    opened,
+    probed,
+)
+
+ELF = b"\x7fELF"
+
+
+def test_each_python_counts_once_and_a_virtual_environment_is_another(tmp_path: Path) -> None:
+    tree: Tree = {
+        "/usr/bin/python3": ("python3.11",),
+        "/usr/bin/python3.11": ELF,
+        "/bin": ("usr/bin",),
+        "/usr/local/bin/python3": ("/opt/conda/bin/python3",),
+        "/opt/conda/bin/python3": ("python3.12",),
+        "/opt/conda/bin/python3.12": ELF,
+        "/opt/conda/envs/a/bin/python3": ELF,
+        "/venv/bin/python3": ("/usr/bin/python3",),
+        "/venv/pyvenv.cfg": "home = /usr/bin\n",
+        "/opt/gone/bin/python3": ("python3.9",),
+        "/opt/round/bin/python3": ("python3",),
+        "/opt/host/bin/python3": ("../../../../../../../usr/bin/env-of-the-host",),
+    }
+    with opened(tmp_path, tree) as image:
+        assert find_pythons(image) == (
+            "/opt/conda/bin/python3",
+            "/opt/conda/envs/a/bin/python3",
+            "/usr/bin/python3",
+            "/venv/bin/python3",
+        )
+        with pytest.raises(RequestError, match=r"several Pythons:\n  /opt/conda/bin/python3\n") as caught:
+            choose_python(image, None, IMAGE)
+        assert "--python-executable" in caught.value.hint
+        assert choose_python(image, "/usr/bin/python3.11", IMAGE) == "/usr/bin/python3.11"
+        with pytest.raises(RequestError, match=r"has no program `/usr/bin/python3.9`"):
+            choose_python(image, "/usr/bin/python3.9", IMAGE)
+
+
+def test_an_image_without_python_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path, {"/bin/sh": ELF}) as image, pytest.raises(RequestError, match="has no Python"):
+        choose_python(image, None, IMAGE)
+
+
+def test_what_is_installed_is_read_in_the_order_of_python(tmp_path: Path) -> None:
+    debian = "/usr/lib/python3/dist-packages"
+    trees = (
+        PYTHON,
+        distribution("numpy", "1.26.4", 'pytest; extra == "test"'),
+        distribution("numpy", "1.24.2", site=debian),
+        {
+            f"{debian}/six-1.16.0.egg-info": "Metadata-Version: 1.1\nName: six\nVersion: 1.16.0\n",
+            f"{debian}/PyYAML-6.0.egg-info/PKG-INFO": "Metadata-Version: 1.1\nName: PyYAML\nVersion: 6.0\n",
+            f"{debian}/old-1.egg-info/PKG-INFO": "Name: old\nVersion: 1\n",
+            f"{debian}/old-1.egg-info/requires.txt": "six\n\n[all]\nPyYAML>=5\n",
+        },
+    )
+    with opened(tmp_path, *trees) as image:
+        python = probed(image, sites=[SITE, debian, "/not/there"])
+    assert (python.executable, python.version, python.abi) == ("/usr/local/bin/python3", "3.11", "cp311")
+    assert {name: one.version for name, one in python.installed.items()} == {
+        "numpy": "1.26.4",
+        "six": "1.16.0",
+        "pyyaml": "6.0",
+        "old": "1",
+    }
+    assert python.installed["old"].requires == ("six", 'PyYAML>=5; extra == "all"')
+    assert python.installed["numpy"].site == SITE
+
+
+def test_packages_go_where_links_lead_and_never_outside(tmp_path: Path) -> None:
+    tree: Tree = {
+        "/usr/local": ("../../../../opt/local",),
+        "/opt/local/bin/python3": ELF,
+        "/opt/local/lib": ("lib64",),
+        "/opt/local/lib64/python3.11/": "",
+    }
+    with opened(tmp_path, tree) as image:
+        python = probed(image)
+    assert python.site_packages == "/opt/local/lib64/python3.11/site-packages"
+    assert python.scheme["scripts"] == "/opt/local/bin"
+
+
+def test_a_python_is_started_without_its_packages(tmp_path: Path) -> None:
+    tree: Tree = {
+        "/venv/bin/python3": ELF,
+        "/venv/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = true\n",
+    }
+    sandbox: Any = Answering("welcome to the image\n" + json.dumps(ANSWER))
+    with opened(tmp_path, tree) as image:
+        probe_python(image, "/venv/bin/python3", sandbox=sandbox, log=tmp_path / "log", at=IMAGE)
+    assert sandbox.argv[:4] == ["/venv/bin/python3", "-I", "-S", "-c"]
+    assert sandbox.argv[5:] == ["/venv", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"version": [2, 7, 18]}, "CPython 3.7 or newer is needed"),
+        ({"implementation": "pypy"}, "is pypy 3.11"),
+        ({"flags": "t"}, "special build"),
+        ({"libc": ""}, "another C library than glibc"),
+        ({"libc": "glibc 2.36; rm"}, "does not answer as a Python would"),
+        ({"machine": "riscv64"}, "does not answer"),
+        ({"version": [3, 11]}, "does not answer"),
+        ({"sites": []}, "does not answer"),
+        ({"sites": ["usr/lib"]}, "does not answer"),
+        ({"sites": ["/usr/lib/python3.11/site-packages\n"]}, "does not answer"),
+        ({"sites": ["/etc"]}, "no directory for packages"),
+        ({"sites": ["/a/../../etc/lib/python3.11/../python3.11"]}, "no directory for packages"),
+        ({"more": 1}, "does not answer"),
+    ],
+)
+def test_an_answer_that_no_python_gives_is_refused(
+    changes: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match=problem):
+        probed(image, **changes)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[" * 100_000, "null"])
+def test_what_is_no_answer_is_refused(text: str, tmp_path: Path) -> None:
+    sandbox: Any = Answering(text)
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="does not answer"):
+        probe_python(image, "/usr/local/bin/python3", sandbox=sandbox, log=tmp_path / "log", at=IMAGE)
+
+
+def test_a_record_owns_what_it_lists_and_exists(tmp_path: Path) -> None:
+    plain = dict(distribution("demo", "1.0"))
+    info = f"{SITE}/demo-1.0.dist-info"
+    plain[f"{info}/RECORD"] = (
+        "demo/__init__.py,,\n../../../bin/demo,,\n../../../../../etc/passwd,,\n/etc/passwd,,\n"
+        "demo/gone.py,,\nlinked/a.py,,\n../../../../../../../../etc/passwd,,\ndemo,,\n"
+    )
+    tree: Tree = {
+        "/usr/local/bin/demo": "",
+        "/etc/passwd": "root\n",
+        "/opt/linked/a.py": "",
+        f"{SITE}/linked": ("/opt/linked",),
+    }
+    with opened(tmp_path, PYTHON, plain, tree) as image:
+        python = probed(image)
+        owned = owned_files(image, python.installed["demo"])
+    assert owned == (
+        "/usr/local/bin/demo",
+        f"{info}/INSTALLER",
+        f"{info}/METADATA",
+        f"{info}/RECORD",
+        f"{SITE}/demo/__init__.py",
+        f"{SITE}/demo/__pycache__/__init__.cpython-311.pyc",
+    )
+
+
+def test_older_records_and_none(tmp_path: Path) -> None:
+    tree: Tree = {
+        f"{SITE}/old-1.egg-info/PKG-INFO": "Metadata-Version: 1.1\nName: old\nVersion: 1\n",
+        f"{SITE}/old-1.egg-info/installed-files.txt": "../old.py\nPKG-INFO\n",
+        f"{SITE}/old.py": "",
+        f"{SITE}/bare-1.egg-info": "Metadata-Version: 1.1\nName: bare\nVersion: 1\n",
+    }
+    with opened(tmp_path, PYTHON, tree) as image:
+        python = probed(image)
+        assert owned_files(image, python.installed["old"]) == (
+            f"{SITE}/old-1.egg-info/PKG-INFO",
+            f"{SITE}/old-1.egg-info/installed-files.txt",
+            f"{SITE}/old.py",
+        )
+        assert owned_files(image, python.installed["bare"]) == ()
