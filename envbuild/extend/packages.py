@@ -39,6 +39,7 @@ from envbuild.system.files import read_input
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
 _SHOWN = 10
+_HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})\b")
 # A name in what uv says, perhaps with the version.
 _WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
 
@@ -53,6 +54,8 @@ class PackageRequest:
     """Files of wheels."""
     upgrade: frozenset[str] = frozenset()
     """Canonical names of installed distributions that may change."""
+    hashes: frozenset[str] = frozenset()
+    """Hex digests (SHA-256) of the only files to take; empty for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,40 +98,40 @@ def read_request(
     """
     errors: list[EnvbuildError] = []
     checked: list[str] = []
-    for text, at in [(text.strip(), None) for text in requirements] + [
-        line for file in files for line in _lines(file)
-    ]:
+    hashes: set[str] = set()
+    lines: list[tuple[str, Location | None]] = [(text.strip(), None) for text in requirements]
+    for file in files:
+        text = read_input(file, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode("utf-8-sig", errors="replace")
+        hashes.update(_HASH.findall(text))
+        lines += [
+            (line, Location(path=file, line=number, column=1))
+            for number, line in requirement_lines(text)
+            if line
+        ]
+    for line, at in lines:
         try:
-            if at is not None and text.startswith("-"):
-                raise ValueError(f"`{text.split()[0]}` is an option of pip; only requirements are read")
-            checked.append(python_requirement(text))
+            if at is not None and line.startswith("-"):
+                raise ValueError(f"`{line.split()[0]}` is an option of pip; only requirements are read")
+            checked.append(python_requirement(line))
         except ValueError as error:
             errors.append(RequestError(str(error), at=at, hint="write it as in `scipy>=1.11`"))
     for wheel in wheels:
         try:
             parse_wheel_filename(wheel.name)
         except (InvalidWheelFilename, InvalidVersion):
-            errors.append(
-                RequestError(f"`{wheel}` has no name of a wheel", hint="name a file `NAME-VERSION-….whl`")
-            )
+            hint = "name a file `NAME-VERSION-….whl`"
+            errors.append(RequestError(f"`{wheel}` has no name of a wheel", hint=hint))
         else:
             if not wheel.is_file():
-                errors.append(
-                    RequestError(f"there is no file `{wheel}`", hint="name a wheel on this machine")
-                )
+                hint = "name a wheel on this machine"
+                errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
     raise_all(errors)
     return PackageRequest(
         requirements=tuple(dict.fromkeys(checked)),
         wheels=tuple(wheels),
         upgrade=frozenset(map(canonicalize_name, upgrade)),
+        hashes=frozenset(hashes),
     )
-
-
-def _lines(file: Path) -> Iterator[tuple[str, Location]]:
-    text = read_input(file, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode("utf-8-sig", errors="replace")
-    for number, line in requirement_lines(text):
-        if line:
-            yield line, Location(path=file, line=number, column=1)
 
 
 def resolve_packages(
@@ -197,6 +200,19 @@ def resolve_packages(
         ]
     )
     pins = pin_files(Uv(resolved, context), new, resolution) if new else ()
+    named = {wheel.name for wheel in request.wheels}
+    raise_all(
+        [
+            RequestError(
+                f"`{pin.file}` has the sha256 {pin.sha256}, which no requirements file names",
+                at=Location(path=image),
+                hint="with hashes, as for pip, all that comes along is pinned in them: `uv pip compile"
+                " --generate-hashes` writes such a file",
+            )
+            for pin in pins
+            if request.hashes and pin.sha256 not in request.hashes and pin.file not in named
+        ]
+    )
     try:
         fetch(pins, resolved, files, context)
     except RequestError as error:

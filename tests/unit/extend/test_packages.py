@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -181,6 +182,16 @@ def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:
         assert text in shown
     listed.write_text("six>=1 \\\n  --hash=sha256:00\nsix>=1\n")
     assert read_request(files=[listed]).requirements == ("six>=1",)
+
+
+def test_files_with_other_hashes_than_those_of_the_request_are_refused(tmp_path: Path, wheels: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    digest = hashlib.sha256((wheels / "tabulate-0.9.0-py3-none-any.whl").read_bytes()).hexdigest()
+    listed.write_text(f"tabulate==0.9.0 \\\n    --hash=sha256:{'0' * 64} \\\n    --hash=sha256:{digest}\n")
+    with opened(tmp_path, PYTHON) as image:
+        assert versions(resolve(image, tmp_path, wheels, files=[listed])) == {"tabulate": "0.9.0"}
+        with pytest.raises(RequestError, match=r"six-1.17.0-py3-none-any.whl` has the sha256"):
+            resolve(image, tmp_path, wheels, "six", files=[listed])
 
 
 class Here:
