@@ -140,25 +140,22 @@ def resolve_packages(
     *,
     image: Path,
     site: Site | None,
-    files: FileCache,
     context: ResolveContext,
     stage: Path,
 ) -> Addition:
-    """Choose wheels for a request, and fetch them; what is installed stays as it is, unless it may change.
+    """Choose wheels for a request; what is installed stays as it is, unless it may change.
 
     Parameters
     ----------
     image : Path
         The image's file, for messages.
-    files : FileCache
-        Receives the wheels, each verified.
     stage : Path
         An empty directory.
 
     Raises
     ------
     RequestError, ManyErrors
-        The request cannot be met beside what is installed, or a file is missing while offline.
+        The request cannot be met beside what is installed.
     MachineError
         An index cannot be reached.
     """
@@ -213,13 +210,6 @@ def resolve_packages(
             if request.hashes and pin.sha256 not in request.hashes and pin.file not in named
         ]
     )
-    try:
-        fetch(pins, resolved, files, context)
-    except RequestError as error:
-        if not context.offline:
-            raise
-        hint = "run it once with a network and the same store, or name wheels (`--wheel FILE`)"
-        raise RequestError(error.problem, at=error.at, hint=hint) from error
     added = {pin.name for pin in pins}
     return Addition(
         python=python,
@@ -227,6 +217,42 @@ def resolve_packages(
         replaced=tuple(python.installed[name] for name in sorted(added & python.installed.keys())),
         present=tuple(text for text in requirements if _name(text) not in added),
     )
+
+
+def fetch_packages(
+    addition: Addition,
+    request: PackageRequest,
+    *,
+    image: Path,
+    site: Site | None,
+    files: FileCache,
+    context: ResolveContext,
+) -> None:
+    """Make the wheels of an addition exist here, each verified.
+
+    Parameters
+    ----------
+    request, image, site, context
+        As for `resolve_packages`.
+    files : FileCache
+        Receives them.
+
+    Raises
+    ------
+    RequestError, ManyErrors
+        A file is gone, or missing while offline.
+    MachineError
+        An index cannot be reached.
+    """
+    resolved = _spec_of(addition.python, request.requirements, image=image, site=site)
+    named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
+    try:
+        fetch(addition.pins, resolved, files, replace(context, directories=(*named, *context.directories)))
+    except RequestError as error:
+        if not context.offline:
+            raise
+        hint = "run it once with a network and the same store, or name wheels (`--wheel FILE`)"
+        raise RequestError(error.problem, at=error.at, hint=hint) from error
 
 
 def lay_out(

@@ -13,7 +13,14 @@ import pytest
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.packages import Addition, hidden_paths, lay_out, read_request, resolve_packages
+from envbuild.extend.packages import (
+    Addition,
+    fetch_packages,
+    hidden_paths,
+    lay_out,
+    read_request,
+    resolve_packages,
+)
 from envbuild.extend.python import choose_python, probe_python
 from envbuild.resolve.files import FileCache
 from envbuild.squashfs.layers import splice_layers
@@ -85,15 +92,11 @@ def extended(
         chosen = choose_python(names, executable, image)
         python = probe_python(names, chosen, sandbox=sandbox, log=log, at=image)
         (tmp_path / "stage").mkdir()
-        addition = resolve_packages(
-            python,
-            read_request(["demo"], upgrade=upgrade),
-            image=image,
-            site=None,
-            files=files,
-            context=offline_context(tmp_path, wheels),
-            stage=tmp_path / "stage",
-        )
+        request = read_request(["demo"], upgrade=upgrade)
+        context = offline_context(tmp_path, wheels)
+        stage = tmp_path / "stage"
+        addition = resolve_packages(python, request, image=image, site=None, context=context, stage=stage)
+        fetch_packages(addition, request, image=image, site=None, files=files, context=context)
         trees = []
         for name in ("once", "again"):
             stage = tmp_path / name

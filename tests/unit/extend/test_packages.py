@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ import pytest
 
 from envbuild.errors import BuildError, ManyErrors, RequestError, render
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.packages import Addition, hidden_paths, lay_out, read_request, resolve_packages
+from envbuild.extend.packages import (
+    Addition,
+    fetch_packages,
+    hidden_paths,
+    lay_out,
+    read_request,
+    resolve_packages,
+)
+from envbuild.extend.python import PythonInstallation
 from envbuild.resolve.files import FileCache
 from envbuild.store.tree import scan
 from envbuild.system.process import Finished
@@ -58,19 +67,23 @@ def wheels(tmp_path: Path) -> Path:
 
 
 def resolve(image: ImageFiles, tmp_path: Path, index: Path, *names: str, **options: Any) -> Addition:
-    """Return the addition of a request; it is resolved in `tmp_path`."""
+    """Return the addition of a request, with its wheels; all happens in `tmp_path`."""
+    return resolve_for(probed(image), tmp_path, index, *names, **options)
+
+
+def resolve_for(
+    python: PythonInstallation, tmp_path: Path, index: Path, *names: str, **options: Any
+) -> Addition:
+    """Return the addition of a request for a Python."""
     stage = tmp_path / "stage"
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir()
-    return resolve_packages(
-        probed(image),
-        read_request(names, **options),
-        image=IMAGE,
-        site=None,
-        files=FileCache(tmp_path / "files"),
-        context=offline_context(tmp_path, index),
-        stage=stage,
-    )
+    request = read_request(names, **options)
+    context = offline_context(tmp_path, index)
+    addition = resolve_packages(python, request, image=IMAGE, site=None, context=context, stage=stage)
+    files = FileCache(tmp_path / "files")
+    fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+    return addition
 
 
 def versions(addition: Addition) -> dict[str, str]:
@@ -194,6 +207,22 @@ def test_files_with_other_hashes_than_those_of_the_request_are_refused(tmp_path:
             resolve(image, tmp_path, wheels, "six", files=[listed])
 
 
+def test_a_wheel_that_is_missing_offline_is_named_with_what_helps(tmp_path: Path, wheels: Path) -> None:
+    with opened(tmp_path, PYTHON) as image:
+        python = probed(image)
+    request = read_request(["tabulate"])
+    context = replace(offline_context(tmp_path, wheels), offline=True)
+    (tmp_path / "stage").mkdir()
+    addition = resolve_packages(
+        python, request, image=IMAGE, site=None, context=context, stage=tmp_path / "stage"
+    )
+    shutil.rmtree(wheels)
+    files = FileCache(tmp_path / "files")
+    with pytest.raises(RequestError, match=r"tabulate-0.9.0-py3-none-any.whl") as caught:
+        fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+    assert "once with a network" in caught.value.hint
+
+
 class Here:
     """Takes the place of a sandbox: the tests' own Python compiles, in the tree that it would see."""
 
@@ -263,17 +292,8 @@ def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Pat
 def test_what_debian_owns_stays_and_is_covered(tmp_path: Path, wheels: Path) -> None:
     debian = "/usr/lib/python3/dist-packages"
     with opened(tmp_path, PYTHON, distribution("numpy", "1.24.2", site=debian)) as image:
-        stage = tmp_path / "stage"
-        stage.mkdir()
-        addition = resolve_packages(
-            probed(image, sites=[SITE, debian]),
-            read_request(upgrade=["numpy"]),
-            image=IMAGE,
-            site=None,
-            files=FileCache(tmp_path / "files"),
-            context=offline_context(tmp_path, wheels),
-            stage=stage,
-        )
+        python = probed(image, sites=[SITE, debian])
+        addition = resolve_for(python, tmp_path, wheels, upgrade=["numpy"])
         tree, hidden = laid(addition, image, tmp_path)
     assert (hidden, versions(addition)) == ((), {"numpy": "2.1.0"})
     assert (tree / SITE_BELOW / "numpy/a.py").is_file()
