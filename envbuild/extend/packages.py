@@ -371,6 +371,8 @@ def _explained(
         if _name(limit) in words
     ]
     hint = error.hint
+    if re.search(r"\bno (?:usable )?wheels\b", text):
+        hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
     if concerned:
         names = " ".join(f"--upgrade {name}" for name in concerned)
         hint = f"ask for an older version, or let what is installed change: `{names}`"

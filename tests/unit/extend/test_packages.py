@@ -129,6 +129,16 @@ def test_a_conflict_with_what_is_installed_names_it(tmp_path: Path, wheels: Path
     assert [one.version for one in addition.replaced] == ["1.26.4"]
 
 
+@pytest.mark.parametrize("file", ["newer-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", "newer-1.0.tar.gz"])
+def test_a_package_without_a_wheel_for_the_image_says_how_to_get_one(
+    file: str, tmp_path: Path, wheels: Path
+) -> None:
+    (wheels / file).touch()
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="newer") as caught:
+        resolve(image, tmp_path, wheels, "newer")
+    assert "--wheel FILE" in caught.value.hint
+
+
 def test_an_upgrade_respects_what_stays(tmp_path: Path, wheels: Path) -> None:
     trees = (PYTHON, distribution("numpy", "1.26.0"), distribution("scipy", "1.11", "numpy<2"))
     with opened(tmp_path, *trees) as image:
