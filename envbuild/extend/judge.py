@@ -41,13 +41,7 @@ class AdditionJudgement:
 
 
 def judge_addition(addition: Addition, image: ImageFiles, *, at: Path) -> AdditionJudgement:
-    """Judge an addition beside what is installed.
-
-    Parameters
-    ----------
-    at : Path
-        The image's file, for messages.
-    """
+    """Judge an addition beside what is installed; `at` is the image's file, for messages."""
     gone = {one.name for one in addition.replaced}
     staying = {name: one for name, one in addition.python.installed.items() if name not in gone}
     problems = [

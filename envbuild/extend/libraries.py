@@ -22,18 +22,8 @@ _MAX_CONF_BYTES = 64 << 10
 def missing_libraries(addition: Addition, image: ImageFiles, tree: Path) -> dict[str, str]:
     """Return the libraries that added modules need and that nothing brings: name → a path that needs it.
 
-    Drivers, and what an image leaves to its host's fabric, are no part of it. Only the files on the way are
-    read.
-
-    Parameters
-    ----------
-    tree : Path
-        What `lay_out` returned.
-
-    Raises
-    ------
-    ValueError
-        The image is damaged.
+    Drivers, and what an image leaves to its host's fabric, are no part of it. `tree` is what `lay_out`
+    returned. Only the files on the way are read.
     """
     added = [f"/{path.relative_to(tree)}" for path, _ in walk(tree) if _LIBRARY.fullmatch(path.name)]
     both = _Both(image, tree)

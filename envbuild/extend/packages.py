@@ -78,24 +78,7 @@ def read_request(
     wheels: Sequence[Path] = (),
     upgrade: Sequence[str] = (),
 ) -> PackageRequest:
-    """Return a checked request.
-
-    Parameters
-    ----------
-    requirements : sequence of str
-        PEP 508.
-    files : sequence of Path
-        Requirements files.
-    wheels : sequence of Path
-        Wheels on this machine.
-    upgrade : sequence of str
-        Names of installed distributions that may change.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        Something is no requirement or no wheel, or a file cannot be read.
-    """
+    """Return a request of requirements (PEP 508), requirements files and wheels, checked as a whole."""
     errors: list[EnvbuildError] = []
     checked: list[str] = []
     hashes: set[str] = set()
@@ -145,19 +128,8 @@ def resolve_packages(
 ) -> Addition:
     """Choose wheels for a request; what is installed stays as it is, unless it may change.
 
-    Parameters
-    ----------
-    image : Path
-        The image's file, for messages.
-    stage : Path
-        An empty directory.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        The request cannot be met beside what is installed.
-    MachineError
-        An index cannot be reached.
+    `image` is the image's file, for messages; `stage` is an empty directory. RequestError, ManyErrors: the
+    request cannot be met beside what is installed. MachineError: an index cannot be reached.
     """
     staying = {name: one for name, one in python.installed.items() if name not in request.upgrade}
     requirements = [*request.requirements, *_of_wheels(request.wheels)]
@@ -228,21 +200,10 @@ def fetch_packages(
     files: FileCache,
     context: ResolveContext,
 ) -> None:
-    """Make the wheels of an addition exist here, each verified.
+    """Make the wheels of an addition exist in `files`, each verified.
 
-    Parameters
-    ----------
-    request, image, site, context
-        As for `resolve_packages`.
-    files : FileCache
-        Receives them.
-
-    Raises
-    ------
-    RequestError, ManyErrors
-        A file is gone, or missing while offline.
-    MachineError
-        An index cannot be reached.
+    RequestError, ManyErrors: a file is gone, or missing while offline. MachineError: an index cannot be
+    reached.
     """
     resolved = _spec_of(addition.python, request.requirements, image=image, site=site)
     named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
@@ -264,27 +225,11 @@ def lay_out(
     stage: Path,
     log: Path,
 ) -> Path:
-    """Write the tree of what an image gains, with its paths as in the image, and compile it there.
+    """Write what an image gains as a tree with the image's paths, compile it there, and return its root.
 
-    Parameters
-    ----------
-    files : FileCache
-        Holds the wheels.
-    sandbox : Sandbox
-        Its root is the image.
-    stage : Path
-        An empty directory.
-
-    Returns
-    -------
-    Path
-        The root of the tree.
-
-    Raises
-    ------
-    BuildError
-        A wheel is malformed, two of them or one of them and the image hold a path differently, or the
-        image's Python does not compile, or does more.
+    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory.
+    BuildError: a wheel is malformed, two owners hold a path differently, or the image's Python does not
+    compile, or does more.
     """
     python = addition.python
     tree = stage / "roots" / "tree"
@@ -316,10 +261,7 @@ def lay_out(
 def hidden_paths(addition: Addition, image: ImageFiles, tree: Path) -> tuple[str, ...]:
     """Return the paths of an image that an addition hides: absolute, sorted, none below another.
 
-    Parameters
-    ----------
-    tree : Path
-        What `lay_out` returned: its files take the place of those of their paths.
+    The files of `tree`, which `lay_out` returned, take the place of those of their paths.
     """
     hidden = hidden_files(addition, image)
     hidden = {path for path in hidden if not os.path.lexists(tree / path.lstrip("/"))}
@@ -462,10 +404,7 @@ def _name(requirement: str) -> str:
 def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -> set[str]:
     """Return the paths, relative to the root, of files that the image has just so.
 
-    Raises
-    ------
-    BuildError
-        Two owners hold a path differently, or a link of the image leads away from it.
+    BuildError: two owners hold a path differently, or a link of the image leads away from it.
     """
     problems = [f"/{path}: {one} and {other}" for path, one, other in collisions(trees)]
     hidden = hidden_files(addition, image)

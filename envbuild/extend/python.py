@@ -123,7 +123,7 @@ class PythonInstallation:
 def find_pythons(image: ImageFiles) -> tuple[str, ...]:
     """Return the path of each Python of an image, sorted; two paths of one count once.
 
-    A virtual environment is one of its own.
+    A virtual environment counts as another.
     """
     pythons: dict[str, str] = {}
     for path in filter(_PROGRAM.fullmatch, image.entries):
@@ -138,19 +138,9 @@ def find_pythons(image: ImageFiles) -> tuple[str, ...]:
 
 
 def choose_python(image: ImageFiles, named: str | None, at: Path) -> str:
-    """Return the path of the Python to add packages for.
+    """Return the path of the Python to add packages for: the one that the user named, or the only one.
 
-    Parameters
-    ----------
-    named : str or None
-        Path that the user named.
-    at : Path
-        The image's file, for messages.
-
-    Raises
-    ------
-    RequestError
-        There is none, or there are several and none was named.
+    `at` is the image's file, for messages. RequestError: there is none, or several and none was named.
     """
     pythons = find_pythons(image)
     shown = "".join(f"\n  {path}" for path in pythons[:_SHOWN])
@@ -174,22 +164,8 @@ def probe_python(
 ) -> PythonInstallation:
     """Start a Python once, without its packages, and read what is installed for it.
 
-    Parameters
-    ----------
-    executable : str
-        Absolute path in the image.
-    sandbox : Sandbox
-        Its root is the image.
-    at : Path
-        The image's file, for messages.
-
-    Raises
-    ------
-    BuildError
-        It does not start.
-    RequestError
-        Packages cannot be added for it: another implementation, too old, without glibc, or it gives another
-        answer than a Python would.
+    The root of `sandbox` is the image. BuildError: it does not start. RequestError: packages cannot be added
+    for it (another implementation, too old, without glibc), or it answers as no Python would.
     """
     venv = _virtual_environment(image, executable)
     settings = image.read(f"{venv}/pyvenv.cfg", _MAX_TEXT_BYTES) if venv else None
@@ -280,10 +256,7 @@ def _virtual_environment(image: ImageFiles, executable: str) -> str:
 def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str, InstalledDistribution]:
     """Return what lies in directories of packages; of two of one name the first counts, as for Python.
 
-    Raises
-    ------
-    ValueError
-        There is far too much of it.
+    ValueError: there is far too much of it.
     """
     installed: dict[str, InstalledDistribution] = {}
     kept_bytes = 0

@@ -11,15 +11,8 @@ _MAX_LINKS = 40
 def follow(path: str, look: Callable[[str], str | None], *, start: str = "/") -> tuple[str, str]:
     """Return where a path leads as far as it exists, and the part that does not: empty if all of it does.
 
-    Parameters
-    ----------
-    path : str
-        Absolute, or relative to `start`; no link leads above the root.
-    look : callable
-        Absolute path without links → target of the link that lies there, empty for anything else, None for
-        nothing.
-    start : str
-        A directory that exists, without links on the way to it.
+    `look` maps an absolute path to the target of the link that lies there, to an empty text for anything
+    else, and to None for nothing. A relative path begins at `start`. No link leads above the root.
     """
     here, waiting, links = start, path.split("/")[::-1], 0
     while waiting:
