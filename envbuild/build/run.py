@@ -51,6 +51,8 @@ class BuildContext:
     emit: Emit
     rebuild: bool = False
     """Build every layer again and compare it with the one in the store."""
+    root: Path | None = None
+    """An image that holds the base, to compile in; the base itself if absent."""
 
 
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
@@ -172,9 +174,14 @@ class _WheelTrees:
             self._directory,
             prefixes={step.prefix for step in steps},
             interpreter=steps[0].interpreter,
-            sandbox=_sandbox(self._context, record_of("base"), self._directory.parent),
+            sandbox=self._sandbox(record_of),
             log=_log_of(self._wheels[0], self._context.store),
         )
+
+    def _sandbox(self, record_of: Callable[[str], LayerRecord]) -> Sandbox:
+        if self._context.root is not None:
+            return Sandbox(apptainer=self._context.apptainer, root=self._context.root.absolute())
+        return _sandbox(self._context, record_of("base"), self._directory.parent)
 
     def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
         compiled.result()

@@ -13,6 +13,9 @@ from envbuild.cli.progress import session
 from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuild.preflight.report import PreflightReport
     from envbuild.workflows.build import Built
 
 
@@ -61,10 +64,15 @@ def command(
     if built.preflight.passed:
         print_message(f"next: envbuild test {workflows.arguments.shell_path(built.path)}")
         return
-    for result in built.preflight.findings():
+    fail_preflight(built.path, built.preflight)
+
+
+def fail_preflight(image: Path, preflight: PreflightReport) -> None:
+    """Print what an image that was written lacks, and exit with the code of a check that failed."""
+    for result in preflight.findings():
         if result.status == "FAIL":
             print_message(result.line())
-    print_message(f"{built.path}: written, but some programs would not start (see above)")
+    print_message(f"{image}: written, but some programs would not start (see above)")
     raise typer.Exit(4)
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from envbuild import workflows
 from envbuild.cli import options
+from envbuild.cli.extend import lines_of, note_rows
 from envbuild.cli.output import print_data, print_json
 
 if TYPE_CHECKING:
+    from envbuild.image.model import Manifest
     from envbuild.workflows.inspect import Inspection
 
 
@@ -21,19 +23,29 @@ def command(
     """Show an image's name, parts, recipes, environment, jobs and last verdict."""
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
     inspection = workflows.inspect.inspect_image(image, settings)
-    manifest = inspection.manifest
-    if json:
-        print_json({"digest": manifest.digest, "verdict": inspection.verdict, **manifest.model_dump()})
+    manifest, note = inspection.manifest, inspection.note
+    if json and manifest is None:
+        print_json(note.model_dump() if note else {})
+    elif json and manifest is not None:
+        added = {"extensions": note.model_dump()["extensions"]} if note else {}
+        data = {"digest": manifest.digest, "verdict": inspection.verdict, **manifest.model_dump()}
+        print_json({**data, **added})
     else:
         print_data(format_inspection(inspection))
 
 
 def format_inspection(inspection: Inspection) -> str:
     """Return lines of ``name: value``."""
-    manifest = inspection.manifest
+    rows = [("image", str(inspection.path))]
+    if inspection.manifest is not None:
+        rows += _manifest_rows(inspection.manifest, inspection.verdict)
+    rows += note_rows(inspection.note) if inspection.note else []
+    return lines_of(rows)
+
+
+def _manifest_rows(manifest: Manifest, verdict: str) -> list[tuple[str, str]]:
     recipes = ", ".join(f"{name} {version}" for name, version in sorted(manifest.recipes.items()))
     rows = [
-        ("image", str(inspection.path)),
         ("name", f"{manifest.name}/{manifest.version}"),
         ("summary", manifest.summary),
         ("digest", manifest.digest),
@@ -41,7 +53,7 @@ def format_inspection(inspection: Inspection) -> str:
         ("recipes", recipes),
         ("unproven", ", ".join(manifest.unproven)),
         ("lock", manifest.lock_digest),
-        ("verdict", inspection.verdict),
+        ("verdict", verdict),
     ]
     for layer in manifest.file_system.layers if manifest.file_system else ():
         size = f"{layer.size_bytes / 1e6:.1f} MB"
@@ -50,5 +62,4 @@ def format_inspection(inspection: Inspection) -> str:
     for variable in manifest.environment:
         sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
         rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
-    rows += [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in rows if value)
+    return rows + [("job", f"{job.id}: {job.title}") for job in manifest.jobs]

@@ -24,6 +24,7 @@ from envbuild.cli import (
     doctor,
     edit,
     export,
+    extend,
     fetch,
     import_def,
     init,
@@ -66,6 +67,7 @@ app.command("test")(test.command)
 app.command("status")(status.command)
 app.command("launch")(launch.command)
 app.add_typer(module.app, name="module")
+app.command("extend")(extend.command)
 app.command("export")(export.command)
 app.add_typer(layer.app, name="layer")
 app.command("import-def")(import_def.command)

@@ -47,6 +47,14 @@ def install(
             "--require-pass", help="Refuse an image that did not pass its test on a host like this one."
         ),
     ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Of the module, for an extended image of anyone."),
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option("--version", metavar="VERSION", help="Of the module, for an extended image of anyone."),
+    ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -63,6 +71,8 @@ def install(
             link=link,
             default=default,
             require_pass=require_pass,
+            name=name,
+            version=version,
             settings=settings,
             from_host=options.host_libraries(mpi, fabric),
         )

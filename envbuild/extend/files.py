@@ -33,7 +33,7 @@ class ImageFiles:
     def place(self, path: str) -> str:
         """Return where an absolute path leads, or would if what it names existed."""
         place, missing = follow(path, self._look)
-        return posixpath.normpath(f"{place}/{missing}")
+        return posixpath.normpath(posixpath.join(place, missing))
 
     def _look(self, path: str) -> str | None:
         entry = self.entries.get(path)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
+from envbuild.image.foreign import ForeignImage
 from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, write_sif
+from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, read_manifest, write_sif
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import Splice, digest_of_tables, splice
+from envbuild.squashfs.splice import Area, Part, Splice, digest_of_tables, splice, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,56 @@ def compose(
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
         spliced = splice(inputs)
-        manifest = manifest.model_copy(update={"file_system": _described(spliced, layers)})
+        described = tuple(map(_described_layer, layers, spliced.areas))
+        manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
         write_sif(path, manifest, spliced, data, advanced=advanced)
+    return manifest
+
+
+def compose_on(
+    path: Path,
+    image: ForeignImage,
+    layers: Sequence[FinishedLayer],
+    order: Sequence[str],
+    *,
+    manifest: Manifest,
+    lock: Lock,
+    plan: str,
+    note: bytes,
+    hidden: Collection[str],
+    advanced: Callable[[int], None],
+) -> Manifest:
+    """Write an image of another one's layers, whose data is copied, and of new `layers`, as `compose` does.
+
+    `image` is of ours: its manifest says where its layers lie. `order` names all layers from bottom to top;
+    those of the other image that it lacks are left out. `hidden` are paths of the other image that are not
+    shown, and `note` says what was added. Raises as `compose`; RequestError if the other image is damaged.
+    """
+    system = read_manifest(image.path).file_system
+    kept = {layer.name: layer for layer in system.layers} if system else {}
+    new = {layer.name: layer for layer in layers}
+    with layer_file_systems({name: new[name].blob for name in new}) as files, image.file_system() as squashfs:
+        _check_tables(layers, files)
+        parts = [
+            whole(files[name])
+            if name in new
+            else Part(squashfs=squashfs, offset=kept[name].offset, size=kept[name].size_bytes)
+            for name in order
+        ]
+        inputs = {image.path.name: squashfs, **{name: files[name] for name in order if name in new}}
+        spliced = splice(inputs, parts=parts, hidden=hidden)
+        described = tuple(
+            _described_layer(new[name], area)
+            if name in new
+            else kept[name].model_copy(update={"offset": area.offset})
+            for name, area in zip(order, spliced.areas, strict=True)
+        )
+        manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
+        bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
+        data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
+        write_sif(path, manifest, spliced, data, note=note, advanced=advanced)
     return manifest
 
 
@@ -72,22 +119,23 @@ def _check_tables(layers: Sequence[FinishedLayer], inputs: Mapping[str, Squashfs
             raise ValueError(f"{layer.name} has other tables than it was published with")
 
 
-def _described(spliced: Splice, layers: Sequence[FinishedLayer]) -> FileSystem:
+def _file_system(spliced: Splice, layers: tuple[ImageLayer, ...]) -> FileSystem:
     return FileSystem(
         size_bytes=spliced.size_bytes,
-        layers=tuple(
-            ImageLayer(
-                name=layer.name,
-                digest=layer.digest,
-                offset=area.offset,
-                size_bytes=area.size,
-                data=layer.data,
-                imported=layer.imported,
-            )
-            for layer, area in zip(layers, spliced.areas, strict=True)
-        ),
+        layers=layers,
         tables_offset=spliced.tables_offset,
         tables=spliced.tables_digest,
+    )
+
+
+def _described_layer(layer: FinishedLayer, area: Area) -> ImageLayer:
+    return ImageLayer(
+        name=layer.name,
+        digest=layer.digest,
+        offset=area.offset,
+        size_bytes=area.size,
+        data=layer.data,
+        imported=layer.imported,
     )
 
 

@@ -48,6 +48,15 @@ def default_environment(*tables: Mapping[str, str | Prepend]) -> tuple[Variable,
     return tuple(sorted((*literals.values(), *prepends), key=lambda variable: variable.name))
 
 
+def with_literals(variables: Sequence[Variable], literals: Mapping[str, str]) -> tuple[Variable, ...]:
+    """Return the table of an image with further literals, as if its spec had them."""
+    kept = [
+        variable for variable in variables if variable.operation == "prepend" or variable.name not in literals
+    ]
+    added = [Variable(name=name, operation="set", value=value) for name, value in literals.items()]
+    return tuple(sorted((*added, *kept), key=lambda variable: variable.name))
+
+
 def render_script(variables: Sequence[Variable]) -> str:
     """Return POSIX shell text that applies the table, in order.
 

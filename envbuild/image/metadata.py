@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from envbuild import jobs
@@ -60,20 +60,29 @@ def top_layer(
 
     `embedded` are the files with which the image tests itself: path below `METADATA_DIR` → content.
     """
-    entries = [
-        _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755),
-        _entry(MANIFEST_PATH, manifest.to_json().encode()),
-        _entry(f"{METADATA_DIR}/lock.yaml", dump(lock).encode()),
-        *(_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())),
-    ]
+    entries = [*_made_of(lock, manifest)]
+    entries += [_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())]
     for chosen in resolved.recipes:
         for path, content in sorted(chosen.files.items()):
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
                 entries.append(_entry(f"{JOBS}/{chosen.recipe.name}/{name}", content))
-    for path, (text, mode) in startup.top_files(manifest).items():
-        entries.append(_entry(path, text.encode(), mode))
     return entries
+
+
+def renewed_layer(files: Iterable[InlineFile], lock: Lock, manifest: Manifest) -> list[InlineFile]:
+    """Return the files of a top layer with another lock and manifest; what recipes brought is kept."""
+    renewed = {file.path: file for file in (*files, *_made_of(lock, manifest))}
+    return list(renewed.values())
+
+
+def _made_of(lock: Lock, manifest: Manifest) -> Iterator[InlineFile]:
+    """Yield the files that lock and manifest make."""
+    yield _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755)
+    yield _entry(MANIFEST_PATH, manifest.to_json().encode())
+    yield _entry(f"{METADATA_DIR}/lock.yaml", dump(lock).encode())
+    for path, (text, mode) in startup.top_files(manifest).items():
+        yield _entry(path, text.encode(), mode)
 
 
 def root_texts() -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from envbuild.digests import canonical_json
+from envbuild.image.extension import ExtensionNote
 from envbuild.image.packages import Contents, InstalledDeb
 from envbuild.lock.model import DebPin, Lock, PythonPin, RecipePin
 from envbuild.lock.text import dump
@@ -108,6 +109,55 @@ def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> byt
     return (canonical_json(document) + "\n").encode()
 
 
+def sbom_of_additions(note: ExtensionNote) -> bytes:
+    """Return the bill of materials of what was added to an image of anyone: JSON, canonical, one line.
+
+    The image that it was added to is one component; what is in that is not known.
+    """
+    first = note.extensions[0]
+    digest = hashlib.sha256(note.to_json().encode()).hexdigest()
+    image, base = f"image:{digest}", f"base:{first.image}"
+    rows: dict[str, _Row] = {
+        base: {
+            "type": "container",
+            "name": first.image,
+            "hashes": _hashes(first.digest.removeprefix("sha256:")),
+            "licenses": _licences(()),
+            "properties": _properties({"digest-of": "the tables of its file system"}),
+        }
+    }
+    for package in note.packages.values():
+        rows[f"pypi:{package.name}@{package.version}"] = {
+            "type": "library",
+            "name": package.name,
+            "version": package.version,
+            "purl": _python_purl(package.name, package.version, package.file),
+            "hashes": _hashes(package.sha256),
+            "licenses": _licences(()),
+            "properties": _properties({"file": package.file, "form": "wheel", "origin": package.origin}),
+        }
+    for file in note.requests.files:
+        rows[f"file:{file.target}"] = {
+            "type": "file",
+            "name": file.target,
+            "hashes": _hashes(file.sha256),
+            "licenses": _licences(()),
+        }
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": SPEC_VERSION,
+        "serialNumber": f"urn:uuid:{_serial(digest)}",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [{"type": "application", "name": "envbuild"}]},
+            "component": {"type": "container", "bom-ref": image, "name": first.image},
+        },
+        "components": [{**rows[ref], "bom-ref": ref} for ref in sorted(rows)],
+        "dependencies": [{"ref": image, "dependsOn": sorted(rows)}],
+    }
+    return (canonical_json(document) + "\n").encode()
+
+
 def deb_purl(pin: DebPin) -> str:
     """Return the package URL of a Debian package."""
     distribution, _, suite = pin.origin.partition(":")
@@ -118,8 +168,11 @@ def deb_purl(pin: DebPin) -> str:
 
 def python_purl(pin: PythonPin) -> str:
     """Return the package URL of a Python distribution; the file name distinguishes its builds."""
-    file = quote(pin.file, safe="")
-    return f"pkg:pypi/{quote(pin.name)}@{quote(pin.version, safe='')}?file_name={file}"
+    return _python_purl(pin.name, pin.version, pin.file)
+
+
+def _python_purl(name: str, version: str, file: str) -> str:
+    return f"pkg:pypi/{quote(name)}@{quote(version, safe='')}?file_name={quote(file, safe='')}"
 
 
 def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:

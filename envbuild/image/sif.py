@@ -29,6 +29,8 @@ MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
 PLAN = "envbuild.plan"
 SBOM = "sbom.cdx.json"
+# Of an extended image, behind all others: what was added.
+NOTE = "envbuild.extend"
 # The name that `apptainer inspect` reads.
 _INSPECTION = "inspect-metadata.json"
 _DEFINITION, _LABELS = "definition", "labels"
@@ -66,13 +68,15 @@ def write_sif(
     splice: Splice,
     data: Mapping[str, bytes],
     *,
+    note: bytes = b"",
     advanced: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write an image, in place of an earlier one: all of it, or nothing.
 
-    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. The same arguments give
-    the same bytes. `advanced` is called with the number of bytes of each part that was copied. RequestError:
-    nothing can be written at `path`. MachineError: the disk is full or fails, or a layer cannot be read.
+    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
+    for an image that was not extended. The same arguments give the same bytes. `advanced` is called with the
+    number of bytes of each part that was copied. RequestError: nothing can be written at `path`.
+    MachineError: the disk is full or fails, or a layer cannot be read.
     """
     contents = {**_described(manifest), **data}
     sizes = {name: len(contents[name]) for name in DATA}
@@ -81,14 +85,16 @@ def write_sif(
         {name: sha256_of(contents[name]) for name in DATA},
         file_system_bytes=splice.size_bytes,
         architecture=manifest.architecture,
+        note_bytes=len(note),
     )
+    behind = b"".join(contents[name] for name in DATA) + note
     try:
         with atomic_file(path, mode=0o777) as file:
             splice.write(file, FILE_SYSTEM_OFFSET, advanced)
-            write_at(file, b"".join(contents[name] for name in DATA), FILE_SYSTEM_OFFSET + splice.size_bytes)
+            write_at(file, behind, FILE_SYSTEM_OFFSET + splice.size_bytes)
             write_at(file, frame, 0)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def _described(manifest: Manifest) -> dict[str, bytes]:
@@ -102,8 +108,10 @@ def _described(manifest: Manifest) -> dict[str, bytes]:
     }
 
 
-def _lay_out(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
-    """Place every object: the data in their order behind the file system."""
+def _lay_out(
+    sizes: Mapping[str, int], file_system_bytes: int, architecture: str, note_bytes: int
+) -> list[Descriptor]:
+    """Place every object: the data in their order behind the file system, the note last."""
     table: list[Descriptor] = []
     at = FILE_SYSTEM_OFFSET + file_system_bytes
     for number, (name, kind) in enumerate(DATA.items(), start=1):
@@ -123,17 +131,33 @@ def _lay_out(sizes: Mapping[str, int], file_system_bytes: int, architecture: str
             architecture=architecture,
         )
     )
+    if note_bytes:
+        table.append(
+            Descriptor(
+                number=len(table) + 1,
+                kind=Kind.JSON,
+                offset=at,
+                size=note_bytes,
+                padded_size=note_bytes,
+                name=NOTE,
+            )
+        )
     return table
 
 
 def frame_of(
-    sizes: Mapping[str, int], digests: Mapping[str, str], *, file_system_bytes: int, architecture: str
+    sizes: Mapping[str, int],
+    digests: Mapping[str, str],
+    *,
+    file_system_bytes: int,
+    architecture: str,
+    note_bytes: int = 0,
 ) -> bytes:
     """Return header and descriptor table: the first `DATA_OFFSET` bytes of an image.
 
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
-    table = _lay_out(sizes, file_system_bytes, architecture)
+    table = _lay_out(sizes, file_system_bytes, architecture, note_bytes)
     header = form.pack_header(
         architecture,
         _identity(digests),
@@ -145,15 +169,21 @@ def frame_of(
 
 
 def _identity(digests: Mapping[str, str]) -> uuid.UUID:
-    """Return a UUID of version 8 (RFC 9562): the digest of what `sha256sum` would print of all data."""
+    """Return the UUID of the digest of what `sha256sum` would print of all data."""
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    bits = int(sha256_of(sums).removeprefix("sha256:")[:32], 16)
+    return identity_of(sha256_of(sums))
+
+
+def identity_of(digest: str) -> uuid.UUID:
+    """Return the UUID of version 8 (RFC 9562) of a digest."""
+    bits = int(digest.removeprefix("sha256:")[:32], 16)
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)
 
 
-def _unwritable(path: Path, error: OSError) -> EnvbuildError:
+def unwritable(path: Path, error: OSError) -> EnvbuildError:
+    """Return the error for an image that cannot be written at its place."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return RequestError(f"the directory `{path.parent}` does not exist", hint=_ANOTHER_PLACE)
     if is_full(error):
@@ -246,6 +276,15 @@ def read_data(path: Path, name: str) -> bytes:
         return os.pread(file, descriptor.size, descriptor.offset)
 
 
+def read_frame(file: int) -> tuple[bytes, list[bytes]]:
+    """Return the header of a SIF that `read_sif` has read, and all entries of its table, as stored."""
+    start = os.pread(file, form.HEADER_BYTES, 0)
+    header = Header.parse(start)
+    table = os.pread(file, header.descriptors * form.DESCRIPTOR_BYTES, header.descriptors_offset)
+    size = form.DESCRIPTOR_BYTES
+    return start, [table[at : at + size] for at in range(0, len(table), size)]
+
+
 def _read_tables(file: int, path: Path) -> SifFile:
     size = os.fstat(file).st_size
     start = os.pread(file, form.HEADER_BYTES, 0)
@@ -266,12 +305,8 @@ def _read_tables(file: int, path: Path) -> SifFile:
         raise _broken(
             path, f"is cut short: its descriptors end at byte {header.descriptors_offset + length} of {size}"
         )
-    table = os.pread(file, length, header.descriptors_offset)
-    entries = (
-        Descriptor.parse(table[at : at + form.DESCRIPTOR_BYTES])
-        for at in range(0, len(table), form.DESCRIPTOR_BYTES)
-    )
-    objects = tuple(entry for entry in entries if entry is not None)
+    _, entries = read_frame(file)
+    objects = tuple(descriptor for each in entries if (descriptor := Descriptor.parse(each)) is not None)
     for entry in objects:
         if entry.offset < form.HEADER_BYTES or entry.size < 0:
             raise _broken(

@@ -211,6 +211,21 @@ class Descriptor:
         )
 
 
+def changed_header(
+    header: bytes, *, identity: uuid.UUID, free: int, total: int, data_offset: int, data_bytes: int
+) -> bytes:
+    """Return a header with its descriptors at `DESCRIPTORS_OFFSET`; all else of it, also times, is kept."""
+    launch, magic, version, code, _, created, modified, *_ = _HEADER.unpack(header)
+    places = (DESCRIPTORS_OFFSET, total * DESCRIPTOR_BYTES, data_offset, data_bytes)
+    return _HEADER.pack(launch, magic, version, code, identity.bytes, created, modified, free, total, *places)
+
+
+def moved(descriptor: bytes, *, offset: int, size: int, padded_size: int) -> bytes:
+    """Return a descriptor of an object that lies elsewhere, or has another length; all else is kept."""
+    kind, used, number, group, link, _, _, _, *rest = _DESCRIPTOR.unpack(descriptor)
+    return _DESCRIPTOR.pack(kind, used, number, group, link, offset, size, padded_size, *rest)
+
+
 def architecture_code(name: str) -> bytes:
     """Return the format's two digits for an architecture in Debian's words; ValueError if it has none."""
     try:

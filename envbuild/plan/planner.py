@@ -127,13 +127,7 @@ class _Planner:
         return _layer(name, step, [base])
 
     def wheel(self, pin: PythonPin) -> Layer:
-        step = WheelStep(
-            prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
-            interpreter=self.interpreter(),
-            wheel=_input_file(pin),
-            tools=self.tools("installer", "mksquashfs"),
-        )
-        return _layer(f"wheel:{pin.name}", step, needs=("base",))
+        return wheel_layer(pin, self.interpreter(), self.tools("installer", "mksquashfs"))
 
     def venv(self) -> Layer:
         """Return the layer that makes the Python layers an environment."""
@@ -232,6 +226,17 @@ class _Planner:
             if pin.name in names
         )
         return tuple(sorted(tools, key=_BY_NAME))
+
+
+def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[Tool]) -> Layer:
+    """Return the layer of one wheel; `tools` unpack and pack it."""
+    step = WheelStep(
+        prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
+        interpreter=interpreter,
+        wheel=_input_file(pin),
+        tools=tuple(tools),
+    )
+    return _layer(f"wheel:{pin.name}", step, needs=("base",))
 
 
 def _layer(name: str, step: Step, inputs: Sequence[Layer] = (), needs: tuple[str, ...] = ()) -> Layer:

@@ -44,7 +44,7 @@ class Compressor(IntEnum):
     ZSTD = 6
 
 
-_SUPPORTED = (Compressor.GZIP, Compressor.XZ, Compressor.ZSTD)
+_SUPPORTED = (Compressor.GZIP, Compressor.XZ, Compressor.LZ4, Compressor.ZSTD)
 
 
 class Flag(IntFlag):
@@ -114,7 +114,7 @@ class Superblock:
             raise ValueError("it is not a squashfs 4.0")
         if compressor not in _SUPPORTED:
             name = Compressor(compressor).name.lower() if compressor in iter(Compressor) else compressor
-            raise ValueError(f"its compressor, {name}, is not supported: gzip, xz and zstd are")
+            raise ValueError(f"its compressor, {name}, is not supported: gzip, lz4, xz and zstd are")
         if block_bytes not in _BLOCK_BYTES or 1 << block_log != block_bytes:
             raise ValueError(f"it claims blocks of {block_bytes} bytes")
         values = (inodes, mtime, block_bytes, fragments, Compressor(compressor), flags, ids, *offsets)
@@ -143,6 +143,8 @@ class Codec:
                 return self._zstd_compressor.compress(data)
             case Compressor.XZ:
                 return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_XZ_FILTERS)
+            case Compressor.LZ4:
+                return data  # not shorter: it is stored as it is
             case _:
                 return zlib.compress(data, 9)
 
@@ -154,6 +156,8 @@ class Codec:
                 if zstandard.frame_content_size(data) > most:
                     raise ValueError("a block holds more than it may")
                 return self._zstd_decompressor.decompress(data, max_output_size=most)
+            if self._compressor is Compressor.LZ4:
+                return _decompress_lz4(data, most)
             if self._compressor is Compressor.XZ:
                 xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
                 content, whole = xz.decompress(data, most), xz.eof
@@ -165,3 +169,41 @@ class Codec:
         if not whole:
             raise ValueError("a block is damaged, or holds more than it may")
         return content
+
+
+def _decompress_lz4(data: bytes, most: int) -> bytes:
+    """Return the content of a block of LZ4; ValueError if it is damaged, or holds more than `most` bytes.
+
+    Source: lz4, doc/lz4_Block_format.md.
+    """
+    content, at = bytearray(), 0
+    try:
+        while True:
+            token = data[at]
+            length, at = _lz4_length(data, at + 1, token >> 4)
+            content += data[at : at + length]
+            at += length
+            if at >= len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            length, at = _lz4_length(data, at + 2, token & 15)
+            begin = len(content) - distance
+            if begin < 0 or not distance or len(content) + length > most:
+                raise ValueError("a block is damaged, or holds more than it may")
+            # What is repeated may be shorter than the repetition.
+            piece = bytes(content[begin : begin + length + 4])
+            content += (piece * (1 + (length + 4) // len(piece)))[: length + 4]
+    except IndexError:
+        raise ValueError("a block is damaged: it is cut short") from None
+    if at != len(data) or len(content) > most:
+        raise ValueError("a block is damaged, or holds more than it may")
+    return bytes(content)
+
+
+def _lz4_length(data: bytes, at: int, start: int) -> tuple[int, int]:
+    """Return a length whose first 4 bits are `start`, and where the bytes behind it begin."""
+    if start == 15:
+        while data[at] == 255:
+            start, at = start + 255, at + 1
+        start, at = start + data[at], at + 1
+    return start, at

@@ -149,7 +149,7 @@ class Squashfs:
     """A squashfs within a real file, whose position stays unchanged.
 
     All methods raise ValueError if it is not squashfs 4.0, is inconsistent, or uses another compressor than
-    gzip, xz or zstd.
+    gzip, lz4, xz or zstd.
     """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
@@ -222,9 +222,11 @@ class Squashfs:
             return None
         if any(inode.blocks):
             return inode.start
-        if inode.fragment == NONE:
-            return None
-        return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * inode.fragment)[0])
+        return None if inode.fragment == NONE else self.fragment_start(inode.fragment)
+
+    def fragment_start(self, number: int) -> int:
+        """Return where a fragment lies, in bytes from the start."""
+        return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * number)[0])
 
     def inode(self, place: int) -> Inode:
         """Return the inode at an offset of the inode table."""

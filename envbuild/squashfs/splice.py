@@ -7,7 +7,8 @@ moved as a whole; only the tables, a few thousandths of the size, are written an
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envbuild.digests import sha256_of
@@ -34,8 +35,17 @@ _MAX_IDS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Data of an input that the spliced file system takes over: `size` bytes from `offset` of it on."""
+
+    squashfs: Squashfs
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """The data of an input in the spliced file system: `size` bytes from `offset` on."""
+    """A part in the spliced file system: `size` bytes from `offset` on."""
 
     offset: int
     size: int
@@ -45,9 +55,9 @@ class Area:
 class Splice:
     """A spliced file system, ready to be written."""
 
-    inputs: tuple[Squashfs, ...]
+    parts: tuple[Part, ...]
     areas: tuple[Area, ...]
-    """One for each input."""
+    """One for each part."""
     superblock: bytes
     tables: bytes
     """Everything behind the data."""
@@ -74,8 +84,8 @@ class Splice:
         `advanced` is called with the number of bytes of each part that was copied. OSError: an input cannot
         be read or has become shorter, or the file cannot be written.
         """
-        for squashfs, area in zip(self.inputs, self.areas, strict=True):
-            source, start = squashfs.file.fileno(), squashfs.offset + SUPERBLOCK_BYTES
+        for part, area in zip(self.parts, self.areas, strict=True):
+            source, start = part.squashfs.file.fileno(), part.squashfs.offset + part.offset
             copy_range(source, start, area.size, file, offset + area.offset, advanced)
         write_at(file, self._padded_tables, offset + self.tables_offset)
         write_at(file, self.superblock, offset)
@@ -86,8 +96,8 @@ class _Node:
     """An inode of the merged tree; one with several names is one node."""
 
     inode: Inode
-    source: int
-    """Index of the input that it comes from."""
+    source: _Source
+    """The input that it comes from."""
     children: dict[bytes, _Node] = field(default_factory=dict)
     names: int = 0
     """Number of hard links."""
@@ -102,41 +112,107 @@ class _Node:
         return self.inode.type is Type.DIRECTORY
 
 
-def splice(inputs: Mapping[str, Squashfs]) -> Splice:
+def splice(
+    inputs: Mapping[str, Squashfs],
+    *,
+    parts: Sequence[Part] | None = None,
+    hidden: Collection[str] = (),
+    keep_directories: bool = False,
+) -> Splice:
     """Merge file systems, given by name from bottom to top (at least one), as overlayfs would show them.
 
     Directories merge; any other entry replaces the one below; a whiteout removes it. Hard links stay links as
     far as all their names stay. The bottom file system may hold anything; the others must have its compressor
     and block size, and hold only directories, files, links and whiteouts, without extended attributes.
 
+    `parts` are the data to copy, in the order in which they are to lie; by default all of each input. A file
+    whose data lies in a later part than that of a file put on it stays: it is the upper one. `hidden` are
+    paths of the bottom that are not shown. With `keep_directories` the bottom's directories keep mode, owner,
+    time and attributes, and nothing of it changes its kind; overlayfs shows those of the upper ones.
+
     Nothing is written. ValueError, with the name of the input: it is damaged or cannot be spliced.
     """
+    if parts is None:
+        parts = [whole(squashfs) for squashfs in inputs.values()]
+    areas, end = [], 0
+    for part in parts:
+        areas.append(Area(offset=_aligned(end) + part.offset % ALIGNMENT, size=part.size))
+        end = areas[-1].offset + part.size
+    sources: list[_Source] = []
     root: _Node | None = None
-    for source, (name, squashfs) in enumerate(inputs.items()):
+    for name, squashfs in inputs.items():
         try:
-            if root is not None:
-                _check_fits(squashfs, next(iter(inputs.values())))
-            root = _add(squashfs, source, root)
+            if sources:
+                _check_fits(squashfs, sources[0].squashfs)
+            sources.append(_Source(squashfs, parts, areas))
+            root = _add(sources[-1], root, keep_directories=keep_directories)
+            if len(sources) == 1:
+                _hide(root, hidden)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     if root is None:
         raise ValueError("nothing to splice")
-    layers = tuple(inputs.values())
-    areas, shifts, end = [], [], 0
-    for squashfs in layers:
-        area = Area(offset=end + SUPERBLOCK_BYTES, size=squashfs.data_end - SUPERBLOCK_BYTES)
-        areas.append(area)
-        shifts.append(end)
-        end = _aligned(area.offset + area.size)
-    tables_offset = areas[-1].offset + areas[-1].size
-    superblock, tables = _Writer(layers, shifts, tables_offset).write(root)
+    superblock, tables = _Writer(sources, len(parts), end).write(root)
     return Splice(
-        inputs=layers,
+        parts=tuple(parts),
         areas=tuple(areas),
         superblock=superblock.pack(),
         tables=tables,
-        tables_offset=tables_offset,
+        tables_offset=end,
     )
+
+
+def whole(squashfs: Squashfs) -> Part:
+    """Return all data of a file system."""
+    return Part(squashfs=squashfs, offset=SUPERBLOCK_BYTES, size=squashfs.data_end - SUPERBLOCK_BYTES)
+
+
+class _Source:
+    """An input, and the places of its data in a file system of these parts in these areas."""
+
+    def __init__(self, squashfs: Squashfs, parts: Sequence[Part], areas: Sequence[Area]) -> None:
+        self.squashfs = squashfs
+        self._moves = sorted(
+            (part.offset, part.size, number, areas[number].offset - part.offset)
+            for number, part in enumerate(parts)
+            if part.squashfs is squashfs
+        )
+        self._begins = [begin for begin, *_ in self._moves]
+        self.fragments: dict[int, int] = {}
+        """Number of a fragment → its number in the spliced file system, set by `_Writer`."""
+
+    def part_of(self, inode: Inode) -> int:
+        """Return the number of the part that holds the data of a file; -1 if none does."""
+        if isinstance(inode, FileInode) and any(inode.blocks):
+            return self._find(inode.start)[0]
+        if isinstance(inode, FileInode) and inode.fragment != NONE:
+            return self._find(self.squashfs.fragment_start(inode.fragment))[0]
+        return -1
+
+    def moved(self, start: int) -> int:
+        """Return the new offset of a block of data; ValueError if it is in no part."""
+        number, shift = self._find(start)
+        if number < 0:
+            raise ValueError(f"the data at byte {start} is in no part of it that is kept")
+        return start + shift
+
+    def new_fragment(self, number: int) -> int:
+        """Return the new number of a fragment; ValueError if it is in no part."""
+        if number not in self.fragments:
+            raise ValueError(f"the fragment {number} is in no part of it that is kept")
+        return self.fragments[number]
+
+    def take_fragments(self, taken: Sequence[list[tuple[_Source, int, int, int]]]) -> None:
+        """Add each fragment, with its number, place and length, to the list of its part."""
+        for number, (start, stored, _) in enumerate(FRAGMENT.iter_unpack(self.squashfs.fragments)):
+            if (part := self._find(start)[0]) >= 0:
+                taken[part].append((self, number, start, stored))
+
+    def _find(self, start: int) -> tuple[int, int]:
+        """Return the number of the part that holds a block, and by how much it moves; -1 if none does."""
+        index = bisect_right(self._begins, start) - 1
+        begin, size, number, shift = self._moves[index] if index >= 0 else (0, 0, -1, 0)
+        return (number, shift) if start < begin + size else (-1, 0)
 
 
 def _check_fits(squashfs: Squashfs, bottom: Squashfs) -> None:
@@ -160,36 +236,55 @@ def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
     return int(struct.unpack_from("<I", options)[0])
 
 
-def _add(squashfs: Squashfs, source: int, root: _Node | None) -> _Node:
+def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Node:
     """Merge a file system into the tree; return the root."""
     directories: dict[str, _Node] = {}
     linked: dict[int, _Node] = {}
-    for entry in squashfs.walk():
-        inode = squashfs.inode(entry.place)
+    for entry in source.squashfs.walk():
+        inode = source.squashfs.inode(entry.place)
         if entry.path == "/":
             merged = root or _Node(inode, source)
-            merged.inode, merged.source = inode, source
+            if not keep_directories:
+                merged.inode, merged.source = inode, source
             directories["/"] = merged
             continue
         parent, _, text = entry.path.rpartition("/")
         children, name = directories[parent or "/"].children, text.encode(errors="surrogateescape")
+        lower = children.get(name)
+        if keep_directories and lower is not None and lower.is_directory != (entry.kind == "directory"):
+            raise ValueError(f"{entry.path} is a directory in one of the two, and not in the other")
         if root is not None and entry.kind == "whiteout":
             children.pop(name, None)
         elif isinstance(inode, DirectoryInode):
-            lower = children.get(name)
-            if lower is not None and lower.is_directory:
-                lower.inode, lower.source = inode, source
-            else:
+            if lower is None or not lower.is_directory:
                 lower = children[name] = _Node(inode, source)
+            elif not keep_directories:
+                lower.inode, lower.source = inode, source
             directories[entry.path] = lower
         elif root is not None and not isinstance(inode, FileInode | LinkInode):
             raise ValueError(f"{entry.path} is a device, a socket or a FIFO")
-        else:
+        elif lower is None or not _is_above(lower, inode, source):
             node = linked.get(entry.place)
             if node is None:
                 node = linked[entry.place] = _Node(inode, source)
             children[name] = node
     return directories["/"]
+
+
+def _is_above(lower: _Node, inode: Inode, source: _Source) -> bool:
+    """Return whether what an earlier input holds is of a later part, and so above what is put on it."""
+    return lower.source.part_of(lower.inode) > source.part_of(inode) >= 0
+
+
+def _hide(root: _Node, paths: Collection[str]) -> None:
+    """Take paths out of a tree; one that is not in it is no error."""
+    for path in paths:
+        *above, name = path.strip("/").encode(errors="surrogateescape").split(b"/")
+        place: _Node | None = root
+        for part in above:
+            place = place.children.get(part) if place else None
+        if place is not None:
+            place.children.pop(name, None)
 
 
 class _MetadataWriter:
@@ -231,19 +326,14 @@ class _MetadataWriter:
 
 
 class _Writer:
-    """Writes the tables of a merged tree, which begin at `offset`.
+    """Writes the tables of a merged tree with that many parts of data; they begin at `offset`."""
 
-    `shifts` says by how many bytes the data of each input has moved.
-    """
-
-    def __init__(self, inputs: Sequence[Squashfs], shifts: Sequence[int], offset: int) -> None:
-        self._inputs, self._shifts, self._offset = inputs, shifts, offset
-        self._codec = Codec(inputs[0].superblock.compressor)
+    def __init__(self, sources: Sequence[_Source], parts: int, offset: int) -> None:
+        self._bottom, self._offset = sources[0].squashfs, offset
+        self._codec = Codec(self._bottom.superblock.compressor)
         self._inodes = _MetadataWriter(self._codec)
         self._listings = _MetadataWriter(self._codec)
-        counts = [squashfs.superblock.fragments for squashfs in inputs]
-        # The number of the first fragment of each input.
-        self._first_fragments = [sum(counts[:index]) for index in range(len(counts))]
+        self._fragments = _take_fragments(sources, parts)
         self._ids: dict[int, int] = {}
         self._references: list[int] = []
 
@@ -282,10 +372,10 @@ class _Writer:
         attributes = inode.attributes != NONE
         match inode:
             case FileInode():
-                start = inode.start + self._shifts[node.source] if any(inode.blocks) else 0
+                start = node.source.moved(inode.start) if any(inode.blocks) else 0
                 fragment = inode.fragment
                 if fragment != NONE:
-                    fragment += self._first_fragments[node.source]
+                    fragment = node.source.new_fragment(fragment)
                 extended = (
                     attributes or node.names > 1 or inode.sparse > 0 or max(start, inode.size) > 0xFFFF_FFFF
                 )
@@ -356,15 +446,10 @@ class _Writer:
 
     def _assemble(self, root: _Node) -> tuple[Superblock, bytes]:
         """Join the tables, each directly behind the previous one, as kernels require."""
-        bottom = self._inputs[0]
+        bottom, fragments = self._bottom, self._fragments
         tables = bytearray(self._inodes.finish())
         directory_table = self._offset + len(tables)
         tables += self._listings.finish()
-        fragments = b"".join(
-            FRAGMENT.pack(start + shift, stored, 0)
-            for squashfs, shift in zip(self._inputs, self._shifts, strict=True)
-            for start, stored, _ in FRAGMENT.iter_unpack(squashfs.fragments)
-        )
         fragment_table = self._add_indexed(tables, fragments)
         export_table = ABSENT
         flags = bottom.superblock.flags & (Flag.COMPRESSOR_OPTIONS | Flag.EXPORTABLE) | Flag.DEDUPLICATED
@@ -404,11 +489,23 @@ class _Writer:
 
     def _add_attributes(self, tables: bytearray) -> int:
         """Append the extended attributes of the bottom; references between their blocks stay valid."""
-        bottom = self._inputs[0]
+        bottom = self._bottom
         begin = self._offset + len(tables)
         tables += bottom.raw_attributes()
         count = len(bottom.attribute_ids) // 16
         return self._add_indexed(tables, bytes(bottom.attribute_ids), struct.pack("<QII", begin, count, 0))
+
+
+def _take_fragments(sources: Sequence[_Source], parts: int) -> bytes:
+    """Return the table of all fragments, in the order of the parts; note their numbers in the sources."""
+    taken: list[list[tuple[_Source, int, int, int]]] = [[] for _ in range(parts)]
+    for source in sources:
+        source.take_fragments(taken)
+    table = bytearray()
+    for source, number, start, stored in (fragment for each in taken for fragment in each):
+        source.fragments[number] = len(table) // FRAGMENT.size
+        table += FRAGMENT.pack(source.moved(start), stored, 0)
+    return bytes(table)
 
 
 def digest_of_tables(superblock: bytes, tables: bytes) -> str:

@@ -221,6 +221,12 @@ def what_is_full(path: Path) -> str:
     return "inodes" if status.f_files and not status.f_favail else "space"
 
 
+def free_bytes(directory: Path) -> int:
+    """Return how many bytes this user can still write in a directory, quotas aside."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
 def configuration_homes() -> tuple[Path, ...]:
     """Return the directories of the user, the machine and this program, in the order of search.
 

@@ -31,7 +31,6 @@ _CANONICAL = (
     *("-root-mode", "755"),
     "-no-xattrs",
     "-no-hardlinks",
-    *("-b", "131072"),
     # The default is a quarter of the memory.
     *("-mem", "512M"),
     # Otherwise an unreadable file becomes an empty one.
@@ -40,8 +39,8 @@ _CANONICAL = (
     "-quiet",
 )
 _COMPRESSION: dict[Compression, tuple[str, ...]] = {
-    "zstd": ("-comp", "zstd", "-Xcompression-level", "3"),
-    "gzip": ("-comp", "gzip"),
+    "zstd": ("-b", "131072", "-comp", "zstd", "-Xcompression-level", "3"),
+    "gzip": ("-b", "131072", "-comp", "gzip"),
 }
 
 
@@ -95,8 +94,16 @@ def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: C
             )
         name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
         pseudo += ["-p", f"{name} c 000 0 0 0 0"]
+    pack(tree, out, (*_COMPRESSION[compression], *pseudo))
+
+
+def pack(tree: Path, out: Path, options: Sequence[str]) -> None:
+    """Make a squashfs of a directory tree with options of mksquashfs: its compressor and block size.
+
+    Otherwise as `make`; raises as it does.
+    """
     # Absolute: the path may begin with a dash. `resolve` would follow links.
-    _make(os.path.abspath(tree), out, pseudo, compression)  # noqa: PTH100
+    _make(os.path.abspath(tree), out, options)  # noqa: PTH100
 
 
 def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: int = 0) -> None:
@@ -112,7 +119,7 @@ def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: i
         finished = process.run(argv, env=host.environment())
         if not finished.ok:
             raise _failure(f"`{squashfs}` cannot be unpacked", finished)
-        _make("-", out, ["-pf", str(dump)], compression)
+        _make("-", out, (*_COMPRESSION[compression], "-pf", str(dump)))
     finally:
         dump.unlink(missing_ok=True)
 
@@ -153,11 +160,11 @@ def digests(squashfs: Path) -> Digests:
     )
 
 
-def _make(source: str, out: Path, options: Sequence[str], compression: Compression) -> None:
+def _make(source: str, out: Path, options: Sequence[str]) -> None:
     """Run mksquashfs; a failure or an interrupt leaves no piece of the file."""
     program = host.find_program("mksquashfs", hint=_HINT)
-    argv = [str(program), source, str(out), *_CANONICAL, *_COMPRESSION[compression]]
-    argv += ["-processors", str(host.cores()), *_options_of(program), *options]
+    argv = [str(program), source, str(out), *_CANONICAL, *options]
+    argv += ["-processors", str(host.cores()), *_options_of(program)]
     try:
         # This environment lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
         finished = process.run(argv, env=host.environment())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
     from envbuild.workflows import export as export
+    from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
     from envbuild.workflows import hosting as hosting
     from envbuild.workflows import import_def as import_def

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from envbuild.errors import RequestError
+from envbuild.errors import MachineError, RequestError
+from envbuild.events import Emit, Note
 from envbuild.lock.text import HEADER
-from envbuild.system.files import is_below, is_directory, open_regular
+from envbuild.system.files import free_bytes, is_below, is_directory, open_regular
 from envbuild.workflows.settings import default_root
 
 _START_BYTES = 4096
@@ -63,6 +64,20 @@ def check_outside_store(
         return  # a user without a home has no default store
     if is_below(path, root):
         raise RequestError(f"`{path}` is inside the store", hint=hint)
+
+
+def check_room(directory: Path, needed: int, emit: Emit) -> None:
+    """Say how much space a new file needs in a directory; MachineError if there is less.
+
+    A quota may leave less than the file system has, and shared blocks need less.
+    """
+    free = free_bytes(directory)
+    emit(Note(text=f"{needed / 1e6:.0f} MB are needed in `{directory}`, {free / 1e6:.0f} MB are free"))
+    if free < needed:
+        problem = (
+            f"there is no space for {needed / 1e6:.0f} MB in `{directory}`: {free / 1e6:.0f} MB are free"
+        )
+        raise MachineError(problem, hint="name a file elsewhere with -o NEW.sif, or free some space")
 
 
 def shell_path(path: Path | str) -> str:

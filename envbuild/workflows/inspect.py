@@ -1,4 +1,4 @@
-"""Inspect: the manifest of an image, and its last verdict on this host."""
+"""Inspect: the manifest of an image, what was added to it, and its last verdict on this host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import MachineError
+from envbuild.image.extension import ExtensionNote, foreign_note, read_note
+from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.store import verdicts
@@ -15,19 +17,24 @@ from envbuild.workflows.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """An image's manifest, and one sentence on its last test on a host like this one."""
+    """An image's manifest, what was added to it, and one sentence on its last test on a host like this."""
 
     path: Path
-    manifest: Manifest
+    manifest: Manifest | None
+    """None for an image of anyone that was extended."""
+    note: ExtensionNote | None
     verdict: str
 
 
 def inspect_image(image: Path, settings: Settings) -> Inspection:
-    """Read an image's manifest and its last verdict on a host like this one."""
+    """Read an image's manifest, what was added to it, and its last verdict on a host like this one."""
+    extended = foreign_note(image)
+    if extended is not None:
+        return Inspection(path=image, manifest=None, note=extended[1], verdict="")
     manifest = read_manifest(image)
     try:
         here = fingerprint(settings.find_apptainer())
     except MachineError:
         here = fingerprint()  # an image can be read on a machine without Apptainer
     sentence = verdicts.sentence(settings.store, manifest.digest, here=here)
-    return Inspection(path=image, manifest=manifest, verdict=sentence)
+    return Inspection(path=image, manifest=manifest, note=read_note(read_foreign(image)), verdict=sentence)

@@ -22,6 +22,7 @@ from envbuild.activate.model import Installation
 from envbuild.activate.modulefile import visible
 from envbuild.errors import CheckError, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
+from envbuild.image.extension import foreign_note, manifest_of_extended
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
@@ -75,18 +76,21 @@ def install_module(
     from_host: HostLibraries = NO_HOST_LIBS,
     default: bool = False,
     require_pass: bool = False,
+    name: str | None = None,
+    version: str | None = None,
 ) -> InstallResult:
     """Install an image, wrappers for its commands, and a modulefile below `root`, which is made if absent.
 
     With `link` the module refers to the image instead of a copy. `from_host` are the host libraries that
     commands use in place of the image's own. With `default` it becomes the version of ``module load NAME``.
+    `name` and `version` are those of the module, for an extended image of anyone.
 
     RequestError: it is not an image of envbuild's, or damaged; a name is reserved; the root cannot be
     written, or everybody can write to it; or the host's MPI does not fit. MachineError: there is no usable
     Apptainer, or no space.
     """
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
-    manifest = read_manifest(image)
+    manifest = _manifest_of(image, name, version)
     _check_writers(root, manifest, settings.emit)
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
@@ -123,10 +127,12 @@ def install_module(
             if from_host.mpi
             else env_under_srun(manifest.mpi_family),
         )
-        check_image_is_whole(image, advanced=running.advance)
+        if manifest.file_system is not None:
+            check_image_is_whole(image, advanced=running.advance)
         installed = install(installation, default=default, copied=running.advance)
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
-    warnings = [*_verdict_warnings(state, tested)]
+    # What is added to an image of anyone is judged before; it has no jobs.
+    warnings = [*_verdict_warnings(state, tested)] if manifest.file_system is not None else []
     if link and (problem := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem))
     for warning in warnings:
@@ -135,6 +141,19 @@ def install_module(
         kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
         settings.emit(Note(text=kept))
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
+
+
+def _manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
+    extended = foreign_note(image)
+    if extended is not None:
+        return manifest_of_extended(*extended, name=name, version=version)
+    manifest = read_manifest(image)
+    if name or version:
+        raise RequestError(
+            f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
+            hint="leave --name and --version out, or change the spec and build it",
+        )
+    return manifest
 
 
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from envbuild.image.compose import check_target, read_sbom
+from envbuild.image.extension import foreign_note
+from envbuild.image.sbom import sbom_of_additions
 from envbuild.image.verify import check_around
 from envbuild.system.files import open_regular, write_atomically
 from envbuild.workflows.arguments import check_outside_store
@@ -13,15 +15,20 @@ from envbuild.workflows.arguments import check_outside_store
 def write_sbom(image: Path, output: Path | None) -> str:
     """Return an image's bill of materials, CycloneDX as JSON, and write it to `output` if given.
 
-    RequestError: it is not an image of envbuild's, or was changed or damaged; or the output cannot be
-    written, or is a file of another kind.
+    That of an extended image of anyone lists what was added to it. RequestError: it is neither that nor an
+    image of envbuild's, or was changed or damaged; or the output cannot be written, or is a file of another
+    kind.
     """
     if output is not None:
         hint = "name another file with -o FILE"
         check_target(output, keep=[image], is_one=_looks_like_bill, what="bill of materials", hint=hint)
         check_outside_store(output, hint=hint)
-    check_around(image)
-    bill = read_sbom(image)
+    extended = foreign_note(image)
+    if extended is not None:
+        bill = sbom_of_additions(extended[1])
+    else:
+        check_around(image)
+        bill = read_sbom(image)
     if output is not None:
         write_atomically(output, bill)
     return bill.decode()

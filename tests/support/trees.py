@@ -147,7 +147,7 @@ def write_raw_image(
     **changes: Any,
 ) -> Manifest:
     """Write an image whose file system is these bytes, whatever they are; it has no layers."""
-    raw = Splice(inputs=(), areas=(), superblock=content[:96], tables=content[96:], tables_offset=96)
+    raw = Splice(parts=(), areas=(), superblock=content[:96], tables=content[96:], tables_offset=96)
     made = manifest_of(lock, file_system=_described(raw, {}), **changes)
     write_sif(path, made, raw, {LOCK: lock, PLAN: plan, SBOM: bill})
     return made

@@ -21,7 +21,13 @@ BUFFERED = "unset PYTHONUNBUFFERED"
 
 def test_the_pages_that_people_follow_are_run() -> None:
     names = {str(page.relative_to(DOCS)) for page in PAGES}
-    assert {"tutorial.md", "howto/air-gapped.md", "howto/layers.md", "howto/reproduce.md"} <= names
+    assert {
+        "tutorial.md",
+        "howto/extend.md",
+        "howto/air-gapped.md",
+        "howto/layers.md",
+        "howto/reproduce.md",
+    } <= names
     assert {"modules.md", "export.md", "import.md", "editors.md", "sites.md", "add-a-toolkit.md"} <= names
 
 

@@ -38,7 +38,7 @@ def test_a_damaged_file_system_is_told_with_its_image(image: Path) -> None:
         pass
     assert render(caught.value) == (
         "error: the file system of `demo.sif` cannot be read:"
-        " its compressor, 9, is not supported: gzip, xz and zstd are\n"
+        " its compressor, 9, is not supported: gzip, lz4, xz and zstd are\n"
         f"  --> {image}\n"
         "\n"
         "hint: build it again, or copy it again from where it came\n"

@@ -1,0 +1,157 @@
+"""`envbuild extend`: packages, files and variables on top of a finished image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli import options
+from envbuild.cli.build import fail_preflight
+from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.progress import session
+
+if TYPE_CHECKING:
+    from envbuild.image.extension import ExtensionNote
+    from envbuild.workflows.extend import Extended
+
+
+def command(
+    image: Annotated[
+        Path,
+        typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is."),
+    ],
+    python: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--python", metavar="NAME", help="Add a Python package, as in `scipy>=1.11` (repeatable)."
+        ),
+    ] = None,
+    requirements: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-r", "--requirements", metavar="FILE", help="Add what a requirements file lists (repeatable)."
+        ),
+    ] = None,
+    wheels: Annotated[
+        list[Path] | None, typer.Option("--wheel", metavar="FILE", help="Add a wheel of yours (repeatable).")
+    ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="SRC:DST", help="Add a file at an absolute path (repeatable)."),
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--env", metavar="K=V", help="Set a variable (repeatable).")
+    ] = None,
+    upgrade: Annotated[
+        list[str] | None,
+        typer.Option("--upgrade", metavar="NAME", help="Let an installed package change (repeatable)."),
+    ] = None,
+    executable: Annotated[
+        str | None,
+        typer.Option(
+            "--python-executable", metavar="PATH", help="The Python in the image to add packages to."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,  # a path would lose a slash at its end
+        typer.Option("-o", "--output", metavar="NEW.sif", help="The image to write [beside the old one]."),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option("--like", metavar="MINE.sif", help="Add what was added to this image, anew."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be added; write nothing.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show what was added to the image so far.")] = False,
+    offline: options.Offline = False,
+    sources: options.From = None,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
+) -> None:
+    """Write a new image with packages, files and variables on top of a finished one, in seconds."""
+    if show:
+        _show(image, json=json)
+        return
+    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        request = workflows.extend.ExtendRequest(
+            image=image,
+            output=output,
+            python=python or (),
+            requirements=requirements or (),
+            wheels=wheels or (),
+            upgrade=upgrade or (),
+            executable=executable,
+            files=files or (),
+            environment=environment or (),
+            like=like,
+            offline=offline,
+            sources=sources or (),
+            dry_run=dry_run,
+        )
+        extended = workflows.extend.extend_image(request, settings)
+    if json:
+        print_json(_data(extended))
+    for package in extended.extension.packages:
+        change = f"{package.replaced} → " if package.replaced else ""
+        print_message(f"{package.name} {change}{package.version}")
+    for change in extended.changes:
+        print_message(f"unlike before: {change}")
+    if not extended.written:
+        print_message(f"{extended.path}: would be written")
+        return
+    print_message(f"{extended.path}: written ({extended.size_bytes / 1e6:.0f} MB)")
+    if extended.preflight is not None and not extended.preflight.passed:
+        fail_preflight(extended.path, extended.preflight)
+
+
+def _show(image: Path, *, json: bool) -> None:
+    note = workflows.extend.show_extensions(image)
+    if json:
+        print_json(note.model_dump() if note else {"extensions": []})
+    elif note is None:
+        print_message(f"{image}: nothing was added")
+    else:
+        print_data(lines_of(note_rows(note)))
+
+
+def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
+    """Return rows of a name and a value on what was added to an image."""
+    rows = []
+    for extension in note.extensions:
+        requests = extension.requests
+        rows += [("extended", f"{extension.image} ({extension.digest[:19]}, envbuild {extension.envbuild})")]
+        rows += [("asked", text) for text in requests.python]
+        rows += [("asked", f"--upgrade {name}") for name in requests.upgrade]
+        for package in extension.packages:
+            replaced = f", was {package.replaced}" if package.replaced else ""
+            rows += [
+                (
+                    "added",
+                    f"{package.name} {package.version} ({package.origin}, {package.sha256[:12]}{replaced})",
+                )
+            ]
+        rows += [("file", f"{file.target} ({file.sha256[:12]})") for file in requests.files]
+        rows += [("environment", f"{name} = {value}") for name, value in requests.environment.items()]
+    return rows
+
+
+def lines_of(rows: Sequence[tuple[str, str]]) -> str:
+    """Return lines of ``name: value``, without those whose value is empty."""
+    return "\n".join(f"{name + ':':<13}{value}" for name, value in rows if value)
+
+
+def _data(extended: Extended) -> dict[str, object]:
+    return {
+        "image": extended.path,
+        "written": extended.written,
+        "size_bytes": extended.size_bytes,
+        "changes": extended.changes,
+        "extension": extended.extension.model_dump(),
+    }

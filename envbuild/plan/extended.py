@@ -1,0 +1,72 @@
+"""The plan of an image that gains wheels and files: that of its spec with them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from envbuild.plan.model import (
+    BuildPlan,
+    Compression,
+    FilesStep,
+    InlineFile,
+    Layer,
+    Tool,
+    layer_key,
+)
+
+_WHEEL = "wheel:"
+_BELOW = ("base", "system")
+_ABOVE = ("files", "metadata")
+
+
+def extended_plan(
+    plan: BuildPlan,
+    *,
+    wheels: Sequence[Layer],
+    dropped: Collection[str],
+    files: Sequence[InlineFile],
+    metadata: Sequence[InlineFile],
+    tools: Sequence[Tool],
+) -> BuildPlan:
+    """Return a plan with more in it, in the order of `envbuild.plan.planner.make_plan`.
+
+    A wheel replaces that of another version. `dropped` are distributions that nothing needs any more, `files`
+    come beside those of the spec, `metadata` are all files of the top layer, and `tools` are those of this
+    machine.
+    """
+    layers = {layer.name: layer for layer in (*plan.layers, *wheels)}
+    compression = layers["base"].compression
+    squash = tuple(tool for tool in tools if tool.name == "mksquashfs")
+    targets = {file.path: file for file in (*written_files(plan, "files"), *files)}
+    for name, entries in zip(_ABOVE, (targets.values(), metadata), strict=True):
+        step = FilesStep(files=tuple(sorted(entries, key=lambda entry: entry.path)), tools=squash)
+        layers[name] = Layer(name=name, key=layer_key(step, ()), step=step)
+    for name in (*_ABOVE, *(wheel.name for wheel in wheels)):
+        layers[name] = _compressed(layers[name], compression)
+    above = _ABOVE if targets else ("metadata",)
+    gone = {*_ABOVE, *(f"{_WHEEL}{name}" for name in dropped)}
+
+    def ordered(names: Iterable[str]) -> list[str]:
+        kept = [name for name in names if name not in gone]
+        below = [name for name in kept if name in _BELOW]
+        held = {name for name in (*kept, *(wheel.name for wheel in wheels)) if name.startswith(_WHEEL)}
+        others = [name for name in kept if name not in held and name not in below]
+        return [*below, *sorted(held, key=lambda name: name.removeprefix(_WHEEL)), *others, *above]
+
+    return BuildPlan(
+        layers=tuple(layers[name] for name in ordered(layer.name for layer in plan.layers)),
+        image=tuple(ordered(plan.image)),
+        tools=tuple(tool for tool in tools if tool.name == "zstandard"),
+    )
+
+
+def written_files(plan: BuildPlan, name: str) -> tuple[InlineFile, ...]:
+    """Return the files of a layer that is written as it is; none if the plan has no such layer."""
+    steps = (layer.step for layer in plan.layers if layer.name == name)
+    return next((step.files for step in steps if isinstance(step, FilesStep)), ())
+
+
+def _compressed(layer: Layer, compression: Compression) -> Layer:
+    """Return a layer that is made from no other with a compression."""
+    key = layer_key(layer.step, (), compression)
+    return layer.model_copy(update={"key": key, "compression": compression})

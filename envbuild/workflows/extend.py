@@ -1,0 +1,515 @@
+"""Extend: put packages, files and variables on a finished image of anyone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import posixpath
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from pydantic import TypeAdapter, ValidationError
+
+from envbuild import __version__
+from envbuild.build.files import write_files
+from envbuild.build.sandbox import Sandbox
+from envbuild.digests import sha256_of
+from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
+from envbuild.events import Note, Warned, task
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.judge import judge_addition
+from envbuild.extend.packages import (
+    Addition,
+    PackageRequest,
+    fetch_packages,
+    hidden_paths,
+    lay_out,
+    read_request,
+    resolve_packages,
+)
+from envbuild.extend.python import choose_python, probe_python
+from envbuild.image import startup
+from envbuild.image.compose import check_target
+from envbuild.image.environment import render_enroot, render_script, render_table
+from envbuild.image.extension import (
+    NOTE_PATH,
+    AddedFile,
+    AddedPackage,
+    AddedWheel,
+    Extension,
+    ExtensionNote,
+    Requests,
+    note_with,
+    read_note,
+    tables_digest,
+)
+from envbuild.image.foreign import ForeignImage, extended_bytes, read_foreign, write_foreign
+from envbuild.image.model import Variable
+from envbuild.image.sif import AGAIN
+from envbuild.plan.model import InlineFile
+from envbuild.preflight.report import PreflightReport
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
+from envbuild.resolve.origins import read_machine
+from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
+from envbuild.squashfs.packing import packing_options
+from envbuild.squashfs.reader import Squashfs
+from envbuild.squashfs.splice import splice
+from envbuild.system import squashfs as packer
+from envbuild.system.files import read_input, sha256
+from envbuild.workflows.arguments import check_outside_store, check_room, output_path
+from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, read_own, write_own
+from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.inputs import MAX_FILE_BYTES, read_site
+from envbuild.workflows.settings import Settings
+
+_ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
+# Charliecloud and enroot, which start a bare squashfs, read variables from these.
+_TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
+_MAX_TABLE_BYTES = 1 << 20
+_NAMES_SHOWN = 3
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendRequest:
+    """What to add to an image."""
+
+    image: Path
+    output: str | None = None
+    """The image to write; beside the old one, under a derived name, if absent."""
+    python: Sequence[str] = ()
+    """PEP 508."""
+    requirements: Sequence[Path] = ()
+    """Requirements files."""
+    wheels: Sequence[Path] = ()
+    upgrade: Sequence[str] = ()
+    """Names of installed distributions that may change."""
+    executable: str | None = None
+    """The Python to add packages to; it must be named where there are several."""
+    files: Sequence[str] = ()
+    """``SOURCE:TARGET``."""
+    environment: Sequence[str] = ()
+    """``NAME=VALUE``."""
+    like: Path | None = None
+    """An extended image whose requests are made again."""
+    offline: bool = False
+    sources: Sequence[Path] = ()
+    """Directories that `envbuild fetch` filled."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extended:
+    """An image that was extended, or would be."""
+
+    path: Path
+    size_bytes: int
+    """Length of the file; 0 of a dry run."""
+    note: ExtensionNote
+    """All that was added."""
+    written: bool
+    preflight: PreflightReport | None = None
+    """What an image of ours would load; the file is written whatever it shows."""
+    changes: tuple[str, ...] = ()
+    """Sentences on what differs from the image that it was made like."""
+
+    @property
+    def extension(self) -> Extension:
+        """What was added now."""
+        return self.note.extensions[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A request, checked: what to remember of it, and what it names on this machine."""
+
+    requests: Requests
+    packages: PackageRequest
+    contents: dict[str, bytes]
+    """Target of a file → its content."""
+
+
+def show_extensions(image: Path) -> ExtensionNote | None:
+    """Return what was added to an image, None if nothing was; RequestError if it is not an image."""
+    return read_note(read_foreign(image))
+
+
+def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
+    """Write a new image: an old one, whose data is copied as it is, and what was requested."""
+    image = read_foreign(request.image)
+    before = read_note(image)
+    wanted = _read_request(request)
+    path = _check_output(request, wanted, settings)
+    with settings.store.in_use(), settings.store.stage() as stage, image.file_system() as squashfs:
+        files = ImageFiles(squashfs)
+        own = read_own(image, squashfs, files) if image.is_ours else None
+        addition = None
+        if wanted.packages != PackageRequest():
+            addition = _choose_packages(image, files, own, wanted, request, settings, stage)
+        placed = _placed(files, wanted, image.path)
+        digest = own.manifest.digest if own is not None else tables_digest(squashfs)
+        extension = _extension(image, wanted, addition, digest)
+        note = note_with(before, extension)
+        changes = _changes(request.like, extension) if request.like else ()
+        _check_existing(path, extension)
+        if request.dry_run:
+            return Extended(path=path, size_bytes=0, note=note, written=False, changes=changes)
+        preflight = None
+        if own is not None:
+            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+            preflight = write_own(path, own, extended, files, note, settings)
+        else:
+            tree, hidden = _lay_out(image, files, addition, settings, stage)
+            write_files([*placed, *_described(image, files, note)], {}, tree)
+            layer = stage / "layer.squashfs"
+            packer.pack(tree, layer, packing_options(squashfs))
+            _write(path, image, squashfs, layer, hidden=hidden, settings=settings)
+    if image.signatures:
+        hint = "`apptainer sign` signs the new image"
+        settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
+    return Extended(
+        path=path,
+        size_bytes=path.stat().st_size,
+        note=note,
+        written=True,
+        preflight=preflight,
+        changes=changes,
+    )
+
+
+def _changes(like: Path, extension: Extension) -> tuple[str, ...]:
+    """Say in what the packages that are added differ from those of another extended image."""
+    note = read_note(read_foreign(like))
+    before = {name: package.version for name, package in (note.packages if note else {}).items()}
+    now = {package.name: package.version for package in extension.packages}
+    return tuple(
+        f"{name} {before.get(name, 'not added')} → {now.get(name, 'not added')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )
+
+
+def _choose_packages(
+    image: ForeignImage,
+    files: ImageFiles,
+    own: OwnImage | None,
+    wanted: _Wanted,
+    request: ExtendRequest,
+    settings: Settings,
+    stage: Path,
+) -> Addition:
+    """Choose the wheels that the image gains, and fetch them; refuse what would break it."""
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
+        if own is not None:
+            check_own(own, wanted.requests.upgrade)
+            python = own.python
+        else:
+            executable = choose_python(files, wanted.requests.executable or None, image.path)
+            sandbox = _sandbox(image, settings)
+            python = probe_python(files, executable, sandbox=sandbox, log=_log(settings), at=image.path)
+        packages = wanted.packages
+        if request.like is not None:  # the new image need not have all that could change in the old one
+            packages = replace(packages, upgrade=packages.upgrade & python.installed.keys())
+        if own is not None:
+            packages = replace(packages, requirements=(*own.lock.requests, *packages.requirements))
+        context = ResolveContext(
+            machine=read_machine(),
+            cache_dir=cache_dir,
+            emit=settings.emit,
+            offline=request.offline,
+            directories=tuple(request.sources),
+        )
+        work = stage / "resolve"
+        work.mkdir()
+        with task(settings.emit, "resolve", "resolve Python packages") as running:
+            addition = resolve_packages(
+                python, packages, image=image.path, site=site, context=context, stage=work
+            )
+            running.detail = pluralize(len(addition.pins), "wheel")
+        judgement = judge_addition(addition, files, at=image.path)
+        for text in judgement.warnings:
+            settings.emit(Warned(text=text))
+        raise_all(judgement.errors)
+        if not request.dry_run:
+            cache = FileCache(settings.store.directory("files"))
+            fetch_packages(addition, packages, image=image.path, site=site, files=cache, context=context)
+    asked = (text for text in wanted.requests.python if not Requirement(text).extras)
+    for text in sorted(set(addition.present).intersection(asked)):
+        settings.emit(Note(text=f"`{text}` is met by what the image has"))
+    return addition
+
+
+def _lay_out(
+    image: ForeignImage, files: ImageFiles, addition: Addition | None, settings: Settings, stage: Path
+) -> tuple[Path, tuple[str, ...]]:
+    """Return the tree of what is added to an image, and the paths of the image that it hides."""
+    tree = stage / "tree"
+    if addition is None or not addition.pins:
+        tree.mkdir()
+        return tree, ()
+    work = stage / "wheels"
+    work.mkdir()
+    with task(settings.emit, "unpack", "unpack and compile packages"), explain_failure("build", settings):
+        tree = lay_out(
+            addition,
+            files,
+            files=FileCache(settings.store.directory("files")),
+            sandbox=_sandbox(image, settings),
+            stage=work,
+            log=_log(settings),
+        )
+    return tree, hidden_paths(addition, files, tree)
+
+
+def _sandbox(image: ForeignImage, settings: Settings) -> Sandbox:
+    return Sandbox(apptainer=settings.find_apptainer(), root=image.path.absolute())
+
+
+def _log(settings: Settings) -> Path:
+    return settings.store.directory("logs") / "extend.log"
+
+
+def _extension(image: ForeignImage, wanted: _Wanted, addition: Addition | None, digest: str) -> Extension:
+    """Return what is remembered of a run."""
+    replaced = {one.name: one.version for one in addition.replaced} if addition else {}
+    named = {wheel.sha256 for wheel in wanted.requests.wheels}
+    return Extension(
+        image="".join(char if char.isprintable() else "\ufffd" for char in image.path.name),
+        digest=digest,
+        envbuild=__version__,
+        python=addition.python.executable if addition else "",
+        python_version=addition.python.version if addition else "",
+        glibc=addition.python.glibc if addition else "",
+        requests=wanted.requests,
+        packages=tuple(
+            AddedPackage(
+                name=pin.name,
+                version=pin.version,
+                file=pin.file,
+                sha256=pin.sha256,
+                origin="file" if pin.sha256 in named else pin.origin,
+                replaced=replaced.get(pin.name, ""),
+            )
+            for pin in (addition.pins if addition else ())
+        ),
+    )
+
+
+def _read_request(request: ExtendRequest) -> _Wanted:
+    """Check what was asked for, and read the files that are to be added; all errors at once."""
+    errors: list[EnvbuildError] = [
+        RequestError(
+            f"`{text}` is a Debian package, and none is added to a finished image",
+            hint="a spec whose base image is this image takes Debian packages (`packages.system`)",
+        )
+        for text in (*request.python, *map(str, request.wheels))
+        if text.endswith(".deb")
+    ]
+    raise_all(errors)
+    packages = PackageRequest()
+    try:
+        packages = read_request(
+            request.python, files=request.requirements, wheels=request.wheels, upgrade=request.upgrade
+        )
+    except EnvbuildError as error:
+        errors += error.each()
+    environment = dict(_collect(request.environment, _variable, errors))
+    files = dict(_collect(request.files, _file, errors))
+    raise_all(errors)
+    requests = Requests(
+        python=packages.requirements,
+        wheels=tuple(AddedWheel(file=wheel.name, sha256=sha256(wheel)) for wheel in packages.wheels),
+        upgrade=tuple(sorted(packages.upgrade)),
+        executable=request.executable or "",
+        environment=environment,
+        files=tuple(file for file, _ in files.values()),
+    )
+    contents = {target: content for target, (_, content) in files.items()}
+    if request.like is not None:
+        earlier, held = _requests_of(request.like, {wheel.file for wheel in requests.wheels})
+        requests, contents = earlier.then(requests), held | contents
+        packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
+    if requests == Requests(executable=requests.executable):
+        raise RequestError(
+            "nothing is asked for", hint="`--python NAME` adds a package, `--file SRC:DST` a file"
+        )
+    return _Wanted(requests=requests, packages=packages, contents=contents)
+
+
+def _requests_of(path: Path, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
+    """Return what was requested when an image was extended, and the files that it was given.
+
+    `wheels` are the file names of the wheels that are named again.
+    """
+    image = read_foreign(path)
+    note = read_note(image)
+    if note is None:
+        problem = f"nothing was added to `{path.name}`, so that there is nothing to add again"
+        raise RequestError(problem, at=Location(path=path), hint="name an image that `envbuild extend` made")
+    requests = note.requests
+    if lacking := [wheel.file for wheel in requests.wheels if wheel.file not in wheels]:
+        raise RequestError(
+            f"`{path.name}` was made with wheels that an image does not keep: {', '.join(lacking)}",
+            at=Location(path=path),
+            hint="name each again with --wheel FILE",
+        )
+    with image.file_system() as squashfs:
+        files = ImageFiles(squashfs)
+        contents = {
+            file.target: files.content(entry, MAX_FILE_BYTES)
+            for file in requests.files
+            if (entry := files.at(file.target)) is not None and entry.kind == "file"
+        }
+    for file in requests.files:
+        if sha256_of(contents.get(file.target, b"")) != f"sha256:{file.sha256}":
+            problem = f"`{path.name}` does not hold `{file.target}` as it was added"
+            raise RequestError(problem, at=Location(path=path), hint=AGAIN)
+    return requests, contents
+
+
+def _collect(texts: Sequence[str], read: Callable[[str], T], errors: list[EnvbuildError]) -> Iterator[T]:
+    """Yield what `read` returns of each text; keep the errors that it raises instead."""
+    for text in texts:
+        try:
+            yield read(text)
+        except EnvbuildError as error:
+            errors += error.each()
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    problem = _problem(VariableName, name) or _problem(Text, value) if equals else "it has no `=`"
+    if problem:
+        raise RequestError(f"--env {text}: {problem}", hint="write --env NAME=VALUE")
+    return name, value
+
+
+def _file(text: str) -> tuple[str, tuple[AddedFile, bytes]]:
+    source, _, target = text.rpartition(":")
+    problem = _problem(ImagePath, target) if source else "it has no `:`"
+    if problem:
+        raise RequestError(f"--file {text}: {problem}", hint="write --file SOURCE:/TARGET")
+    content = read_input(Path(source), limit_bytes=MAX_FILE_BYTES)
+    digest = sha256_of(content).removeprefix("sha256:")
+    return target, (AddedFile(target=target, sha256=digest, executable=os.access(source, os.X_OK)), content)
+
+
+def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        return first_problem(error)
+    return ""
+
+
+def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -> Path:
+    """Return where the new image goes; refuse the old one's place, and any where nothing can be written."""
+    path = output_path(request.output) if request.output is not None else _derived(request.image, wanted)
+    check_target(path, keep=(request.image,), is_one=_is_image)
+    check_outside_store(path, settings.store.path)
+    return path
+
+
+def _derived(image: Path, wanted: _Wanted) -> Path:
+    """Return ``pytorch+tabulate.sif`` for `pytorch.sif` and what is put on it."""
+    names: list[str] = sorted({canonicalize_name(Requirement(text).name) for text in wanted.requests.python})
+    names += [wheel.file.partition("-")[0].lower() for wheel in wanted.requests.wheels]
+    names += [name for name in wanted.requests.upgrade if name not in names]
+    more = len(names) - _NAMES_SHOWN
+    shown = [*names[:_NAMES_SHOWN], *([f"{more}-more"] if more > 0 else [])] or ["files"]
+    return image.with_name(f"{'+'.join([image.stem, *shown])}{image.suffix}")
+
+
+def _is_image(path: Path) -> bool:
+    with contextlib.suppress(RequestError):
+        return read_foreign(path) is not None
+    return False
+
+
+def _check_existing(path: Path, extension: Extension) -> None:
+    """Refuse to replace an image, unless it is what the same request has made before."""
+    if not path.exists():
+        return
+    with contextlib.suppress(RequestError):
+        note = read_note(read_foreign(path))
+        made = note.extensions[-1] if note else None
+        if made and (made.digest, made.requests) == (extension.digest, extension.requests):
+            return
+    raise RequestError(
+        f"`{path}` is there already, and is another image: it is left alone",
+        at=Location(path=path),
+        hint="name another file with -o NEW.sif, or remove it",
+    )
+
+
+def _placed(files: ImageFiles, wanted: _Wanted, image: Path) -> list[InlineFile]:
+    """Return the files that were asked for, each where the links of the image lead."""
+    errors: list[EnvbuildError] = []
+    placed = []
+    for entry in wanted.requests.files:
+        directory, _, name = entry.target.rpartition("/")
+        target = posixpath.join(files.place(directory or "/"), name)
+        there = files.entries.get(target)
+        above = [files.entries.get(str(parent)) for parent in PurePosixPath(target).parents]
+        if any(parent is not None and parent.kind != "directory" for parent in above):
+            problem = f"`{entry.target}` lies below what is no directory in `{image.name}`"
+            errors.append(RequestError(problem, at=Location(path=image), hint="name another target"))
+        elif there is not None and there.kind == "directory":
+            problem = f"`{entry.target}` is a directory in `{image.name}`"
+            errors.append(RequestError(problem, at=Location(path=image), hint=f"write {entry.target}/NAME"))
+        else:
+            placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
+    raise_all(errors)
+    return placed
+
+
+def _described(image: ForeignImage, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:
+    """Yield the files with which the image says what was added, and sets variables."""
+    yield _inline(NOTE_PATH, note.to_json().encode())
+    environment = note.requests.environment
+    if not environment:
+        return
+    variables = [Variable(name=name, operation="set", value=value) for name, value in environment.items()]
+    yield _inline(_ENVIRONMENT, render_script(variables).encode(), executable=True)
+    if files.at(startup.DIRECTORY) is None:
+        # Apptainer starts an image that has some of its files as if it had all.
+        for path, (text, mode) in startup.base_files().items():
+            yield _inline(path, text.encode(), executable=bool(mode & 0o100))
+    for table, render in _TABLES.items() if image.sif is None else ():
+        held = files.read(table, _MAX_TABLE_BYTES)
+        if held is not None and (place := files.real(table)) is not None:
+            others = [line for line in held.splitlines() if line.partition("=")[0] not in environment]
+            ours = [line for line in render(variables).splitlines() if line.partition("=")[0] in environment]
+            yield _inline(place, "".join(f"{line}\n" for line in (*others, *ours)).encode())
+
+
+def _inline(path: str, content: bytes, *, executable: bool = False) -> InlineFile:
+    return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=executable)
+
+
+def _write(
+    path: Path,
+    image: ForeignImage,
+    squashfs: Squashfs,
+    layer: Path,
+    *,
+    hidden: Sequence[str],
+    settings: Settings,
+) -> None:
+    """Splice a layer onto an image, and write the result."""
+    with layer.open("rb") as file:
+        inputs = {image.path.name: squashfs, "what is added": Squashfs(file, 0, layer.stat().st_size)}
+        spliced = splice(inputs, hidden=hidden, keep_directories=True)
+        needed = extended_bytes(image, spliced)
+        check_room(path.parent, needed, settings.emit)
+        with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
+            write_foreign(path, image, spliced, advanced=running.advance)
+            running.detail = f"{needed / 1e6:.0f} MB"

@@ -1,0 +1,419 @@
+"""Extend an image of ours: it becomes the image of its spec with what was asked for, from its own lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import uv
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.digests import sha256_of
+from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize
+from envbuild.events import Warned, task
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.packages import Addition
+from envbuild.extend.python import PythonInstallation, installed_distributions, owned_files
+from envbuild.image.compose import compose_on
+from envbuild.image.environment import with_literals
+from envbuild.image.extension import ExtensionNote, Requests
+from envbuild.image.foreign import ForeignImage
+from envbuild.image.metadata import renewed_layer
+from envbuild.image.model import Manifest
+from envbuild.image.sif import AGAIN, LOCK, PLAN, read_data, read_manifest
+from envbuild.image.verify import check_around, tables_are_right
+from envbuild.lock.model import Lock, PythonPin
+from envbuild.lock.text import dump, load
+from envbuild.plan.extended import extended_plan, written_files
+from envbuild.plan.model import (
+    ENV_PREFIX,
+    MPI_PREFIX,
+    BuildPlan,
+    InlineFile,
+    Interpreter,
+    SourceStep,
+    Tool,
+    WheelStep,
+)
+from envbuild.plan.planner import wheel_layer
+from envbuild.preflight.report import PreflightReport, run_preflight
+from envbuild.preflight.scan import scan_image
+from envbuild.resolve.files import FileCache
+from envbuild.rules.from_lock import facts_of_lock
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.rulebook import judge
+from envbuild.spec.resolved import owned_by_vendor
+from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.store.gc_roots import add_root
+from envbuild.store.records import LayerRecord
+from envbuild.system import tools
+from envbuild.workflows.arguments import check_room
+from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.gc_roots import root_of_build
+from envbuild.workflows.inputs import read_recipe, read_site
+from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.settings import Settings
+
+_MAX_TEXT_BYTES = 1 << 20
+_BUILD_IT = "add it to its spec, and build that"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnImage:
+    """An image of ours, and what it carries."""
+
+    image: ForeignImage
+    squashfs: Squashfs
+    """Its file system."""
+    manifest: Manifest
+    lock: Lock
+    plan: BuildPlan
+    python: PythonInstallation
+    """Its environment, with the distributions of the lock."""
+    interpreter: Interpreter | None
+    """Of its wheels; None if it has none."""
+
+
+def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnImage:
+    """Read the data of an image of ours.
+
+    RequestError: it was changed or damaged, or another version of envbuild made it.
+    """
+    manifest = read_manifest(image.path)
+    check_around(image.path)
+    if manifest.file_system is None or not tables_are_right(image.path, manifest.file_system):
+        raise _refused(image, "was changed or damaged: the tables of its file system", hint=AGAIN)
+    lock = load(read_data(image.path, LOCK), image.path)
+    try:
+        plan = BuildPlan.from_json(read_data(image.path, PLAN).decode())
+    except ValueError as error:
+        raise _refused(image, f"carries a plan that cannot be used: {error}", hint=AGAIN) from error
+    interpreters = (
+        layer.step.interpreter for layer in plan.layers if isinstance(layer.step, WheelStep | SourceStep)
+    )
+    site = f"{ENV_PREFIX}/lib/python{lock.base.python}/site-packages"
+    pins = {pin.name: pin.version for pin in lock.python}
+    installed = installed_distributions(files, [site, site.replace(ENV_PREFIX, MPI_PREFIX)])
+    return OwnImage(
+        image=image,
+        squashfs=squashfs,
+        manifest=manifest,
+        lock=lock,
+        plan=plan,
+        python=PythonInstallation(
+            executable=f"{ENV_PREFIX}/bin/python",
+            version=lock.base.python,
+            abi=lock.base.abi,
+            glibc=lock.base.glibc,
+            architecture=lock.base.architecture,
+            site_packages=site,
+            scripts=f"{ENV_PREFIX}/bin",
+            data=ENV_PREFIX,
+            installed={name: one for name, one in installed.items() if name in pins},
+        ),
+        interpreter=next(interpreters, None),
+    )
+
+
+def check_own(own: OwnImage, upgrade: Sequence[str]) -> None:
+    """Check that an image of ours can take packages, and that those in `upgrade` can change.
+
+    RequestError: it has no Python to choose packages for, or other layers are built from one of them.
+    """
+    if own.python.version.startswith("2."):
+        raise _refused(own.image, f"has Python {own.python.version}, which takes no packages", hint=_BUILD_IT)
+    if own.interpreter is None:
+        raise _refused(own.image, "has no Python packages so far", hint=_BUILD_IT)
+    pins = {pin.name: pin for pin in own.lock.python}
+    used = {name for layer in own.plan.layers for name in layer.inputs}
+    for pin in (pins[name] for name in upgrade if name in pins):
+        if pin.layer == "mpi" or not pin.is_wheel or f"wheel:{pin.name}" in used:
+            problem = f"has {pin.name} {pin.version}, which is built from source, or what is built against it"
+            raise _refused(own.image, problem, hint=_BUILD_IT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnExtension:
+    """What an image of ours becomes."""
+
+    lock: Lock
+    manifest: Manifest
+    """Without its file system."""
+    plan: BuildPlan
+    new: tuple[str, ...]
+    """Names of the layers that it does not have yet."""
+    hidden: tuple[str, ...]
+    """Its paths that are not shown any more."""
+
+
+def extend_own(
+    own: OwnImage,
+    files: ImageFiles,
+    addition: Addition | None,
+    requests: Requests,
+    placed: Sequence[InlineFile],
+    settings: Settings,
+) -> OwnExtension:
+    """Return lock, manifest and plan of an image of ours with what was requested.
+
+    RequestError: what is locked then does not fit together, or the site.
+    """
+    pins = addition.pins if addition else ()
+    lock = _extended_lock(own, pins, requests, settings)
+    _judge(own, lock, files, settings)
+    manifest = own.manifest.model_copy(
+        update={
+            "environment": with_literals(own.manifest.environment, requests.environment),
+            "lock_digest": sha256_of(dump(lock)),
+            "file_system": None,
+        }
+    )
+    machine = _tools(own.lock, settings)
+    squash = tuple(tool for tool in machine if tool.name in ("installer", "mksquashfs"))
+    added = {pin.name for pin in pins}
+    wheels = [
+        wheel_layer(pin, own.interpreter, squash)
+        for pin in lock.python
+        if pin.name in added and own.interpreter is not None
+    ]
+    locked = {pin.name for pin in lock.python}
+    dropped = [pin.name for pin in own.lock.python if pin.name not in locked]
+    plan = extended_plan(
+        own.plan,
+        wheels=wheels,
+        dropped=dropped,
+        files=placed,
+        metadata=renewed_layer(written_files(own.plan, "metadata"), lock, manifest),
+        tools=machine,
+    )
+    new = {wheel.name for wheel in wheels} | {"metadata"} | ({"files"} if placed else set())
+    return OwnExtension(
+        lock=lock,
+        manifest=manifest,
+        plan=plan,
+        new=tuple(name for name in plan.image if name in new),
+        hidden=_hidden(own, files, [*added, *dropped]),
+    )
+
+
+def write_own(
+    path: Path,
+    own: OwnImage,
+    extension: OwnExtension,
+    files: ImageFiles,
+    note: ExtensionNote,
+    settings: Settings,
+) -> PreflightReport:
+    """Build the new layers, and write the image of them and of those that the old image holds.
+
+    Returns what the new image would load, without the problems of the old one.
+    """
+    store, plan = settings.store, extension.plan
+    _build(own, extension, settings)
+    records = {name: require_layer(plan.layer(name), store) for name in extension.new}
+    _check_conflicts(own, extension, files, records, settings)
+    total = own.image.root_bytes + sum(record.size_bytes for record in records.values())
+    check_room(path.parent, total, settings.emit)
+    with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as running:
+        manifest = compose_on(
+            path,
+            own.image,
+            finished_layers(records.values(), plan.model_copy(update={"image": extension.new}), store),
+            plan.image,
+            manifest=extension.manifest,
+            lock=extension.lock,
+            plan=plan.to_json(),
+            note=note.to_json().encode(),
+            hidden=extension.hidden,
+            advanced=running.advance,
+        )
+    root = root_of_build(path, manifest, plan, extension.lock, path)
+    add_root(store, root.model_copy(update={"spec": ""}))
+    with task(settings.emit, "check", f"what {path.name} would load") as running:
+        report = run_preflight(scan_image(path, store, changed=()))
+        if not report.passed:  # what the old image lacks, too, is not the fault of what is added
+            before = run_preflight(scan_image(own.image.path, store, changed=())).problems
+            report = replace(
+                report, problems=tuple(problem for problem in report.problems if problem not in before)
+            )
+        running.failed = not report.passed
+    return report
+
+
+def _extended_lock(own: OwnImage, pins: Sequence[PythonPin], requests: Requests, settings: Settings) -> Lock:
+    """Return the lock with more pins, less those that nothing needs any more."""
+    named = [
+        f"{name}==={version}" for name, version, *_ in (wheel.file.split("-") for wheel in requests.wheels)
+    ]
+    asked = (*own.lock.requests, *requests.python, *named)
+    owners = dict(_owners(own.lock, settings))
+    old = {pin.name: pin for pin in own.lock.python}
+    now = old | {pin.name: replace(pin, layer=_owner(pin.name, own.lock, owners)) for pin in pins}
+    for name, extras in _extras(asked).items():
+        if name in now:
+            wanted = own.python.installed[name].requires if name in own.python.installed else ()
+            needed = {*now[name].requires, *_required(wanted, extras, own.python.markers)}
+            now[name] = replace(now[name], requires=tuple(sorted(needed & now.keys())))
+    lock = replace(own.lock, requests=tuple(set(asked)), python=tuple(now.values()))
+    wanted_names = [canonicalize_name(Requirement(text).name) for text in lock.requests]
+    kept = lock.needed_by(wanted_names) | (old.keys() - own.lock.needed_by(wanted_names))
+    return replace(lock, python=tuple(pin for pin in lock.python if pin.name in kept))
+
+
+def _extras(requests: Iterable[str]) -> dict[str, set[str]]:
+    extras: dict[str, set[str]] = {}
+    for wanted in map(Requirement, requests):
+        if wanted.extras:
+            extras.setdefault(canonicalize_name(wanted.name), set()).update(wanted.extras)
+    return extras
+
+
+def _required(texts: Iterable[str], extras: Iterable[str], markers: Mapping[str, str]) -> Iterator[str]:
+    """Yield the distributions that extras of an installed one ask for."""
+    for text in texts:
+        with suppress(InvalidRequirement, UndefinedEnvironmentName, UndefinedComparison):
+            wanted = Requirement(text)
+            if wanted.marker and any(wanted.marker.evaluate({**markers, "extra": extra}) for extra in extras):
+                yield canonicalize_name(wanted.name)
+
+
+def _owners(lock: Lock, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield distributions with the layers that own them, as far as the recipes of a lock are here."""
+    for pin in lock.recipes:
+        with suppress(EnvbuildError):
+            recipe = read_recipe(pin.name, recipes=settings.recipes).loaded.value
+            layer = "mpi" if pin.kind == "mpi" else f"framework:{pin.name}"
+            yield from ((name, layer) for name in recipe.owns)
+
+
+def _owner(name: str, lock: Lock, owners: Mapping[str, str]) -> str:
+    vendor = owned_by_vendor(name, lock.accelerator.partition("@")[0])
+    return owners.get(name) or ("accelerator" if vendor else "python")
+
+
+def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> None:
+    """Refuse a lock that does not fit together, or the site."""
+    settings_text = files.read(f"{ENV_PREFIX}/pyvenv.cfg", _MAX_TEXT_BYTES) or ""
+    sees_debian = "include-system-site-packages = true" in settings_text
+    theirs = {pin.name: pin.version for pin in lock.system_debs if sees_debian}
+    before = {pin.name for pin in own.lock.python}
+    for pin in lock.python:
+        if (package := f"python3-{pin.name}") in theirs and pin.name not in before:
+            raise RequestError(
+                f"{pin.name} {pin.version} would hide Debian's {package} {theirs[package]}",
+                at=Location(path=own.image.path),
+                hint=f"leave `{pin.name}` out: Debian's is there to import",
+            )
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    old, new = (judge(stack_facts(facts_of_lock(each), site)) for each in (own.lock, lock))
+    # What does not fit in the old image either is not the fault of what is added.
+    known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
+    refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
+
+
+def _tools(lock: Lock, settings: Settings) -> tuple[Tool, ...]:
+    """Return the tools of this machine that make new layers; warn of those that the lock has otherwise."""
+    machine = tuple(
+        Tool(name=tool.name, version=tool.version, digest=tool.digest)
+        for tool in tools.identify(["installer", "mksquashfs", "zstandard"])
+    )
+    locked = {pin.name: pin.digest for pin in lock.tools}
+    for tool in machine:
+        if locked.get(tool.name) not in (None, tool.digest):
+            text = f"the new layers are made by another {tool.name} ({tool.version}) than the image's"
+            hint = "a build from the lock of the new image gives other bytes for the two"
+            settings.emit(Warned(text=text, hint=hint))
+    return machine
+
+
+def _hidden(own: OwnImage, files: ImageFiles, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths of installed distributions that give way, and the directories only they have."""
+    gone = [own.python.installed[name] for name in names if name in own.python.installed]
+    hidden = {path for one in gone for path in owned_files(files, one)}
+    parents = {str(parent) for path in hidden for parent in PurePosixPath(path).parents}
+    for directory in sorted(parents, key=len, reverse=True):
+        if directory.startswith(f"{ENV_PREFIX}/") and hidden.issuperset(files.below(directory)):
+            hidden.add(directory)
+    return tuple(sorted(hidden))
+
+
+def _build(own: OwnImage, extension: OwnExtension, settings: Settings) -> None:
+    """Build the new layers that the store lacks, with the old image as the root to compile in."""
+    store = settings.store
+    plan = extension.plan.model_copy(update={"image": extension.new})
+    missing = [layer for layer in plan.image_layers if store.get(layer.key) is None]
+    cache = FileCache(store.directory("files"))
+    by_digest = {pin.sha256: pin for pin in extension.lock.python}
+    with store.stage() as work:
+        context = BuildContext(
+            store=store,
+            apptainer=settings.find_apptainer(),
+            uv=Path(uv.find_uv_bin()),
+            locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
+            emit=settings.emit,
+            root=own.image.path,
+        )
+        with explain_failure("build", settings):
+            build_layers(plan, context, missing)
+
+
+def _check_conflicts(
+    own: OwnImage,
+    extension: OwnExtension,
+    files: ImageFiles,
+    records: Mapping[str, LayerRecord],
+    settings: Settings,
+) -> None:
+    """See that each path has one owner, as `build` does."""
+    replaced = {"metadata", "files"} & set(extension.new)
+    conflicts = []
+    for name, record in records.items():
+        for path, what in record.tree.entries.items():
+            entry = files.entries.get(f"/{path}")
+            if entry is None or entry.path in extension.hidden or _described(entry, files) == what:
+                continue
+            owner = _layer_of(own, entry)
+            if owner in replaced:
+                continue
+            if name.startswith("wheel:") and owner.startswith("wheel:"):
+                text = f"{owner[6:]} and {name[6:]} both bring `/{path}`: that of the later name is taken"
+                settings.emit(Warned(text=text))
+            else:
+                conflicts.append(f"  /{path}: {name} and {owner or 'the image'}")
+    if conflicts:
+        shown = "\n".join(conflicts[:10])
+        raise BuildError(
+            f"layers conflict in {pluralize(len(conflicts), 'file')}\n{shown}",
+            hint="each path has one owner: ask for another package or target",
+        )
+
+
+def _described(entry: Entry, files: ImageFiles) -> str:
+    """Return an entry in the words of `envbuild.store.tree.Tree`."""
+    match entry.kind:
+        case "directory":
+            return f"d {entry.mode:04o}"
+        case "link":
+            return f"l {entry.target}"
+        case _:
+            return f"f {entry.mode:04o} {files.sha256(entry)}"
+
+
+def _layer_of(own: OwnImage, entry: Entry) -> str:
+    """Return the layer that holds the data of a file; empty of what has none."""
+    start, system = own.squashfs.data_offset(entry), own.manifest.file_system
+    if start is None or system is None:
+        return ""
+    holding = (one for one in system.layers if one.offset <= start < one.offset + one.size_bytes)
+    return next((layer.name for layer in holding), "")
+
+
+def _refused(image: ForeignImage, problem: str, *, hint: str) -> RequestError:
+    return RequestError(f"`{image.path.name}` {problem}", at=Location(path=image.path), hint=hint)

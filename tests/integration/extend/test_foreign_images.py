@@ -1,0 +1,290 @@
+"""Images of anyone gain packages, files and variables, and keep all else as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import signal
+import subprocess
+import tarfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from envbuild.image.foreign import read_foreign
+from tests.support.mirrors import write_wheel
+from tests.support.squashfs_images import (
+    assert_kernel_accepts,
+    list_with_unsquashfs,
+    read_with_rdsquashfs,
+    read_with_us,
+)
+from tests.support.torture.ground import Ground
+
+SITE = "/usr/local/lib/python3.11/dist-packages"
+REQUESTS = ["--python", "gamma", "--env", "GREETING=it's me", "--file", "note.txt:/lib/data/note.txt"]
+# What these add; `/lib` is a link.
+ADDED = {
+    "/.envbuild",
+    "/.envbuild/extend.json",
+    "/.singularity.d/env/92-envbuild.sh",
+    "/usr/lib/data",
+    "/usr/lib/data/note.txt",
+    *(f"{SITE}/{name}.py" for name in ("gamma", "delta")),
+    f"{SITE}/__pycache__",
+    *(f"{SITE}/__pycache__/{name}.cpython-311.pyc" for name in ("gamma", "delta")),
+    *(
+        f"{SITE}/{info}.dist-info{name}"
+        for info in ("gamma-1.0", "delta-0.5")
+        for name in ("", "/METADATA", "/WHEEL", "/RECORD", "/INSTALLER", "/filler")
+    ),
+}
+# Image → how mksquashfs packs it.
+PACKED = {
+    "gzip.sqfs": ["-comp", "gzip"],
+    "xz.sqfs": ["-comp", "xz"],
+    "xz-large.sqfs": ["-comp", "xz", "-b", "1M", "-Xdict-size", "50%"],
+    "lz4.sqfs": ["-comp", "lz4", "-Xhc"],
+    "zstd.sqfs": ["-comp", "zstd", "-Xcompression-level", "5"],
+}
+
+
+@pytest.fixture(scope="module")
+def foreign(ground: Ground) -> Callable[[str], Path]:
+    """Make an image of a root, as others make theirs."""
+    for name, version, requires in (("gamma", "1.0", ["delta"]), ("delta", "0.5", [])):
+        write_wheel(ground.place / "wheels", name, version, requires=requires)
+    directory = ground.place / "foreign"
+    directory.mkdir()
+    root = directory / "root"
+    root.mkdir()
+    subprocess.run(["tar", "-C", root, "-xf", ground.place / "root.tar"], check=True)
+    (root / SITE.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    ground.own(directory)
+
+    def tool(*words: str | Path, **options: object) -> None:
+        subprocess.run(
+            [*ground.as_owner(), *map(str, words)],
+            check=True,
+            capture_output=True,
+            **options,  # type: ignore[call-overload]
+        )
+
+    @cache
+    def make(name: str) -> Path:
+        path = directory / name
+        if name == "built.sif":
+            tool("apptainer", "build", path, root)
+        elif name == "odd.sqfs":
+            tool(
+                "tar2sqfs", "--quiet", "--no-skip", "--exportable", "-c", "gzip", path, input=odd_tar(ground)
+            )
+        else:
+            tool("mksquashfs", root, path, "-quiet", "-no-progress", "-all-root", *PACKED[name])
+        return path
+
+    return make
+
+
+def odd_tar(ground: Ground) -> bytes:
+    """Return the root with extended attributes, many owners, devices and hard links."""
+    content = io.BytesIO((ground.place / "root.tar").read_bytes())
+    with tarfile.open(fileobj=content, mode="a", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(300):
+            member = tarfile.TarInfo(f"srv/of-{number}")
+            member.uid, member.gid, member.mtime, member.size = number * 100, number, 10**9 + number, 4
+            member.pax_headers = {"SCHILY.xattr.user.note": f"{number % 7}"}
+            archive.addfile(member, io.BytesIO(b"%04d" % number))
+        for name, kind, device in (("null", tarfile.CHRTYPE, (1, 3)), ("disk", tarfile.BLKTYPE, (8, 1))):
+            member = tarfile.TarInfo(f"srv/{name}")
+            member.type, member.mode, (member.devmajor, member.devminor) = kind, 0o660, device
+            archive.addfile(member)
+        member = tarfile.TarInfo("srv/linked")
+        member.type, member.linkname = tarfile.LNKTYPE, "srv/of-7"
+        archive.addfile(member)
+        archive.addfile(tarfile.TarInfo(SITE.lstrip("/") + "/present.py"))
+    return content.getvalue()
+
+
+@pytest.fixture
+def work(ground: Ground) -> Path:
+    work = ground.desk("foreign")
+    (work / "note.txt").write_text("a note\n")
+    ground.own(work)
+    return work
+
+
+def extend(ground: Ground, work: Path, *words: str | Path, code: int = 0) -> str:
+    done = ground.run(["extend", *words], work)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def shown_by_unsquashfs(image: Path, scratch: Path) -> dict[str, tuple[object, ...]]:
+    shown = list_with_unsquashfs(image, scratch / "u", read_foreign(image).offset)
+    subprocess.run(["rm", "-rf", scratch / "u"], check=True)
+    return shown
+
+
+def root_of(image: Path, scratch: Path) -> Path:
+    """Return the file system of an image as a file."""
+    found = read_foreign(image)
+    path = scratch / f"{image.name}.root"
+    path.write_bytes(image.read_bytes()[found.offset :][: found.root_bytes])
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*PACKED, "odd.sqfs", "built.sif"],
+)
+def test_all_that_was_there_stays_as_it_was(
+    name: str, foreign: Callable[[str], Path], ground: Ground, work: Path, tmp_path: Path
+) -> None:
+    old, new = foreign(name), work / f"new{Path(name).suffix}"
+    digest = hashlib.sha256(old.read_bytes()).hexdigest()
+    extend(ground, work, old, *REQUESTS, "-o", new)
+    assert hashlib.sha256(old.read_bytes()).hexdigest() == digest
+    before, after = shown_by_unsquashfs(old, tmp_path), shown_by_unsquashfs(new, tmp_path)
+    # Apptainer's own files come with the variables.
+    added = {path for path in after.keys() - before.keys() if not path.startswith("/.singularity.d")}
+    expected = {path for path in ADDED if not path.startswith("/.singularity.d")}
+    assert added == expected
+    # Variables of a bare squashfs stand there for runtimes that source no scripts.
+    changed = {"/etc/environment"} if old.suffix == ".sqfs" else set()
+    assert {path for path in before if after.get(path) != before[path]} == changed
+    roots = [root_of(image, tmp_path) for image in (old, new)]
+    ours = [read_with_us(root) for root in roots]
+    assert {path for path in ours[0] if ours[1].get(path) != ours[0][path]} == changed
+    independent = [read_with_rdsquashfs(root, tmp_path / f"r{number}") for number, root in enumerate(roots)]
+    assert {path for path in independent[0] if independent[1].get(path) != independent[0][path]} == changed
+    assert_kernel_accepts(roots[1])
+    script = (
+        "import gamma, importlib.metadata as m; print(m.version('delta'), open('/lib/data/note.txt').read())"
+    )
+    words = [
+        "apptainer",
+        "--silent",
+        "exec",
+        str(new),
+        "sh",
+        "-c",
+        f'echo "$GREETING"; python3 -c "{script}"',
+    ]
+    started = subprocess.run([*ground.as_owner(), *words], capture_output=True, text=True, check=True)
+    assert started.stdout.split() == ["it's", "me", "0.5", "a", "note"]
+
+
+def test_descriptors_of_a_sif_stay(foreign: Callable[[str], Path], ground: Ground, work: Path) -> None:
+    old = foreign("built.sif")
+    extend(ground, work, old, "--env", "A=b", "-o", "new.sif")
+    contents = []
+    for path in (old, work / "new.sif"):
+        sif = read_foreign(path).sif
+        assert sif is not None
+        data = path.read_bytes()
+        contents.append(
+            [
+                (one.number, one.kind, one.group, one.link, one.name, data[one.offset : one.end])
+                for one in sif.objects[:-1]
+            ]
+        )
+    assert contents[0] == contents[1]
+    listed = subprocess.run(
+        ["apptainer", "sif", "list", work / "new.sif"], capture_output=True, text=True, check=True
+    )
+    assert "Squashfs/*System" in listed.stdout
+
+
+def test_the_same_request_gives_the_same_bytes(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    old = foreign("gzip.sqfs")
+    for name in ("one.sqfs", "two.sqfs"):
+        extend(ground, work, old, *REQUESTS, "-o", name)
+    assert (work / "one.sqfs").read_bytes() == (work / "two.sqfs").read_bytes()
+    extend(ground, work, old, *REQUESTS, "-o", "one.sqfs")
+    said = extend(ground, work, old, "--python", "delta", "-o", "one.sqfs", code=2)
+    assert "`one.sqfs` is there already" in said
+    assert (work / "one.sqfs").read_bytes() == (work / "two.sqfs").read_bytes()
+
+
+def test_ten_extensions_in_a_row(
+    foreign: Callable[[str], Path], ground: Ground, work: Path, tmp_path: Path
+) -> None:
+    before = shown_by_unsquashfs(foreign("gzip.sqfs"), tmp_path)
+    image = foreign("gzip.sqfs")
+    for number in range(10):
+        write_wheel(ground.place / "wheels", f"row{number}", "1.0")
+        extend(ground, work, image, "--python", f"row{number}", "-o", f"{number}.sqfs")
+        image = work / f"{number}.sqfs"
+    after = shown_by_unsquashfs(image, tmp_path)
+    assert {path: after.get(path) for path in before} == before
+    note = json.loads(extend(ground, work, "--show", "--json", image))
+    assert [one["packages"][0]["name"] for one in note["extensions"]] == [
+        f"row{number}" for number in range(10)
+    ]
+
+
+def test_a_new_base_gets_what_the_old_one_got(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    write_wheel(ground.place / "wheels", "moving", "1.0")
+    extend(ground, work, foreign("gzip.sqfs"), *REQUESTS, "--python", "moving", "-o", "mine.sqfs")
+    write_wheel(ground.place / "wheels", "moving", "1.1")
+    said = extend(ground, work, foreign("zstd.sqfs"), "--like", "mine.sqfs", "-o", "new.sqfs")
+    assert "unlike before: moving 1.0 → 1.1" in said
+    notes = [json.loads(extend(ground, work, "--show", "--json", name)) for name in ("mine.sqfs", "new.sqfs")]
+    mine, new = (note["extensions"][-1] for note in notes)
+    assert mine["requests"] == new["requests"]
+    assert new["image"] == "zstd.sqfs"
+
+
+def test_another_version_hides_the_old_files(
+    foreign: Callable[[str], Path], ground: Ground, work: Path, tmp_path: Path
+) -> None:
+    write_wheel(ground.place / "wheels", "changing", "1.0")
+    extend(ground, work, foreign("gzip.sqfs"), "--python", "changing==1.0", "-o", "one.sqfs")
+    write_wheel(ground.place / "wheels", "changing", "2.0")
+    said = extend(ground, work, "one.sqfs", "--python", "changing==2.0", "-o", "two.sqfs", code=2)
+    assert "--upgrade changing" in said
+    extend(ground, work, "one.sqfs", "--python", "changing==2.0", "--upgrade", "changing", "-o", "two.sqfs")
+    shown = shown_by_unsquashfs(work / "two.sqfs", tmp_path)
+    names = {Path(path).name for path in shown if "changing" in path}
+    assert names == {"changing-2.0.dist-info", "changing.py", "changing.cpython-311.pyc"}
+
+
+def test_a_killed_run_leaves_the_old_image_and_nothing_for_long(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    old = foreign("gzip.sqfs")
+    digest = hashlib.sha256(old.read_bytes()).hexdigest()
+    for number in range(1, 12):
+        words = ground.line(["extend", old, *REQUESTS, "-o", "new.sqfs"])
+        line = ["timeout", "-s", "KILL", str(number / 4), *words]
+        with ground.start(line, work) as running:
+            running.communicate()
+        assert running.returncode in (0, 124, 137, -signal.SIGKILL)
+        assert hashlib.sha256(old.read_bytes()).hexdigest() == digest
+    extend(ground, work, old, *REQUESTS, "-o", "new.sqfs")
+    left = {path.name for path in work.iterdir()} - {"tiny.yaml", "tiny.lock.yaml", "note.txt", "store"}
+    assert left == {"new.sqfs"}
+    assert list((work / "store/stage").iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [[], ["--link"]])
+def test_it_becomes_a_module(
+    link: list[str], foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    extend(ground, work, foreign("built.sif"), "--python", "gamma", "-o", "centre.sif")
+    done = ground.run(["module", "install", "centre.sif", "--root", "modules", *link, "--version", "2"], work)
+    assert done.returncode == 0, done.stderr
+    python = work / "modules/envs/centre/2/bin/python3"
+    line = [*ground.as_owner(), str(python), "-c", "import gamma; print('there')"]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "there\n"
+    bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
+    assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
+    assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout

@@ -1,0 +1,141 @@
+"""An image of ours that is extended is the image of its spec with what was added."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.mirrors import write_wheel
+from tests.support.torture.ground import Ground
+
+
+@pytest.fixture(scope="module")
+def wheels(ground: Ground) -> None:
+    """What is added, in the index that the site names."""
+    directory = ground.place / "wheels"
+    write_wheel(directory, "gamma", "1.0", requires=["delta", "alpha"])
+    write_wheel(directory, "delta", "0.5")
+    write_wheel(directory, "alpha", "2.0", requires=["delta"])
+    write_wheel(directory, "zeta", "1.0", requires=['delta; extra == "more"'])
+
+
+def run(ground: Ground, desk: Path, *words: str | Path, code: int = 0, store: str = "store") -> str:
+    """Run the command at a desk; return its output."""
+    done = ground.run(words, desk, store=desk / store)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def inspected(ground: Ground, desk: Path, image: Path) -> dict[str, Any]:
+    """Return what an image says of itself, without what was added to it."""
+    shown: dict[str, Any] = json.loads(ground.run(["inspect", image, "--json"], desk).stdout)
+    return {name: value for name, value in shown.items() if name != "extensions"}
+
+
+def root_of(image: Path, manifest: dict[str, Any]) -> bytes:
+    """Return the file system of an image; it begins at the first 4 KiB behind the descriptors."""
+    return image.read_bytes()[32768:][: manifest["file_system"]["size_bytes"]]
+
+
+def built(ground: Ground, desk: Path, changes: Mapping[str, Any], upgrade: Sequence[str] = ()) -> Path:
+    """Build the spec with changes, from the lock of the old image."""
+    spec = yaml.safe_load(ground.spec.read_text())
+    packages = {"python": [*spec["packages"]["python"], *changes.get("python", ())]}
+    rest = {name: value for name, value in changes.items() if name != "python"}
+    (desk / "more.yaml").write_text(yaml.safe_dump({**spec, **rest, "packages": packages}))
+    shutil.copy(ground.place / "tiny.lock.yaml", desk / "more.lock.yaml")
+    if upgrade:
+        run(ground, desk, "lock", "--upgrade", *upgrade, "more.yaml", store="other")
+    run(ground, desk, "build", "more.yaml", store="other")
+    return desk / "more.sif"
+
+
+CASES: dict[str, tuple[list[str], dict[str, Any], tuple[str, ...]]] = {
+    "a package with what it needs": (["--python", "gamma"], {"python": ["gamma"]}, ()),
+    "a variable": (["--env", "GREETING=it's me"], {"environment": {"GREETING": "it's me"}}, ()),
+    "a file": (
+        ["--file", "note.txt:/opt/data/note.txt"],
+        {"files": [{"source": "note.txt", "target": "/opt/data/note.txt"}]},
+        (),
+    ),
+    "another version": (["--upgrade", "alpha"], {}, ("alpha",)),
+    "all at once": (
+        ["--python", "gamma", "--python", "zeta[more]", "--upgrade", "alpha", "--env", "A=b"],
+        {"python": ["gamma", "zeta[more]"], "environment": {"A": "b"}},
+        ("alpha",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("wheels")
+def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) -> None:
+    """From an empty store: no layer of the old image is built again."""
+    options, changes, upgrade = CASES[case]
+    desk = ground.desk("extend")
+    (desk / "note.txt").write_text("a note\n")
+    ground.own(desk)
+    said = run(ground, desk, "extend", ground.place / "tiny.sif", *options, "-o", "new.sif")
+    assert "build layer base" not in said
+    expected = built(ground, desk, changes, upgrade)
+    manifest = inspected(ground, desk, desk / "new.sif")
+    assert manifest == inspected(ground, desk, expected)
+    assert root_of(desk / "new.sif", manifest) == root_of(expected, manifest)
+    again = run(ground, desk, "build", "more.yaml", "-o", "new.sif", store="other")
+    assert "is up to date" in again
+    assert (ground.place / "tiny.sif").read_bytes() == ground.reference
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_second_extension_continues(ground: Ground) -> None:
+    desk = ground.desk("twice")
+    run(ground, desk, "extend", ground.place / "tiny.sif", "--python", "delta", "-o", "one.sif")
+    run(ground, desk, "extend", "one.sif", "--python", "gamma", "-o", "two.sif")
+    expected = built(ground, desk, {"python": ["delta", "gamma"]})
+    assert inspected(ground, desk, desk / "two.sif") == inspected(ground, desk, expected)
+    note = json.loads(run(ground, desk, "extend", "--show", "--json", "two.sif"))
+    before, now = note["extensions"]
+    assert [package["name"] for package in before["packages"]] == ["delta"]
+    assert [package["name"] for package in now["packages"]] == ["gamma"]
+    assert now["digest"] == inspected(ground, desk, desk / "one.sif")["digest"]
+
+
+@pytest.mark.usefixtures("wheels")
+def test_what_was_added_starts(ground: Ground) -> None:
+    desk = ground.desk("start")
+    words = ["--python", "gamma", "--env", "GREETING=hi"]
+    run(ground, desk, "extend", ground.place / "tiny.sif", *words, "-o", "new.sif")
+    script = "import gamma, delta, alpha, os; print(os.environ['GREETING'])"
+    line = [*ground.as_owner(), "apptainer", "exec", str(desk / "new.sif"), "python", "-c", script]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "hi\n"
+
+
+@pytest.mark.usefixtures("wheels")
+def test_what_the_spec_asks_for_still_holds(ground: Ground) -> None:
+    desk = ground.desk("bound")
+    (desk / "bound.yaml").write_text(ground.spec.read_text().replace("alpha", "alpha<2"))
+    ground.own(desk)
+    run(ground, desk, "build", "bound.yaml")
+    words = ["extend", "bound.sif", "--upgrade", "alpha", "--python", "alpha>=2"]
+    said = run(ground, desk, *words, code=2)
+    assert "alpha" in said
+    assert sorted(path.name for path in desk.glob("*.sif")) == ["bound.sif"]
+
+
+def test_a_changed_image_is_refused(ground: Ground) -> None:
+    desk = ground.desk("changed")
+    image = bytearray(ground.reference)
+    manifest = inspected(ground, desk, ground.place / "tiny.sif")
+    image[32768 + manifest["file_system"]["tables_offset"] + 100] ^= 1
+    (desk / "changed.sif").write_bytes(image)
+    ground.own(desk)
+    said = run(ground, desk, "extend", "changed.sif", "--env", "A=b", code=2)
+    assert "`changed.sif`" in said
+    assert sorted(path.name for path in desk.glob("*.sif")) == ["changed.sif"]
