@@ -243,10 +243,7 @@ def _labels(squashfs: Squashfs) -> dict[str, str]:
 
 
 def foreign_note(path: Path) -> tuple[ForeignImage, ExtensionNote] | None:
-    """Return an image of anyone that was extended, and its note; None for all other files.
-
-    RequestError: the note cannot be read.
-    """
+    """Return an image of anyone that was extended, and its note; None for all other files."""
     with suppress(RequestError):
         image = read_foreign(path)
         if not image.is_ours:

@@ -209,7 +209,7 @@ def _choose_packages(
     site = loaded.value if loaded is not None else None
     with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
         if own is not None:
-            check_own(own, wanted.requests.upgrade)
+            check_own(own, wanted.requests)
             python = own.python
         else:
             executable = choose_python(files, wanted.requests.executable or None, image.path)
@@ -413,7 +413,8 @@ def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
 def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -> Path:
     """Return where the new image goes; refuse the old one's place, and any where nothing can be written."""
     path = output_path(request.output) if request.output is not None else _derived(request.image, wanted)
-    check_target(path, keep=(request.image,), is_one=_is_image)
+    keep = (request.image,) if request.like is None else (request.image, request.like)
+    check_target(path, keep=keep, is_one=_is_image)
     check_outside_store(path, settings.store.path)
     return path
 

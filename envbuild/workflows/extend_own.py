@@ -121,18 +121,21 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnI
     )
 
 
-def check_own(own: OwnImage, upgrade: Sequence[str]) -> None:
-    """Check that an image of ours can take packages, and that those in `upgrade` can change.
+def check_own(own: OwnImage, requests: Requests) -> None:
+    """Check that an image of ours can take packages where they are wanted, and change those that may change.
 
     RequestError: it has no Python to choose packages for, or other layers are built from one of them.
     """
+    if requests.executable not in ("", own.python.executable):
+        problem = f"takes packages for {own.python.executable}, not for {requests.executable}"
+        raise _refused(own.image, problem, hint="leave --python-executable out")
     if own.python.version.startswith("2."):
         raise _refused(own.image, f"has Python {own.python.version}, which takes no packages", hint=_BUILD_IT)
     if own.interpreter is None:
         raise _refused(own.image, "has no Python packages so far", hint=_BUILD_IT)
     pins = {pin.name: pin for pin in own.lock.python}
     used = {name for layer in own.plan.layers for name in layer.inputs}
-    for pin in (pins[name] for name in upgrade if name in pins):
+    for pin in (pins[name] for name in requests.upgrade if name in pins):
         if pin.layer == "mpi" or not pin.is_wheel or f"wheel:{pin.name}" in used:
             problem = f"has {pin.name} {pin.version}, which is built from source, or what is built against it"
             raise _refused(own.image, problem, hint=_BUILD_IT)
