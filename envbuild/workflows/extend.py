@@ -167,6 +167,9 @@ def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
         else:
             tree, hidden = _lay_out(image, files, addition, settings, stage)
             write_files([*placed, *_described(image, files, note)], {}, tree)
+            if note.requests.environment and files.at(startup.DIRECTORY) is None:
+                for directory in startup.EMPTY_DIRECTORIES:
+                    (tree / directory.lstrip("/")).mkdir(mode=0o755)
             layer = stage / "layer.squashfs"
             packer.pack(tree, layer, packing_options(squashfs))
             _write(path, image, squashfs, layer, hidden=hidden, settings=settings)
