@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 VERBS = (
-    *("init", "add", "remove", "build", "lock", "fetch", "plan", "check", "test", "status", "launch"),
-    *("module", "export", "layer", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor"),
+    *("init", "add", "remove", "build", "extend", "lock", "fetch", "plan", "check", "test", "status"),
+    *("launch", "module", "export", "layer", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor"),
     *("recipes", "site", "schema", "completion"),
 )
 """All verbs of the command, in the order of its help."""

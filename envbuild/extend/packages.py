@@ -21,7 +21,6 @@ from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
 from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, owned_files
-from envbuild.importers.statements import requirement_lines
 from envbuild.lock.model import PythonPin
 from envbuild.preflight.python_packages import applies, meets, read_requirement
 from envbuild.resolve.context import ResolveContext
@@ -32,6 +31,7 @@ from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Resolved
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
 from envbuild.spec.model import EnvSpec, Packages, python_requirement
+from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.store.tree import Tree, collisions, scan, walk
@@ -39,7 +39,6 @@ from envbuild.system.files import read_input
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
 _SHOWN = 10
-_HASH = re.compile(r"--hash[= ]sha256:([0-9a-f]{64})\b")
 # A name in what uv says, perhaps with the version.
 _WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
 
@@ -56,6 +55,8 @@ class PackageRequest:
     """Canonical names of installed distributions that may change."""
     hashes: frozenset[str] = frozenset()
     """Hex digests (SHA-256) of the only files to take; empty for any."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on lines of requirements files that change nothing here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +83,27 @@ def read_request(
     errors: list[EnvbuildError] = []
     checked: list[str] = []
     hashes: set[str] = set()
-    lines: list[tuple[str, Location | None]] = [(text.strip(), None) for text in requirements]
-    for file in files:
-        text = read_input(file, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode("utf-8-sig", errors="replace")
-        hashes.update(_HASH.findall(text))
-        lines += [
-            (line, Location(path=file, line=number, column=1))
-            for number, line in requirement_lines(text)
-            if line
-        ]
-    for line, at in lines:
+    for text in requirements:
         try:
-            if at is not None and line.startswith("-"):
-                raise ValueError(f"`{line.split()[0]}` is an option of pip; only requirements are read")
-            checked.append(python_requirement(line))
+            checked.append(python_requirement(text.strip()))
         except ValueError as error:
-            errors.append(RequestError(str(error), at=at, hint="write it as in `scipy>=1.11`"))
+            errors.append(RequestError(str(error), hint="write it as in `scipy>=1.11`"))
+    reader = RequirementFiles(read=lambda path, _: read_input(path, limit_bytes=_MAX_REQUIREMENTS_BYTES))
+    for file in files:
+        reader.add(file, Location(path=file))
+    errors += reader.errors
+    for entry in reader.entries:
+        if isinstance(entry, PylockFile):
+            hint = "name a requirements file: the packages are chosen to fit what is installed"
+            errors.append(
+                RequestError("a pylock.toml cannot be used here", at=Location(path=entry.path), hint=hint)
+            )
+        elif entry.is_constraint:
+            hint = "write the bound into the requirement itself"
+            errors.append(RequestError("constraints (`-c`) cannot be used here", at=entry.at, hint=hint))
+        else:
+            checked.append(entry.text)
+            hashes |= entry.hashes
     for wheel in wheels:
         try:
             parse_wheel_filename(wheel.name)
@@ -114,6 +120,7 @@ def read_request(
         wheels=tuple(wheels),
         upgrade=frozenset(map(canonicalize_name, upgrade)),
         hashes=frozenset(hashes),
+        remarks=tuple(reader.remarks),
     )
 
 
@@ -343,6 +350,7 @@ def _spec_of(
         base=base,
         base_digest="",
         recipes=(),
+        requested=tuple(Requested(text=text, at=Location(path=image)) for text in requirements),
         site=site,
         files={},
         architecture=python.architecture,

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import Location, RequestError
 from envbuild.extend.files import ImageFiles
-from envbuild.lock.model import MACHINES, marker_environment
 from envbuild.preflight.distributions import METADATA, metadata_header, read_distributions
 from envbuild.preflight.python_packages import SEES_BASE
+from envbuild.spec.python_platform import MACHINES, marker_environment
 
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 256 << 20

@@ -145,6 +145,8 @@ def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
     image = read_foreign(request.image)
     before = read_note(image)
     wanted = _read_request(request)
+    for remark in wanted.packages.remarks:
+        settings.emit(Warned(text=remark))
     path = _check_output(request, wanted, settings)
     with settings.store.in_use(), settings.store.stage() as stage, image.file_system() as squashfs:
         files = ImageFiles(squashfs)
