@@ -12,7 +12,7 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import wheels
+from envbuild.resolve import passed_over, wheels
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.uv import Uv
@@ -43,6 +43,7 @@ def resolve_python(
         hashes=resolved.allowed_hashes(),
         old=old,
         upgrade=upgrade,
+        remark=True,
     )
     _warn_of_accelerator(resolved, pins, context.emit)
     return pins
@@ -112,15 +113,21 @@ def _resolve(
     like: Sequence[PythonPin] = (),
     constraints: Sequence[str] = (),
     hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    remark: bool = False,
 ) -> tuple[PythonPin, ...]:
     """Resolve requests together and pin a file for each distribution.
 
-    Preferred are the versions of `like`, and those of `old` that may not be upgraded.
+    Preferred are the versions of `like`, and those of `old` that may not be upgraded. With `remark`, releases
+    that are passed over are warned of.
     """
     kept = [pin for pin in old if not upgrade.covers(pin.name)]
     resolution = resolver.resolve(
         requests, constraints=constraints, keep={pin.name: pin.version for pin in (*kept, *like)}
     )
+    if remark and isinstance(resolver, Uv):
+        before = {pin.name: pin.version for pin in kept}
+        for warning in passed_over.warnings(requests, constraints, resolution, resolver, kept=before):
+            resolver.context.emit(warning)
     return pin_files(resolver, resolution, resolution, kept=kept, old=old, hashes=hashes)
 
 

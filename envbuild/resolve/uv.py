@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError, near, raise_all
 from envbuild.events import Warned
@@ -32,7 +33,18 @@ _STACK_BYTES = 8 << 20
 _PYTORCH = "pytorch-"
 _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
 _FILES = ("--format", "pylock.toml", "--no-deps")
+_NO_SOLUTION = "no set of Python packages meets what was asked: "
 _ASK = "`envbuild doctor lock --online` asks the indexes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What uv wrote, and what it was without."""
+
+    text: str
+    warnings: tuple[str, ...]
+    errors: tuple[EnvbuildError, ...]
+    """For each requirement that was left out, and each distribution without a wheel."""
 
 
 @dataclass(slots=True)
@@ -77,12 +89,15 @@ class Uv:
         `constraints` bound versions and ask for nothing. RequestError if requirements clash; MachineError if
         an index cannot be reached.
         """
-        pins = "".join(f"{name}=={version}\n" for name, version in sorted(keep.items()))
-        text, errors = self._compile(requirements, _RESOLUTION, constraints=constraints, preferences=pins)
-        raise_all(errors)
+        answer = self._compile(
+            requirements, _RESOLUTION, constraints=constraints, preferences=_pins(keep)
+        )
+        raise_all(answer.errors)
+        for warning in answer.warnings:
+            self.context.emit(Warned(text=f"uv: {warning}"))
         return tuple(
             wheels.Resolved(name=name, version=version, via=via, origin=self._origin(name, source))
-            for name, version, via, source in uvtext.parse_resolution(text)
+            for name, version, via, source in uvtext.parse_resolution(answer.text)
         )
 
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[wheels.Candidate]]:
@@ -92,12 +107,49 @@ class Uv:
         """
         # `==2.13.0` would also take `2.13.0+cpu`.
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
-        text, _ = self._compile(exact, _FILES)
+        files = uvtext.parse_pylock(self._compile(exact, _FILES).text)
         with_credentials = self.sources.with_credentials
         return {
-            name: [replace(file, address=with_credentials(file.address)) for file in files]
-            for name, files in uvtext.parse_pylock(text).items()
+            name: [replace(file, address=with_credentials(file.address)) for file in candidates]
+            for name, candidates in files.items()
         }
+
+    def newest(self, names: Sequence[str]) -> dict[str, list[wheels.Candidate]]:
+        """Return the files of each distribution's newest release for this Python: wheels, sources.
+
+        Raises
+        ------
+        MachineError
+            An index cannot be reached.
+        """
+        return uvtext.parse_pylock(self._compile(sorted(names), _FILES, any_source=True).text)
+
+    def objection(
+        self,
+        requirements: Sequence[str],
+        constraints: Sequence[str],
+        chosen: Mapping[str, str],
+        name: str,
+        version: str,
+    ) -> str:
+        """Return in a line what another version of a distribution would cost: other versions, or all.
+
+        `chosen` maps the distributions of the resolution to their versions.
+        """
+        pins = _pins({**chosen, name: version})
+        try:
+            wanted = [*requirements, f"{name}=={version}"]
+            answer = self._compile(wanted, _RESOLUTION, constraints=constraints, preferences=pins)
+            raise_all(answer.errors)
+        except EnvbuildError as error:
+            return "; ".join(single.problem.removeprefix(_NO_SOLUTION) for single in error.each())
+        others = {name: version for name, version, *_ in uvtext.parse_resolution(answer.text)}
+        older = [
+            f"`{other}` {others[other]} instead of {taken}"
+            for other, taken in sorted(chosen.items())
+            if other in others and other != name and Version(others[other]) < Version(taken)
+        ]
+        return ", ".join(older) or "other packages at their newest releases"
 
     def _origin(self, name: str, source: str) -> str:
         """Return the logical origin of a distribution that uv took from an index or directory."""
@@ -142,29 +194,48 @@ class Uv:
         *,
         constraints: Sequence[str] = (),
         preferences: str = "",
-    ) -> tuple[str, list[EnvbuildError]]:
-        """Run uv until it answers; return its output, and errors for requirements that it left out."""
+        any_source: bool = False,
+    ) -> _Answer:
+        """Run uv until it answers.
+
+        With `any_source`, source archives count as wheels do, and their requirements stay unknown.
+        EnvbuildError: requirements clash, or an index or this machine keeps uv from an answer.
+        """
         errors: list[EnvbuildError] = []
+        without_wheels: dict[str, EnvbuildError] = {}
         messages: list[str] = []
         while requirements:
-            finished, text = self._run(requirements, options, constraints, preferences)
+            finished, text = self._run(
+                requirements,
+                options,
+                constraints,
+                preferences,
+                sources=map(_name, requirements) if any_source else without_wheels,
+                only_wheels=not any_source,
+            )
             if finished.ok:
-                if options is _RESOLUTION:
-                    for warning in uvtext.warnings(finished.stderr):
-                        self.context.emit(Warned(text=f"uv: {warning}"))
-                return text, errors
+                errors += without_wheels.values()
+                return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
             if self._stands_in(finished.stderr):
                 continue
             messages.append(redact_text(finished.stderr))
             self.log.write_text("\n".join(messages), encoding="utf-8")
-            errors.append(self._failure(finished))
-            # uv stops at one unavailable package; a run without that one reports the next.
-            named = {*uvtext.missing(finished.stderr), *uvtext.without_wheels(finished.stderr)}
-            others = [text for text in requirements if canonicalize_name(Requirement(text).name) not in named]
+            # uv names what keeps it from an answer, and stops. It names the next as if there were a wheel,
+            # or without what cannot be had.
+            new = [name for name in uvtext.without_wheels(finished.stderr) if name not in without_wheels]
+            if new:
+                without_wheels |= {name: self._without_wheel(name, finished.stderr) for name in new}
+                continue
+            absent = uvtext.without_sources(finished.stderr)
+            if not absent:
+                errors.append(self._failure(finished))
+            named = uvtext.missing(finished.stderr) | absent
+            others = [text for text in requirements if _name(text) not in named]
             if len(others) == len(requirements):
-                raise_all(errors)
+                # In a clash, wheels may or may not matter.
+                raise_all(errors or [*without_wheels.values()])
             requirements = others
-        return "", errors
+        return _Answer("", (), (*errors, *without_wheels.values()))
 
     def _run(
         self,
@@ -172,6 +243,9 @@ class Uv:
         options: Sequence[str],
         constraints: Sequence[str],
         preferences: str,
+        *,
+        sources: Iterable[str],
+        only_wheels: bool,
     ) -> tuple[process.Finished, str]:
         cache_dir = self.context.cache_dir
         try:
@@ -190,7 +264,7 @@ class Uv:
                 )
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
-                text = uvtext.configuration({**self._built(), **self.installed}, self.constraints)
+                text = uvtext.configuration({**self._built(), **self.installed}, sources, self.constraints)
                 (work / "uv.toml").write_text(text, encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
@@ -200,8 +274,14 @@ class Uv:
                     files += ["--constraints", work / "constraints.txt"]
                 if preferences:
                     output.write_text(preferences, encoding="utf-8")
+                limits: list[str] = []
+                if only_wheels:
+                    limits += ["--only-binary", ":all:"]
+                    for source in sorted({*self.resolved.built, *sources}):
+                        limits += ["--no-binary", source]
+                files += ["--output-file", output, work / "pyproject.toml"]
                 finished = process.run(
-                    [*self._argv(cache, options), *files, "--output-file", output, work / "pyproject.toml"],
+                    [*self._argv(cache, options), *limits, *files],
                     env=self._environment(),
                     cwd=work,
                     timeout_s=_TIMEOUT_S,
@@ -222,9 +302,7 @@ class Uv:
         argv += ["--color", "never", "--no-progress", "--cache-dir", cache]
         argv += ["--python", sys.executable, "--no-python-downloads", "--python-version", base.python.version]
         argv += ["--python-platform", uvtext.platform(self.resolved.architecture, base.glibc)]
-        argv += ["--only-binary", ":all:", *options]
-        for name in sorted(self.resolved.built):
-            argv += ["--no-binary", name]
+        argv += options
         if self.sources.no_index:
             argv.append("--no-index")
         if self.context.offline:
@@ -294,22 +372,22 @@ class Uv:
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
 
     def _no_solution(self, stderr: str) -> RequestError:
-        base = self.resolved.base
         reason = uvtext.reason(stderr)
-        if names := ", ".join(f"`{name}`" for name in uvtext.without_wheels(stderr)):
-            platform = f"Python {base.python.version} with glibc {base.glibc} on {self.resolved.architecture}"
-            return RequestError(
-                f"{names}: no wheel fits {platform}{self._recipes_asking(names, bounds=False)}",
-                at=self.resolved.python_place(names),
-                hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
-            )
         hint = self._origin_hint(stderr) or self._nearest_hint(stderr)
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.context.offline:
             hint = f"only what is on this machine was asked; {hint}"
-        problem = f"no set of Python packages meets what was asked: {reason}"
         asking = self._recipes_asking(reason, bounds=True)
-        return RequestError(problem + asking, at=self.resolved.python_place(reason), hint=hint)
+        return RequestError(_NO_SOLUTION + reason + asking, at=self.resolved.python_place(reason), hint=hint)
+
+    def _without_wheel(self, name: str, stderr: str) -> RequestError:
+        base, reason = self.resolved.base, uvtext.reason(stderr)
+        platform = f"Python {base.python.version} with glibc {base.glibc} on {self.resolved.architecture}"
+        return RequestError(
+            f"`{name}`: no wheel fits {platform}{self._recipes_asking(name, bounds=False)}",
+            at=self.resolved.python_place(f"{name} {reason}"),
+            hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
+        )
 
     def _recipes_asking(self, text: str, *, bounds: bool) -> str:
         """Return lines with the recipes that ask for what a text names; empty if the spec alone does."""
@@ -358,6 +436,12 @@ class Uv:
 def _common_names() -> list[str]:
     """Return distributions that people often ask for."""
     return (resources.files(__package__) / "common_names.txt").read_text(encoding="utf-8").split()
+def _pins(versions: Mapping[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def _name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -78,12 +79,16 @@ def project(
     return "\n".join(lines) + "\n"
 
 
-def configuration(known: Mapping[str, tuple[str, Sequence[str]]], constraints: Sequence[str] = ()) -> str:
+def configuration(
+    known: Mapping[str, tuple[str, Sequence[str]]], sources: Iterable[str], constraints: Sequence[str] = ()
+) -> str:
     """Return a uv.toml that states what distributions require, so that uv need not build or read them.
 
-    `known` maps a distribution to its version and requirements.
+    `known` maps a distribution to its version and requirements; those in `sources` count without any.
     """
     lines = [f"constraint-dependencies = [{', '.join(map(_string, constraints))}]"] if constraints else []
+    for name in sorted({*sources} - {*known}):
+        lines += ["[[dependency-metadata]]", f"name = {_string(name)}", "requires-dist = []"]
     for name, (version, requirements) in sorted(known.items()):
         lines += [
             "[[dependency-metadata]]",
@@ -134,6 +139,7 @@ def _candidates(entry: Mapping[str, Any]) -> Iterator[Candidate]:
         address = table.get("url") or table["path"]
         file = unquote(table.get("name") or urlsplit(address).path.rpartition("/")[2])
         digest, size = table["hashes"].get("sha256", ""), table.get("size")
+        uploaded = table.get("upload-time")
         try:
             parsed = parse_wheel_filename(file) if file.endswith(".whl") else parse_sdist_filename(file)
         except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
@@ -146,6 +152,7 @@ def _candidates(entry: Mapping[str, Any]) -> Iterator[Candidate]:
                 address=address,
                 sha256=digest,
                 size_bytes=size if isinstance(size, int) and size >= 0 else None,
+                uploaded=uploaded if isinstance(uploaded, datetime) and uploaded.tzinfo else None,
             )
 
 
@@ -161,13 +168,16 @@ def reason(stderr: str) -> str:
     return f"{conclusion}; {steps[-1][0]}" if 0 < len(conclusion) <= _LONG else steps[-1][0]
 
 
-def without_wheels(stderr: str) -> list[str]:
-    """Return the distributions that fail only because no wheel fits, as uv says."""
-    if "depend" in _proof(stderr).replace(_ASKED, ""):
-        return []  # a clash of constraints, in which wheels may or may not matter
-    return sorted(
-        set(re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE))
-    )
+def without_wheels(stderr: str) -> set[str]:
+    """Return the distributions of which no wheel fits, and whose requirements are not what clashes."""
+    named = re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE)
+    proof = _proof(stderr)
+    return {name for name in named if not re.search(rf"\b{re.escape(name)}[<>=!]?\S* depends? on", proof)}
+
+
+def without_sources(stderr: str) -> set[str]:
+    """Return the distributions that were to be built and have no source archive."""
+    return set(re.findall(r"^hint: A source distribution is required for `([^`]+)`", stderr, re.MULTILINE))
 
 
 def missing(stderr: str) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag
@@ -38,6 +39,8 @@ class Candidate:
     sha256: str
     size_bytes: int | None = None
     """None if the index does not say."""
+    uploaded: datetime | None = None
+    """When it appeared in the index, in UTC; None if the index does not say."""
 
     @property
     def is_wheel(self) -> bool:

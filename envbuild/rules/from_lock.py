@@ -11,7 +11,8 @@ from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, facts_
 # Framework → its distribution, if the names differ.
 _DISTRIBUTIONS = {"pytorch": "torch"}
 _CUDA_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu[0-9]+)?")
-_OF_A_MAJOR = re.compile(r"(?:nvidia|cupy|cuda)-.*-cu([0-9]{2})")
+# The toolkit's libraries alone: a compiler for both majors (`nvidia-cutlass-dsl-libs-cu12`) is none of these.
+_OF_A_MAJOR = re.compile(r"nvidia-(?:cuda-[a-z]+|cu[a-z]+|nccl|np[a-z]|nv[a-z]+)-cu([0-9]{2})")
 # Distributions without a major in their name whose version is CUDA's.
 _OF_CUDA = re.compile(r"nvidia-cuda-(runtime|nvrtc|cupti|nvcc)|cuda-toolkit|cuda-bindings")
 # Framework → the distributions with which its wheel is a build for CUDA.
@@ -43,7 +44,6 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "frameworks": tuple(sorted(builds)),
         **{f"frameworks.{name}.{key}": text for name, build in builds.items() for key, text in build.items()},
         "cuda.toolkit": nothing if toolkit is None else toolkit,
-        "cuda.majors": _cuda_majors(versions, bundled),
         "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
         "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
@@ -51,7 +51,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "jax.releases": _jax_releases(versions),
         **_mpi(lock, debs),
     }
-    return facts_from(values, "lock")
+    return {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(pins, bundled)}
 
 
 def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> dict[str, Fact]:
@@ -129,15 +129,19 @@ def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:
     return ".".join(map(str, max(releases))) if releases else None
 
 
-def _cuda_majors(versions: Mapping[str, str], toolkits: Sequence[str]) -> tuple[str, ...]:
-    majors = {toolkit.partition(".")[0] for toolkit in toolkits}
-    for name, version in versions.items():
+def _cuda_majors(pins: Mapping[str, PythonPin], toolkits: Sequence[str]) -> Fact:
+    """Return the majors; of several the source says what brings all but the newest."""
+    brought: dict[str, list[str]] = {toolkit.partition(".")[0]: [] for toolkit in toolkits}
+    for name, pin in sorted(pins.items()):
         named = _OF_A_MAJOR.fullmatch(name)
-        if named:
-            majors.add(named[1])
-        elif _OF_CUDA.fullmatch(name):
-            majors.add(version.partition(".")[0])
-    return tuple(sorted(majors))
+        if named or _OF_CUDA.fullmatch(name):
+            askers = [other.name for other in pins.values() if name in other.requires]
+            because = f" (required by {', '.join(sorted(askers))})" if askers else ""
+            major = named[1] if named else pin.version.partition(".")[0]
+            brought.setdefault(major, []).append(f"{name}{because}")
+    majors = sorted(brought)
+    others = [text for major in majors[:-1] for text in brought[major]]
+    return Fact(tuple(majors), f"lock: {', '.join(others)}" if others else "lock")
 
 
 def _release(versions: Mapping[str, str], name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tarfile
 import threading
 import zipfile
@@ -58,6 +59,25 @@ def write_index(root: Path, wheels: Sequence[Path]) -> None:
         page = root / "simple" / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
+
+
+def write_dated_page(root: Path, name: str, files: Mapping[Path, str]) -> None:
+    """Write a distribution's page of a Python index (PEP 691, 700): file → when it was uploaded."""
+    entries = []
+    for path, uploaded in files.items():
+        (root / "files" / path.name).write_bytes(path.read_bytes())
+        entries.append(
+            {
+                "filename": path.name,
+                "url": f"/files/{quote(path.name)}",
+                "hashes": {"sha256": digest(path)},
+                "size": path.stat().st_size,
+                "upload-time": f"{uploaded}T00:00:00Z",
+            }
+        )
+    page = root / "simple" / name / "index.json"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": entries}))
 
 
 def write_deb(root: Path, name: str, version: str = "1.0-1", *, postinst: str = "", **control: str) -> str:
@@ -213,7 +233,8 @@ def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
     steps = state.script.get(name, [])
     step = steps.pop(0) if steps else "ok"
     path = state.root / name.lstrip("/")
-    path = path / "index.html" if path.is_dir() else path
+    if path.is_dir():
+        path = next(filter(Path.is_file, (path / "index.json", path / "index.html")), path)
     if step.startswith("-> "):
         handler.send_response(302)
         handler.send_header("Location", step.removeprefix("-> "))
@@ -246,8 +267,11 @@ def _send(handler: BaseHTTPRequestHandler, state: Mirror, content: bytes, start:
     handler.send_response(206 if start else 200)
     if start:
         handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-    html = handler.path.partition("?")[0].endswith("/")
-    handler.send_header("Content-Type", "text/html" if html else "application/octet-stream")
+    kind = "application/octet-stream"
+    if handler.path.partition("?")[0].endswith("/"):
+        # An index page of PEP 691 or 503.
+        kind = "application/vnd.pypi.simple.v1+json" if content.startswith(b"{") else "text/html"
+    handler.send_header("Content-Type", kind)
     if step in ("unsized", "endless"):
         handler.send_header("Connection", "close")
         handler.close_connection = True

@@ -213,8 +213,9 @@ def test_a_step_without_a_conclusion_leaves_no_gap() -> None:
 
 
 def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
-    assert uvtext.without_wheels(CLASH) == []  # wheels are not what clashes
-    assert uvtext.without_wheels(NO_WHEEL) == ["win"]
+    assert uvtext.without_wheels(CLASH) == set()  # wheels are not what clashes
+    assert uvtext.without_wheels(NO_WHEEL) == {"win"}
+    assert uvtext.without_wheels(NO_WHEEL.replace("envbuild-request depends", "alpha depends")) == {"win"}
     text = "Resolved 11 packages\nwarning: at https://me:secret@host/x?y=1 there is no extra named `foo`\n"
     assert uvtext.warnings(text) == ["at https://host/x there is no extra named `foo`"]
 
@@ -238,14 +239,15 @@ sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = 
 
 
 def test_what_a_source_requires_is_told_to_uv() -> None:
-    text = uvtext.configuration({"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))})
-    assert tomllib.loads(text) == {
+    built = {"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))}
+    assert tomllib.loads(uvtext.configuration(built, ["horovod", "annoy"])) == {
         "dependency-metadata": [
+            {"name": "annoy", "requires-dist": []},
             {
                 "name": "horovod",
                 "version": "0.28.1",
                 "requires-dist": ["psutil", 'pyyaml; python_version < "3.12"'],
-            }
+            },
         ]
     }
-    assert uvtext.configuration({}) == ""
+    assert uvtext.configuration({}, ()) == ""
