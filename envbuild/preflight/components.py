@@ -78,6 +78,15 @@ class GpuFiles(_Row):
     """Pattern of the paths of files that belong to a toolkit."""
 
 
+class OptionalFiles(_Row):
+    """Files without which their package works."""
+
+    path: str
+    """Pattern of their paths."""
+    why: str
+    source: str
+
+
 class Components(_Row):
     """The whole table."""
 
@@ -86,6 +95,23 @@ class Components(_Row):
     self_loading: tuple[str, ...]
     """Patterns of directories whose packages load their own libraries before modules need them."""
     gpu_code: GpuFiles
+    compilers: str
+    """Pattern of the names of compilers' run-time libraries."""
+    accelerators: str
+    """Pattern of the names of accelerators' libraries."""
+    optional: tuple[OptionalFiles, ...]
+
+    def is_of_compiler(self, *names: str) -> bool:
+        """Return whether one of the names is a compiler's run-time library."""
+        return any(_matches(self.compilers, name) for name in names)
+
+    def is_of_accelerator(self, name: str) -> bool:
+        """Return whether a name is an accelerator's library."""
+        return _matches(self.accelerators, name)
+
+    def is_optional(self, path: str) -> bool:
+        """Return whether the package of a file works without it."""
+        return any(re.fullmatch(row.path, path) for row in self.optional)
 
     def is_vendors(self, path: str) -> bool:
         """Whether a file with GPU code belongs to a toolkit."""

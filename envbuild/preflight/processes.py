@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from packaging.utils import NormalizedName, canonicalize_name
+
 from envbuild.elf.loader import (
     Closure,
     Loaded,
@@ -85,6 +87,12 @@ class ImageTree:
         return node[0] if isinstance(node, tuple) else ""
 
 
+def _package(path: str, directory: str) -> NormalizedName:
+    """Return the package below a directory that a file is part of (`torch` for ``torch/lib/x.so``)."""
+    top = path.removeprefix(f"{directory}/").partition("/")[0]
+    return canonicalize_name(top.removesuffix(".libs"))
+
+
 class Simulation:
     """The processes of an image with these libraries of the host (see `ImageTree`).
 
@@ -118,7 +126,19 @@ class Simulation:
         self._replaced = [
             family for family in self.table.families.values() if any(map(family.is_library, host_libs))
         ]
+        self.names = {path.rpartition("/")[2] for path, _ in self.tree.names()}
+        """Names of all ELF files."""
+        self.needed = {name for file in self.objects.values() for name in file.elf.needed}
+        """Names of the libraries that some file needs."""
         self._self_loading = self._index()
+        self._requirements = {
+            canonicalize_name(distribution.name): {
+                canonicalize_name(match[0])
+                for line in distribution.requires
+                if (match := re.match(r"[A-Za-z0-9._-]+", line))
+            }
+            for distribution in scan.distributions.values()
+        }
         self._dlopens = {path: self._rules(path, file) for path, file in self.objects.items()}
         self._opens: dict[str, list[str]] = {}
         for path, rules in self._dlopens.items():
@@ -142,7 +162,7 @@ class Simulation:
 
         A library comes with the files that load it; alone it would lack their DT_RPATH.
         """
-        needed = {name for file in self.objects.values() for name in file.elf.needed}
+        needed = self.needed
 
         def rank(path: str) -> tuple[bool, bool, str]:
             elf = self.objects[path].elf
@@ -171,8 +191,27 @@ class Simulation:
     def process(self, path: str) -> Closure:
         """Return the libraries that one program or module loads."""
         directory = self.table.self_loading_directory(path)
-        search = replace(self.search, preloaded=self._self_loading[directory]) if directory else self.search
-        return closure(path, self.tree, search, opens=self._opens)
+        if not directory:
+            return closure(path, self.tree, self.search, opens=self._opens)
+        required = self._required(path, directory)
+        preloaded = {
+            name: library
+            for name, library in self._self_loading[directory].items()
+            if required is None
+            or not self.table.is_of_compiler(name)
+            or _package(library, directory) in required
+        }
+        return closure(path, self.tree, replace(self.search, preloaded=preloaded), opens=self._opens)
+
+    def _required(self, path: str, directory: str) -> set[NormalizedName] | None:
+        """Return the packages that a file's package requires, itself included; None if it is unknown."""
+        required: set[NormalizedName] = set()
+        new = {_package(path, directory)} & self._requirements.keys()
+        while new:
+            required |= new
+            wanted = {name for package in new for name in self._requirements[package]}
+            new = wanted & self._requirements.keys() - required
+        return required or None
 
     def find(self, name: str) -> ScannedFile | None:
         """Return the library that a program without search paths gets; None if it gets none."""

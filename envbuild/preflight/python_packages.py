@@ -6,7 +6,7 @@ Source: PEP 508 (requirements), PEP 3149 (tags of extension modules), PEP 384 (`
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.preflight.distributions import Distribution
 from envbuild.preflight.problems import Problem
-from envbuild.preflight.scan import FileSystemScan
+from envbuild.preflight.scan import MODULE_SYMBOL, FileSystemScan, ScannedFile
 from envbuild.spec.python_platform import marker_environment
 
 # Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
@@ -197,19 +197,25 @@ def applies(requirement: Requirement, extras: Collection[str], environment: Mapp
         return False
 
 
-def _foreign_extensions(paths: Collection[str], directories: Sequence[str], python: str) -> Iterator[Problem]:
-    """Yield a problem for each extension module without a variant for the image's Python."""
+def _foreign_extensions(
+    objects: Mapping[str, ScannedFile], directories: Sequence[str], python: str
+) -> Iterator[Problem]:
+    """Yield a problem for each extension module without a variant for the image's Python.
+
+    A file that only has the name of a module, and defines none, is opened otherwise.
+    """
     cpython = f"cpython-{python.replace('.', '')}"
     # Until 3.7 a letter named the allocator.
     own_tags = {"", cpython, f"{cpython}m"} | ({"abi3"} if python.startswith("3.") else set())
     # A module may have variants, for several Pythons and for several MPIs.
     modules: dict[str, dict[str, str]] = {}
-    for path in paths:
+    for path, file in objects.items():
         if path.startswith(tuple(f"{directory}/" for directory in directories)):
             directory, _, name = path.rpartition("/")
             tagged = _TAGGED.fullmatch(name)
+            is_module = any(symbol.startswith(MODULE_SYMBOL) for symbol in file.symbols.defined)
             modules.setdefault(f"{directory}/{name.partition('.')[0]}", {})[path] = (
-                tagged[1] if tagged else ""
+                tagged[1] if tagged and is_module else ""
             )
     for variants in modules.values():
         if all(tag not in own_tags for tag in variants.values()):

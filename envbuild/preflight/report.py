@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.elf.gpu import GpuCode
-from envbuild.elf.loader import Closure, name_of
+from envbuild.elf.loader import Closure
 from envbuild.elf.mpi import mpi_abi
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, pluralize
 from envbuild.image.environment import apply
 from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
+from envbuild.preflight.missing import judge_missing
 from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.preflight.processes import Simulation
 from envbuild.preflight.python_packages import judge_python
@@ -24,21 +25,6 @@ from envbuild.rules.from_lock import facts_of_image
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.tables import version_of
 
-_HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
-_HINT_HOST = "a library of the host needs it: add it to `libraries` in the site file"
-_HINT_CACHE = (
-    "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
-)
-# Libraries that an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
-# for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
-HOST_LIBRARIES = re.compile(
-    r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader"
-    r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
-    r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
-    r"|mpi|mpi_abi|oshmem|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
-)
-# A driver's libraries are never in an image, even if a program needs them.
-_DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 # Shown problems of one rule: others have the same cause.
 _SHOWN = 20
 # Names by which programs find an MPI's C library.
@@ -53,8 +39,8 @@ class PreflightReport:
     problems: tuple[Problem, ...]
     """Sorted; empty for a good image."""
     excused: tuple[str, ...]
-    """Missing libraries that are no problem: a driver's, a host's for plug-ins, and those that the recipes
-    allow to be missing."""
+    """Missing libraries that are no problem: a driver's, a host's for plug-ins, those of files that are not
+    loaded, and those that the recipes allow to be missing."""
     objects: int
     processes: int
     """Programs and modules that were simulated (count)."""
@@ -74,12 +60,10 @@ class PreflightReport:
         results = []
         for rule, expected in EXPECTED.items():
             problems = [problem for problem in self.problems if problem.rule == rule]
-            results += [
-                CheckResult("FAIL", rule, problem.need, f"{problem.file} gets {problem.winner}", problem.hint)
-                for problem in problems[:_SHOWN]
-            ]
-            if len(problems) > _SHOWN:
-                more = f"{len(problems) - _SHOWN} more of this rule"
+            lines = [*_lines(problems)]
+            results += lines[:_SHOWN]
+            if len(lines) > _SHOWN:
+                more = f"{len(lines) - _SHOWN} more of this rule"
                 results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
             if not problems:
                 results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
@@ -87,7 +71,7 @@ class PreflightReport:
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
-            return f"all; left to the host or lacking as the recipes say: {', '.join(self.excused)}"
+            return f"all that are loaded; left to the host or not needed: {', '.join(self.excused)}"
         if rule.startswith("python."):
             return f"{self.distributions} distributions"
         return f"{self.objects} ELF files" if rule == "loader.objects" else f"{self.processes} processes"
@@ -101,11 +85,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     manifest = scan.manifest
     simulation = simulate(scan, host_libs)
     processes = list(simulation.processes())
-    missing: dict[str, set[str]] = {}
-    for library in (library for process in processes for library in process.missing):
-        path = simulation.tree.real(library.path) or library.path
-        missing.setdefault(path, set()).add(library.name)
-    missing_problems, excused = _judge_missing(missing, simulation, frozenset(manifest.lacks))
+    missing_problems, excused = judge_missing(processes, simulation, manifest.lacks)
     python = judge_python(
         scan.files,
         python=manifest.python,
@@ -240,49 +220,15 @@ def _rocm_major(simulation: Simulation) -> str | None:
     return majors.pop() if len(majors) == 1 else None
 
 
-def _judge_missing(
-    missing: Mapping[str, set[str]], simulation: Simulation, allowed: frozenset[str]
-) -> tuple[list[Problem], set[str]]:
-    """Return the problems of missing libraries (path → names), and the names that are no problem."""
-    excused: set[str] = set()
-    left: dict[str, set[str]] = {}
-    for path, names in missing.items():
-        fine = {name for name in names if name in allowed or _DRIVER_LIBRARIES.match(name)}
-        excused |= fine
-        if names - fine:
-            left[path] = names - fine
-    for path in _plugins(left, simulation):
-        excused |= left.pop(path)
-    problems = [_missing(path, name, simulation) for path, names in left.items() for name in names]
-    return problems, excused
-
-
-def _missing(path: str, name: str, simulation: Simulation) -> Problem:
-    uncached = simulation.uncached(name)
-    hint = _HINT_HOST if simulation.is_host_file(path) else _HINT_IMAGE
-    winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
-    return Problem("loader.libraries", path, name, winner, _HINT_CACHE if uncached else hint)
-
-
-def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str]:
-    """Return plug-ins whose missing libraries all belong to a host and which no other file needs.
-
-    A host's own library is no plug-in: no other layer can bring the libraries that it lacks.
-    """
-    names: dict[str, set[str]] = {}
-    for path, libraries in missing.items():
-        elf = simulation.tree.lookup(path)
-        is_plugin = elf is not None and not elf.interpreter and not simulation.is_host_file(path)
-        if elf and is_plugin and all(map(HOST_LIBRARIES.match, libraries)):
-            names[path] = {name_of(path, elf), path.rpartition("/")[2]}
-    while True:
-        needed = {
-            name for path, file in simulation.objects.items() if path not in names for name in file.elf.needed
-        }
-        kept = {path: own for path, own in names.items() if not own & needed}
-        if kept == names:
-            return set(names)
-        names = kept
+def _lines(problems: Sequence[Problem]) -> Iterator[CheckResult]:
+    """Yield one line for all files that get the same instead of the same."""
+    files: dict[tuple[str, str, str, str], list[str]] = {}
+    for problem in problems:
+        key = (problem.rule, problem.need, problem.winner, problem.hint)
+        files.setdefault(key, []).append(problem.file)
+    for (rule, need, winner, hint), (first, *others) in files.items():
+        who = f"{first} and {pluralize(len(others), 'other file')} get" if others else f"{first} gets"
+        yield CheckResult("FAIL", rule, need, f"{who} {winner}", hint)
 
 
 def _once(problems: Sequence[Problem]) -> Iterator[Problem]:

@@ -31,7 +31,7 @@ from envbuild.system.files import read_input, signature
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
 # Incremented whenever the data of a scan change.
-SCAN_FORMAT = 6
+SCAN_FORMAT = 7
 
 # Where the loader and Python look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")
@@ -40,6 +40,10 @@ CACHE = "/etc/ld.so.cache"
 _MAX_CACHE_BYTES = 16 << 20
 # Only the header of a distribution's metadata counts; it comes first.
 _MAX_METADATA_BYTES = 1 << 20
+_TAG = re.compile(r"\.(cpython-[0-9]+|pypy[0-9]+|abi3)")
+_PYTHON = re.compile(r"/lib/python([0-9])\.([0-9]+)/")
+# What a Python module defines; its name follows.
+MODULE_SYMBOL = "PyInit_"
 _MAX_SEARCHED_BYTES = 64 << 20
 _MAX_RECORD_BYTES = 512 << 20
 
@@ -50,7 +54,7 @@ class ScannedFile:
 
     elf: ElfObject
     symbols: Symbols = field(default_factory=Symbols)
-    """Those of the library families that it belongs to or uses."""
+    """Those of the library families that it belongs to or uses, and of a module of another Python."""
     names_in_file: tuple[str, ...] = ()
     """Names of libraries that it contains and therefore may open."""
     gpu: GpuCode | None = None
@@ -166,7 +170,7 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
 def scan_host_file(path: Path) -> ScannedFile | None:
     """Scan a library of the host; None if it is no ELF file, ValueError if it is malformed."""
     with path.open("rb") as file:
-        return _scan_elf(file, path.name, path.stat().st_size)
+        return _scan_elf(file, str(path), path.stat().st_size)
 
 
 def _may_be_loaded(entry: Entry) -> bool:
@@ -176,7 +180,7 @@ def _may_be_loaded(entry: Entry) -> bool:
 def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool:
     with squashfs.open(entry) as file:
         try:
-            scanned = _scan_elf(file, entry.path.rpartition("/")[2], entry.size)
+            scanned = _scan_elf(file, entry.path, entry.size)
         except ValueError as error:
             scan.unreadable[entry.path] = str(error)
             return False
@@ -185,12 +189,16 @@ def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool
     return scanned is not None
 
 
-def _scan_elf(file: BinaryIO, name: str, size_bytes: int) -> ScannedFile | None:
+def _scan_elf(file: BinaryIO, path: str, size_bytes: int) -> ScannedFile | None:
     elf = read_elf(file)
     if elf is None:
         return None
+    name = path.rpartition("/")[2]
     table = components.components()
-    prefixes: list[str] = []
+    tag, python = _TAG.search(name), _PYTHON.search(path)
+    own_tag = f"cpython-{python[1]}{python[2]}" if python else ""
+    # A file with the tag of another Python is an extension module of it only if it has this symbol.
+    prefixes = [MODULE_SYMBOL] if tag and tag[1] != own_tag else []
     for family in table.families.values():
         if family.symbols and family.concerns([name, elf.soname, *elf.needed]):
             prefixes += family.symbols

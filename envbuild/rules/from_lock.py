@@ -51,7 +51,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "jax.releases": _jax_releases(versions),
         **_mpi(lock, debs),
     }
-    return {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(pins, bundled)}
+    return {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
 
 
 def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> dict[str, Fact]:
@@ -129,16 +129,16 @@ def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:
     return ".".join(map(str, max(releases))) if releases else None
 
 
-def _cuda_majors(pins: Mapping[str, PythonPin], toolkits: Sequence[str]) -> Fact:
+def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     """Return the majors; of several the source says what brings all but the newest."""
     brought: dict[str, list[str]] = {toolkit.partition(".")[0]: [] for toolkit in toolkits}
-    for name, pin in sorted(pins.items()):
-        named = _OF_A_MAJOR.fullmatch(name)
-        if named or _OF_CUDA.fullmatch(name):
-            askers = [other.name for other in pins.values() if name in other.requires]
-            because = f" (required by {', '.join(sorted(askers))})" if askers else ""
+    for pin in sorted(lock.python):
+        named = _OF_A_MAJOR.fullmatch(pin.name)
+        if named or _OF_CUDA.fullmatch(pin.name):
+            askers = sorted(other.name for other in lock.python if pin.name in other.requires)
+            because = f" (required by {', '.join(askers)})" if askers else ""
             major = named[1] if named else pin.version.partition(".")[0]
-            brought.setdefault(major, []).append(f"{name}{because}")
+            brought.setdefault(major, []).append(f"{pin.name}{because}")
     majors = sorted(brought)
     others = [text for major in majors[:-1] for text in brought[major]]
     return Fact(tuple(majors), f"lock: {', '.join(others)}" if others else "lock")
