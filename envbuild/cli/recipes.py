@@ -102,6 +102,7 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
         untried = f"; untried: {variant.untried}" if variant.untried else ""
         yield "variant", f"{name}: {installed}{origins}{over}{only}{untried}"
     yield "owns", ", ".join(recipe.owns)
+    yield "companions", ", ".join(recipe.companions)
     yield "requires", ", ".join(map(str, recipe.requires))
     yield "one of", ", ".join(recipe.requires_one_of)
     yield "needs", "an MPI in the spec" if recipe.needs_mpi else ""

@@ -11,7 +11,7 @@ from envbuild.elf.read import ElfObject, read_elf
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
 from envbuild.preflight.components import components
-from envbuild.preflight.report import HOST_LIBRARIES
+from envbuild.preflight.missing import HOST_LIBRARIES
 from envbuild.store.tree import walk
 
 _LIBRARY = re.compile(r".+\.so(\.[0-9.]+)?")

@@ -214,6 +214,7 @@ def manifest_of_extended(
             recipes={},
             imports=(),
             lacks=(),
+            excuses=(),
             commands=(),
             conflicts=(),
             jobs=(),

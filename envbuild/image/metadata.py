@@ -43,6 +43,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         unproven=lock.unproven,
         imports=tuple(imports),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
+        excuses=spec.check.excuse,
         commands=tuple(sorted(commands | set(spec.module.commands))),
         conflicts=spec.module.conflicts,
         jobs=_jobs(resolved),

@@ -16,6 +16,7 @@ from envbuild.spec.model import (
     CommandName,
     ConflictName,
     Digest,
+    Excuse,
     LayerName,
     Model,
     Name,
@@ -122,6 +123,7 @@ class Manifest(Model):
     imports: tuple[ModuleName, ...]
     """Python modules that must import."""
     lacks: tuple[Soname, ...]
+    excuses: tuple[Excuse, ...]
     """Libraries that are missing by design: its recipes declare that nothing needs them."""
     commands: tuple[CommandName, ...]
     """Commands that get a wrapper."""

@@ -94,10 +94,9 @@ def _variants(
 ) -> Iterator[str]:
     """Yield libraries of which a package has several builds, if it opens another one by name.
 
-    Builds for several releases have names that differ in digits alone (`libx_cuda12.so`, `libx_cuda13.so`).
-    Those for several accelerators differ in the last part (`libx_cpu.so`, `libx_rocm64.so`); of these, one for
-    an accelerator of which the image has no library is never opened. If no release loads, the newest one
-    stands for all.
+    Names of builds for several releases differ in digits alone (`libx_cuda12.so`, `libx_cuda13.so`), those
+    for several accelerators in the last part (`libx_cpu.so`, `libx_rocm64.so`): one for an accelerator of
+    which the image has no library is never opened. If no release loads, the newest one stands for all.
     """
     opened = {process.objects[0].path for process in processes}
     loading: set[str] = set()

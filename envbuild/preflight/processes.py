@@ -237,12 +237,10 @@ class Simulation:
     def _index(self) -> Mapping[str, Mapping[str, str]]:
         """Return, for each directory whose packages load their own libraries, name → path."""
         index: dict[str, dict[str, str]] = {}
-        for path, file in self.tree.names():
+        for path, _ in self.tree.names():
             directory = self.table.self_loading_directory(path)
             if directory:
-                names = index.setdefault(directory, {})
-                for name in (path.rpartition("/")[2], file.elf.soname):
-                    names.setdefault(name, path)
+                index.setdefault(directory, {}).setdefault(path.rpartition("/")[2], path)
         return index
 
     def _rules(self, path: str, file: ScannedFile) -> list[DlopenRule]:

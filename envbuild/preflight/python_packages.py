@@ -6,7 +6,7 @@ Source: PEP 508 (requirements), PEP 3149 (tags of extension modules), PEP 384 (`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from envbuild.elf.gpu import GpuCode
@@ -24,6 +25,7 @@ from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.from_lock import facts_of_image
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.tables import version_of
+from envbuild.spec.model import Excuse
 
 # Shown problems of one rule: others have the same cause.
 _SHOWN = 20
@@ -37,7 +39,7 @@ class PreflightReport:
     """The result for an image."""
 
     problems: tuple[Problem, ...]
-    """Sorted; empty for a good image."""
+    """Sorted; empty for a good image. Without those that the spec excuses."""
     excused: tuple[str, ...]
     """Missing libraries that are no problem: a driver's, a host's for plug-ins, those of files that are not
     loaded, and those that the recipes allow to be missing."""
@@ -46,6 +48,8 @@ class PreflightReport:
     """Programs and modules that were simulated (count)."""
     distributions: int = 0
     """Python distributions whose requirements were judged (count)."""
+    excuses: Mapping[Excuse, tuple[Problem, ...]] = field(default_factory=dict)
+    """Excuses of the spec, each with what it excuses."""
     gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
     """Facts of the image for the rules: of its files, its lock and its environment."""
@@ -60,14 +64,26 @@ class PreflightReport:
         results = []
         for rule, expected in EXPECTED.items():
             problems = [problem for problem in self.problems if problem.rule == rule]
-            lines = [*_lines(problems)]
+            lines = [*_lines(problems, "FAIL")]
             results += lines[:_SHOWN]
             if len(lines) > _SHOWN:
                 more = f"{len(lines) - _SHOWN} more of this rule"
                 results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
-            if not problems:
+            accepted = [*self._accepted(rule)]
+            results += accepted
+            if not problems and not accepted:
                 results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
+        for excuse, excused in self.excuses.items():
+            if not excused:
+                wanted, hint = f"{excuse.id} in {excuse.path}", "remove it from `check` in the spec"
+                results.append(CheckResult("SKIP", "check.excuse", wanted, "nothing to excuse", hint))
         return results
+
+    def _accepted(self, rule: str) -> Iterator[CheckResult]:
+        for excuse, problems in self.excuses.items():
+            if excuse.id == rule:
+                for line in _lines(problems, "SKIP"):
+                    yield replace(line, hint=f"excused by the spec: {excuse.reason}")
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
@@ -100,8 +116,14 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     }
     code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
     facts = {**_facts(simulation, processes), **framework_facts(code)}
+    excuses = {
+        excuse: tuple(sorted(problem for problem in problems if _is_excused(problem, excuse)))
+        for excuse in manifest.excuses
+    }
+    problems -= {problem for accepted in excuses.values() for problem in accepted}
     return PreflightReport(
         problems=tuple(_once(sorted(problems))),
+        excuses=excuses,
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=len(processes),
@@ -220,7 +242,11 @@ def _rocm_major(simulation: Simulation) -> str | None:
     return majors.pop() if len(majors) == 1 else None
 
 
-def _lines(problems: Sequence[Problem]) -> Iterator[CheckResult]:
+def _is_excused(problem: Problem, excuse: Excuse) -> bool:
+    return problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
+
+
+def _lines(problems: Sequence[Problem], status: str) -> Iterator[CheckResult]:
     """Yield one line for all files that get the same instead of the same."""
     files: dict[tuple[str, str, str, str], list[str]] = {}
     for problem in problems:
@@ -228,7 +254,7 @@ def _lines(problems: Sequence[Problem]) -> Iterator[CheckResult]:
         files.setdefault(key, []).append(problem.file)
     for (rule, need, winner, hint), (first, *others) in files.items():
         who = f"{first} and {pluralize(len(others), 'other file')} get" if others else f"{first} gets"
-        yield CheckResult("FAIL", rule, need, f"{who} {winner}", hint)
+        yield CheckResult(status, rule, need, f"{who} {winner}", hint)
 
 
 def _once(problems: Sequence[Problem]) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from envbuild.events import Warned
 from envbuild.resolve.uv import Uv
-from envbuild.resolve.wheels import Candidate, Resolved, same_version
+from envbuild.resolve.wheels import Candidate, Resolved
 
 _LONG = timedelta(days=365)
 
@@ -40,7 +40,9 @@ def warnings(
     versions = {entry.name: entry.version for entry in resolution}
     new = sorted(name for name, version in versions.items() if kept.get(name) != version)
     releases = {name: files for name, files in uv.newest(new).items() if files}
-    others = [name for name, files in releases.items() if not same_version(files[0].version, versions[name])]
+    others = [
+        name for name, files in releases.items() if Version(files[0].version) != Version(versions[name])
+    ]
     chosen = uv.locate({name: versions[name] for name in others})
     for name in sorted(others):
         files, taken, bound = releases[name], versions[name], bounds.get(name, SpecifierSet())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
@@ -45,6 +47,7 @@ def resolve_python(
         upgrade=upgrade,
         remark=True,
     )
+    raise_all(list(_other_builds(resolved, pins)))
     _warn_of_accelerator(resolved, pins, context.emit)
     return pins
 
@@ -214,6 +217,44 @@ def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin]) -> list[int]:
     sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
     with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(lambda file: sizes.get(file.sha256) or client.length(file.address), files))
+
+
+def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:
+    """Yield the companions of a framework that are another build than the framework itself."""
+    by_name = {pin.name: pin for pin in pins}
+    # `===` asks for a build as it is.
+    accepted = {
+        canonicalize_name(requirement.name)
+        for requirement in map(Requirement, resolved.python_requests())
+        if any(specifier.operator == "===" for specifier in requirement.specifier)
+    }
+    for chosen in resolved.recipes:
+        frameworks = [by_name[name] for name in chosen.recipe.owns if name in by_name]
+        for pin in [by_name[name] for name in chosen.recipe.companions if name in by_name]:
+            version, _, build = pin.version.partition("+")
+            wanted = frameworks[0].version.partition("+")[2] if frameworks else build
+            if build == wanted or pin.name in accepted:
+                continue
+            line = f"{pin.name}=={version}+{wanted}" if wanted else f"{pin.name}==={version}"
+            origin = next(iter(chosen.variant.origins), "pypi")
+            framework = f"`{frameworks[0].name}` {frameworks[0].version}"
+            yield RequestError(
+                f"`{pin.name}` {pin.version} is no build for {framework}, and does not load with it",
+                at=resolved.python_place(" ".join([pin.name, *_askers(pin.name, pins)])),
+                hint=f"write `{line}` under `packages.python`, and name a place that has it: an address of"
+                f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)"
+                + (f"; `{pin.name}==={pin.version}` takes this build all the same" if wanted else ""),
+            )
+
+
+def _askers(name: str, pins: Sequence[PythonPin]) -> list[str]:
+    """Return the distributions that lead to another, the nearest first."""
+    askers: dict[str, None] = {}
+    new = [name]
+    while new:
+        new = [pin.name for pin in pins if pin.name not in askers and set(pin.requires) & set(new)]
+        askers |= dict.fromkeys(new)
+    return [*askers]
 
 
 def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:

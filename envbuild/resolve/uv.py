@@ -72,7 +72,7 @@ class Uv:
             name: chosen.variant.origins
             for chosen in self.resolved.recipes
             if chosen.variant.origins and _own(chosen)
-            for name in {*_own(chosen), *chosen.recipe.owns}
+            for name in {*_own(chosen), *chosen.recipe.owns, *chosen.recipe.companions}
         }
         self._torch_backend = self._choose_torch_backend()
 
@@ -89,9 +89,7 @@ class Uv:
         `constraints` bound versions and ask for nothing. RequestError if requirements clash; MachineError if
         an index cannot be reached.
         """
-        answer = self._compile(
-            requirements, _RESOLUTION, constraints=constraints, preferences=_pins(keep)
-        )
+        answer = self._compile(requirements, _RESOLUTION, constraints=constraints, preferences=_pins(keep))
         raise_all(answer.errors)
         for warning in answer.warnings:
             self.context.emit(Warned(text=f"uv: {warning}"))
@@ -241,11 +239,11 @@ class Uv:
         self,
         requirements: Sequence[str],
         options: Sequence[str],
-        constraints: Sequence[str],
-        preferences: str,
+        constraints: Sequence[str] = (),
+        preferences: str = "",
         *,
-        sources: Iterable[str],
-        only_wheels: bool,
+        sources: Iterable[str] = (),
+        only_wheels: bool = True,
     ) -> tuple[process.Finished, str]:
         cache_dir = self.context.cache_dir
         try:
@@ -415,7 +413,7 @@ class Uv:
         for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
             options = (*_RESOLUTION, "--no-deps", "--resolution", strategy)
             for bound in bounds[:1]:
-                finished, text = self._run([f"{wanted.name}{operator}{bound}"], options, (), "")
+                finished, text = self._run([f"{wanted.name}{operator}{bound}"], options)
                 if finished.ok:
                     versions += [version for _, version, _, _ in uvtext.parse_resolution(text)]
         return versions
@@ -436,6 +434,8 @@ class Uv:
 def _common_names() -> list[str]:
     """Return distributions that people often ask for."""
     return (resources.files(__package__) / "common_names.txt").read_text(encoding="utf-8").split()
+
+
 def _pins(versions: Mapping[str, str]) -> str:
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 

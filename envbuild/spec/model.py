@@ -354,6 +354,27 @@ class TestSettings(Model):
     """Wall-clock limit of one mini job, in seconds."""
 
 
+class Excuse(Model):
+    """A finding that is no failure for this image."""
+
+    id: Annotated[
+        str,
+        full_match(r"(?:loader|python)\.[a-z-]+", "an id of a finding on files, such as `loader.libraries`"),
+    ]
+    """The finding's id."""
+    path: Text = "*"
+    """Pattern of the paths of its files; ``*`` stands for any text (``*/cv2/qt/*``)."""
+    reason: Annotated[Text, Field(min_length=1)]
+    """Why it is no failure; reports show it."""
+
+
+class CheckSettings(Model):
+    """Settings of `envbuild check`."""
+
+    excuse: tuple[Excuse, ...] = ()
+    """Findings that are no failures."""
+
+
 class ModuleSettings(Model):
     """Commands and conflicts of a module."""
 
@@ -399,6 +420,8 @@ class EnvSpec(Model):
     """Files to copy into the image."""
     test: TestSettings = TestSettings()
     """Defaults of `envbuild test`."""
+    check: CheckSettings = CheckSettings()
+    """Findings that are no failures for this image."""
     module: ModuleSettings = ModuleSettings()
     """Contents of the modulefile beyond name and version."""
     labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}

@@ -199,6 +199,9 @@ class Recipe(Model):
     owns: tuple[Distribution, ...]
     """Distributions that only this recipe installs, and that others get by requiring it; empty if it only
     adds jobs to required recipes, or consists of Debian packages."""
+    companions: tuple[Distribution, ...] = ()
+    """Distributions that are built with the one that it owns: they come from the same origins, in builds with
+    the same local version (``+cpu``)."""
     family: Name | None = None
     """Of an MPI: family whose launcher it has (``openmpi``); its own name if omitted."""
     base: BaseRequirement = BaseRequirement()

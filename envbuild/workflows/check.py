@@ -64,8 +64,8 @@ class CheckedImage:
         """Return it as JSON data.
 
         Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
-        ``distributions``, ``excused``, ``problems`` (fields of `Problem`), ``findings``
-        (as in a test's report), ``verdicts``.
+        ``distributions``, ``excused``, ``excuses`` (the spec's, each with its ``problems``), ``problems``
+        (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``.
         """
         manifest, preflight = self.manifest, self.preflight
         results = self.findings(all_unknown=True)
@@ -78,6 +78,10 @@ class CheckedImage:
             "processes": preflight.processes,
             "distributions": preflight.distributions,
             "excused": list(preflight.excused),
+            "excuses": [
+                {**excuse.model_dump(), "problems": [asdict(problem) for problem in excused]}
+                for excuse, excused in preflight.excuses.items()
+            ],
             "problems": [asdict(problem) for problem in preflight.problems],
             "findings": [asdict(result) for result in results],
             "verdicts": [result.to_data() for result in self.rule_results],

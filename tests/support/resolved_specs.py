@@ -47,6 +47,7 @@ def chosen(
     digest: str,
     origins: Sequence[str] = (),
     companions: Sequence[str] = (),
+    built_with: Sequence[str] = (),
     system: Sequence[str] = (),
 ) -> ChosenRecipe:
     """Return a recipe that owns what it asks for."""
@@ -60,6 +61,7 @@ def chosen(
         variants={"cpu": variant},
         owns=own,
         python=tuple(companions),
+        companions=tuple(built_with),
         system=tuple(system),
     )
     return ChosenRecipe(
@@ -81,7 +83,13 @@ def mpich(version: str = "5.0.2", digest: str = MPICH_DIGEST) -> ChosenRecipe:
 def pytorch(version: str = "2.13.0", digest: str = TORCH_DIGEST) -> ChosenRecipe:
     """Return a framework recipe whose wheel has an origin of its own."""
     return chosen(
-        "pytorch", "framework", version, ["torch=={version}+cpu"], digest=digest, origins=["pytorch-cpu"]
+        "pytorch",
+        "framework",
+        version,
+        ["torch=={version}+cpu"],
+        digest=digest,
+        origins=["pytorch-cpu"],
+        built_with=("torchvision",),
     )
 
 

@@ -94,6 +94,7 @@ def manifest(**changes: object) -> Manifest:
         "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
         "imports": ("torch",),
         "lacks": (),
+        "excuses": (),
         "commands": ("torchrun",),
         "conflicts": ("python",),
         "jobs": (),

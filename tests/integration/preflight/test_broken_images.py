@@ -67,6 +67,15 @@ def user(*needed: str, wants: tuple[str, ...] = (), rpath: str = "", runpath: st
     return Elf(needed=(*needed, "libc.so.6"), undefined=wants, rpath=rpath, runpath=runpath)
 
 
+def module(name: str) -> Elf:
+    return Elf(needed=("libc.so.6",), defined=(f"PyInit_{name}",))
+
+
+def builds(package: str, needed: Mapping[str, tuple[str, ...]]) -> Layer:
+    """Return libraries that a package opens by name: name → what it needs."""
+    return {f"{SITE}/{package}/{name}": lib(name, needed=names) for name, names in needed.items()}
+
+
 def program(*needed: str, wants: tuple[str, ...] = (), rpath: str = "", runpath: str = "") -> Elf:
     return Elf(needed=needed, undefined=wants, rpath=rpath, runpath=runpath, interpreter=LOADER)
 
@@ -287,13 +296,13 @@ BROKEN = {
     ),
     "an-extension-for-another-python": Case(
         layer={
-            f"{SITE}/fast/_fast.cpython-312-x86_64-linux-gnu.so": user(),
-            f"{SITE}/fast/_fast.pypy310-pp73-x86_64-linux-gnu.so": user(),
+            f"{SITE}/fast/_fast.cpython-312-x86_64-linux-gnu.so": module("_fast"),
+            f"{SITE}/fast/_fast.pypy310-pp73-x86_64-linux-gnu.so": module("_fast"),
         },
         tells={"python.abi": "need cpython-312|/fast/_fast.cpython-312-x86_64-linux-gnu.so gets Python 3.11"},
     ),
     "a-stable-abi-that-python-2-does-not-know": Case(
-        layer={f"{SITE_2}/fast/_fast.abi3.so": user()},
+        layer={f"{SITE_2}/fast/_fast.abi3.so": module("_fast")},
         python="2.7",
         tells={"python.abi": "need abi3|_fast.abi3.so gets Python 2.7"},
     ),
@@ -382,9 +391,159 @@ BROKEN = {
         layer={f"{SITE}/broken.so": Elf(needed=("libc.so.6",)).bytes()[:200] + bytes(8)},
         tells={"loader.objects": f"{SITE}/broken.so"},
     ),
+    "a-framework-for-the-cpu-and-an-extension-for-cuda": Case(
+        layer={
+            f"{SITE}/torch/lib/libtorch_cpu.so": lib("libtorch_cpu.so"),
+            f"{SITE}/torchvision/_C.so": user("libtorch_cpu.so", "libtorch_cuda.so", "libcudart.so.13"),
+        },
+        tells={"loader.libraries": f"libtorch_cuda.so|{SITE}/torchvision/_C.so gets nothing"},
+    ),
+    "an-extension-for-another-cuda": Case(
+        layer={
+            f"{NVIDIA}/cu13/lib/libcudart.so.13": lib("libcudart.so.13"),
+            f"{SITE}/xformers/_C.so": user("libcudart.so.12"),
+        },
+        tells={"loader.libraries": f"libcudart.so.12|{SITE}/xformers/_C.so gets nothing"},
+    ),
+    "a-window-system-that-is-not-there": Case(
+        layer={
+            f"{SITE}/cv2/cv2.abi3.so": user(
+                "libQt5Gui-9088e21b.so.5", runpath="$ORIGIN/../opencv_python.libs"
+            ),
+            f"{SITE}/opencv_python.libs/libQt5Gui-9088e21b.so.5": lib(
+                "libQt5Gui-9088e21b.so.5", needed=("libxcb.so.1",)
+            ),
+            f"{SITE}/cv2/qt/plugins/platforms/libqxcb.so": user("libxcb.so.1"),
+        },
+        tells={"loader.libraries": "libxcb.so.1|opencv_python.libs/libQt5Gui-9088e21b.so.5 gets nothing"},
+    ),
+    "builds-for-several-releases-of-which-none-loads": Case(
+        layer=builds(
+            "torchcodec",
+            {
+                "libtorchcodec_core8.so": ("libavutil.so.60",),
+                "libtorchcodec_core9.so": ("libavutil.so.61",),
+                "libtorchcodec_core10.so": ("libavutil.so.62",),
+                "libtorchcodec_ops9.so": ("libtorchcodec_core9.so",),
+                "libtorchcodec_image.so": (),
+            },
+        ),
+        tells={"loader.libraries": "libavutil.so.62|libtorchcodec_core10.so gets nothing"},
+    ),
+    "builds-of-which-none-is-for-the-cuda-of-the-image": Case(
+        layer={
+            f"{NVIDIA}/cu14/lib/libcublas.so.14": lib("libcublas.so.14"),
+            **builds(
+                "bitsandbytes",
+                {
+                    "libbitsandbytes_cpu.so": (),
+                    "libbitsandbytes_cuda126.so": ("libcublas.so.12",),
+                    "libbitsandbytes_cuda130.so": ("libcublas.so.13",),
+                    "libbitsandbytes_rocm72.so": ("libhipblas.so.3",),
+                },
+            ),
+        },
+        tells={"loader.libraries": "libcublas.so.13|libbitsandbytes_cuda130.so gets nothing"},
+    ),
+    "another-packages-compiler-library": Case(
+        layer={
+            **dist("lightgbm", "4.6.0", "numpy>=1.17"),
+            **dist("numpy", "2.4.6"),
+            **dist("torch", "2.13.0"),
+            f"{SITE}/torch/lib/libgomp.so.1": lib("libgomp.so.1"),
+            f"{SITE}/lightgbm/lib/lib_lightgbm.so": lib("lib_lightgbm.so", needed=("libgomp.so.1",)),
+        },
+        tells={"loader.libraries": "libgomp.so.1|lib_lightgbm.so gets nothing"},
+    ),
+    "a-copy-under-another-name-is-not-loaded-first": Case(
+        layer={
+            f"{SITE}/pyarrow/libarrow_python.so": lib("libarrow_python.so.2500"),
+            f"{SITE}/pyarrow/_compute.cpython-311-x86_64-linux-gnu.so": user(
+                "libarrow_python.so.2500", runpath="$ORIGIN"
+            ),
+        },
+        tells={"loader.libraries": "libarrow_python.so.2500|/pyarrow/_compute.cpython-311"},
+    ),
+    "extensions-whose-names-differ-in-digits-are-no-builds": Case(
+        layer={
+            f"{SITE}/skimage/_unwrap_1d.so": user(),
+            f"{SITE}/skimage/_unwrap_2d.so": user("libgone.so.1"),
+        },
+        tells={"loader.libraries": "libgone.so.1|_unwrap_2d.so gets nothing"},
+    ),
+    "a-library-of-which-no-other-build-loads": Case(
+        layer=builds("gmsh", {"libgmsh.so.4.15": ("libGLU.so.1",), "libgmsh_extra.so": ()}),
+        tells={"loader.libraries": "libGLU.so.1|libgmsh.so.4.15 gets nothing"},
+    ),
 }
 
 GOOD = {
+    "builds-for-several-accelerators-and-releases": Case(
+        layer={
+            f"{NVIDIA}/cu13/lib/libcublas.so.13": lib("libcublas.so.13"),
+            **builds(
+                "bitsandbytes",
+                {
+                    "libbitsandbytes_cpu.so": (),
+                    "libbitsandbytes_cuda118.so": ("libcublas.so.11",),
+                    "libbitsandbytes_cuda130.so": ("libcublas.so.13",),
+                    "libbitsandbytes_rocm72.so": ("libhipblas.so.3",),
+                    "libbitsandbytes_xpu2026.so": ("libsycl.so.9", "libimf.so"),
+                },
+            ),
+        }
+    ),
+    "builds-for-accelerators-in-an-image-without-any": Case(
+        layer=builds(
+            "bitsandbytes",
+            {
+                "libbitsandbytes_cpu.so": (),
+                "libbitsandbytes_cuda130.so": ("libcublas.so.13",),
+                "libbitsandbytes_rocm72.so": ("libhipblas.so.3",),
+            },
+        )
+    ),
+    "a-provider-for-an-accelerators-compiler": Case(
+        layer=builds(
+            "onnxruntime/capi",
+            {
+                "libonnxruntime_providers_shared.so": (),
+                "libonnxruntime_providers_tensorrt.so": ("libnvinfer.so.10",),
+            },
+        )
+    ),
+    "layers-for-threads-of-which-the-last-needs-nothing": Case(
+        layer={
+            f"{SITE}/numba/np/ufunc/tbbpool.cpython-311-x86_64-linux-gnu.so": user("libtbb.so.12"),
+            f"{SITE}/numba/np/ufunc/omppool.cpython-311-x86_64-linux-gnu.so": user("libgomp.so.1.0.0"),
+            f"{SITE}/numba/np/ufunc/workqueue.cpython-311-x86_64-linux-gnu.so": user(),
+        }
+    ),
+    "a-compiler-library-of-a-required-package": Case(
+        layer={
+            **dist("bitsandbytes", "0.49.0", "torch<3,>=2.3"),
+            **dist("torch", "2.13.0"),
+            f"{SITE}/torch/lib/libgomp.so.1": lib("libgomp.so.1"),
+            f"{SITE}/bitsandbytes/libbitsandbytes_cpu.so": lib(
+                "libbitsandbytes_cpu.so", needed=("libgomp.so.1",)
+            ),
+        }
+    ),
+    "a-compiler-library-that-nothing-needs": Case(
+        layer={f"{SITE}/torch/lib/libgfortran.so.5": lib("libgfortran.so.5", needed=("libquadmath.so.0",))}
+    ),
+    "libraries-beside-site-packages-that-load-one-another": Case(
+        layer={
+            "/opt/env/lib/libmkl_core.so.3": lib("libmkl_core.so.3"),
+            "/opt/env/lib/libmkl_avx2.so.3": lib("libmkl_avx2.so.3", needed=("libmkl_core.so.3",)),
+        }
+    ),
+    "operators-in-a-file-with-the-name-of-a-module": Case(
+        layer={f"{SITE}/torchao/_C_mxfp8.cpython-310-x86_64-linux-gnu.so": user()}
+    ),
+    "a-loader-of-the-hosts-accelerators": Case(
+        layer={f"{SITE}/OpenMM.libs/lib/plugins/libOpenMMOpenCL.so": user("libOpenCL.so.1")}
+    ),
     "nothing-but-a-base": Case(layer={}),
     "c04-runpath-build-works-on-shifter": Case(
         layer={

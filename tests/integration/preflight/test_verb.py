@@ -11,6 +11,7 @@ from envbuild.cli.main import main
 from envbuild.launch import slurm
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
+from envbuild.spec.model import Excuse
 from envbuild.store.store import Store
 from envbuild.workflows import build
 from envbuild.workflows.build import Built
@@ -84,12 +85,53 @@ def test_two_copies_are_told_once_however_many_programs_load_them(tmp_path: Path
 
 def test_many_problems_of_one_rule_are_counted() -> None:
     problems = tuple(
-        Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
+        Problem("loader.libraries", "/opt/tool", f"lib{number:03}.so", "nothing", "") for number in range(50)
     )
     found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
     told = [finding for finding in found.findings() if finding.status == "FAIL"]
     assert len(told) == 21
     assert told[-1].observed == "30 more of this rule"
+
+
+def test_files_that_lack_the_same_library_have_one_line() -> None:
+    problems = tuple(
+        Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
+    )
+    found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
+    (line,) = [finding for finding in found.findings() if finding.status == "FAIL"]
+    assert line.observed == "/000 and 49 other files get nothing"
+
+
+def test_a_finding_that_the_spec_excuses_is_shown_with_the_reason_and_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer: Layer = {
+        "/opt/gui/window": Elf(needed=("libxcb.so.1",), interpreter="/lib/ld.so"),
+        "/opt/tool": Elf(needed=("libz.so.1",), interpreter="/lib/ld.so"),
+    }
+    windows = Excuse(id="loader.libraries", path="/opt/gui/*", reason="no node has a display")
+    unused = Excuse(id="python.abi", reason="left from last year")
+    store = ["--store", str(tmp_path / "store")]
+
+    both = small_image(tmp_path, BASE, layer, excuses=(windows, unused))
+    assert envbuild("check", str(both), *store, "--json") == 4
+    said = capsys.readouterr()
+    assert "SKIP loader.libraries expected=libxcb.so.1" in said.err
+    assert "excused by the spec: no node has a display" in said.err
+    assert 'SKIP check.excuse expected="python.abi in *" observed="nothing to excuse"' in said.err
+    document = json.loads(said.out)
+    assert [problem["file"] for problem in document["problems"]] == ["/opt/tool"]
+    assert [(one["id"], one["reason"], len(one["problems"])) for one in document["excuses"]] == [
+        ("loader.libraries", "no node has a display", 1),
+        ("python.abi", "left from last year", 0),
+    ]
+
+    good = {path: elf for path, elf in layer.items() if path != "/opt/tool"}
+    assert (
+        envbuild("check", str(small_image(tmp_path, BASE, good, name="good.sif", excuses=(windows,))), *store)
+        == 0
+    )
+    assert "PASS loader.libraries" not in capsys.readouterr().err
 
 
 def test_a_build_whose_preflight_fails_ends_with_4(

@@ -607,6 +607,8 @@ def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
     error = desk.refused(what)
     assert error.problem.endswith("with glibc 2.36 and one of the hashes that are listed")
     assert error.at == at
+
+
 def test_packages_without_wheels_are_told_however_deep_they_are(desk: Desk) -> None:
     desk.archive_only("source-only")
     desk.archive_only("other-source")
@@ -709,6 +711,26 @@ def test_a_framework_comes_from_a_directory_and_never_from_the_plain_index(desk:
     assert (pin.version, pin.origin, pin.layer) == ("2.13.0+cpu", "pytorch-cpu", "framework:pytorch")
     assert {pin.name for pin in lock.python} == {"torch", "gamma"}
     assert desk.warnings() == []
+
+
+def test_a_companion_in_another_build_than_its_framework_is_refused_with_the_line_to_write(
+    desk: Desk, torch: Path
+) -> None:
+    plain = write_wheel(desk.wheels, "torchvision", "0.28.0", requires=["torch==2.13.0"], tag=PLATFORM)
+    write_index(desk.server.root, [plain, write_wheel(desk.wheels, "timm", "1.0", requires=["torchvision"])])
+    machine = desk.with_links(torch)
+    error = desk.refused(desk.resolved(recipes=[pytorch()], python=["timm"]), machine=machine)
+    assert error.problem.startswith("`torchvision` 0.28.0 is no build for `torch` 2.13.0+cpu")
+    assert "write `torchvision==0.28.0+cpu` under `packages.python`" in str(error.hint)
+    assert "`pytorch-cpu`" in str(error.hint)
+    # A request for that very build is met; `envbuild check` finds what it lacks.
+    accepted = desk.resolved(recipes=[pytorch()], python=["timm", "torchvision===0.28.0"])
+    assert versions(desk.lock(accepted, machine=machine))["torchvision"] == "0.28.0"
+    # The line to write leads to the build of the framework's own place.
+    write_wheel(torch, "torchvision", "0.28.0+cpu", requires=["torch==2.13.0"], tag=PLATFORM)
+    line = desk.resolved(recipes=[pytorch()], python=["timm", "torchvision==0.28.0+cpu"])
+    pins = {pin.name: pin for pin in desk.lock(line, machine=machine).python}
+    assert (pins["torchvision"].version, pins["torchvision"].layer) == ("0.28.0+cpu", "python")
 
 
 def test_without_an_address_uv_is_asked_for_pytorchs_own_index(

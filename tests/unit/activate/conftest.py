@@ -22,6 +22,7 @@ def manifest() -> Callable[..., Manifest]:
             "mpi": "mpich", "mpi_family": "mpich",
             "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),
             "lacks": (),
+            "excuses": (),
             "commands": ("mpiexec", "torchrun"), "conflicts": ("tensorflow",), "jobs": (), "ranks": 2,
             "timeout_s": 60.0, "labels": {}, "lock_digest": "sha256:" + "0" * 64, **changes,
         }  # fmt: skip

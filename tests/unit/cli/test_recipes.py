@@ -31,6 +31,7 @@ variants:
     versions: ["2.1.0"]}
   cuda: {requirements: ["rich=={version}"], untried: no GPU was there}
 owns: [rich]
+companions: [rich-vision]
 python: ["numpy>=2"]
 system: [libgomp1]
 needs_mpi: true
@@ -139,6 +140,7 @@ versions:    2.1.0, 2.0.3
 variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi (2.1.0 only)
 variant:     cuda: rich=={{version}}; untried: no GPU was there
 owns:        rich
+companions:  rich-vision
 needs:       an MPI in the spec
 base:        Python >=3.10, glibc >=2.28
 built:       rich from its source, against mpi
@@ -221,6 +223,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
             },
         },
         "owns": ["rich"],
+        "companions": ["rich-vision"],
         "family": None,
         "base": {"python": ">=3.10", "suites": [], "glibc": "2.28"},
         "debian_python": True,

@@ -111,6 +111,12 @@ def test_cuda_of_a_lock() -> None:
     assert ("sm_90" in str(code), code.source) == (True, "table:code-of-framework")
     mixed = facts_of_lock(lock(*pins, wheel("nvidia-nccl-cu12", "2.20.5")))
     assert values(mixed, "cuda.majors") == [("12", "13")]
+    asked = wheel("xgboost", "3.2.0", "nvidia-nccl-cu12")
+    mixed = facts_of_lock(lock(*pins, asked, wheel("nvidia-nccl-cu12", "2.20.5")))
+    assert mixed["cuda.majors"].source == "lock: nvidia-nccl-cu12 (required by xgboost)"
+    # A compiler for both majors is no library of either.
+    both = facts_of_lock(lock(*pins, wheel("nvidia-cutlass-dsl-libs-cu12", "4.3.0")))
+    assert values(both, "cuda.majors") == [("13",)]
     assert values(facts_of_lock(lock()), "cuda.majors") == [()]
 
 
