@@ -152,7 +152,8 @@ class Desk:
         return [event.text for event in self.events if isinstance(event, Warned)]
 
     def scopes(self) -> set[str]:
-        return {event.task for event in self.events if isinstance(event, TaskStarted)}
+        tasks = {event.task for event in self.events if isinstance(event, TaskStarted)}
+        return tasks - {"resolve"}
 
 
 @pytest.fixture

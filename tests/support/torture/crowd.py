@@ -24,7 +24,7 @@ def crowd(ground: Ground, *, builds: int = 8) -> Outcome:
     place.chmod(0o755)
     store = place / "store"
     desks = [ground.desk(f"crowd-{number}") for number in range(builds)]
-    running = [ground.start(ground.line(ground.build()), desk, store=store) for desk in desks]
+    running = [ground.start(ground.line([*ground.build(), "-v"]), desk, store=store) for desk in desks]
     made: Counter[str] = Counter()
     for output in _outputs(running, desks, ground, outcome):
         made.update(re.findall(r"^build layer (\S+) \.\.\.$", output, re.MULTILINE))
