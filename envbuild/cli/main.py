@@ -23,6 +23,7 @@ from envbuild.cli import (
     completion,
     doctor,
     edit,
+    enter,
     export,
     extend,
     fetch,
@@ -83,6 +84,8 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     ],
     "Use": [
         ("module", module.app, "Put images behind `module load`"),
+        ("shell", enter.shell_command, "Open a shell in an image"),
+        ("exec", enter.exec_command, "Run a program in an image"),
         ("launch", launch.command, "Start a program on the ranks of an image"),
         ("export", export.command, "Write an image for other container runtimes"),
         ("inspect", inspect.command, "Show what an image is made of"),
