@@ -28,13 +28,15 @@ def live(stream: TextIO, line_of: Callable[[Event], str | None]) -> Iterator[Emi
     console = Console(file=stream, markup=False, emoji=False, highlight=False)
     title = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
     columns = (SpinnerColumn(), title, _Bar(bar_width=16), _Size(), Elapsed())
-    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+    progress = Progress(*columns, console=console, transient=True, expand=True)
+    try:
 
         def emit(event: Event) -> None:
             with mutex:
                 line = line_of(event)
                 match event:
                     case TaskStarted():
+                        progress.start()
                         indent = "  " if ":" in event.task else ""
                         running[event.task] = progress.add_task(
                             indent + escape(event.title), total=event.total_bytes
@@ -47,6 +49,8 @@ def live(stream: TextIO, line_of: Callable[[Event], str | None]) -> Iterator[Emi
                     console.print(_coloured(line, event), soft_wrap=True)
 
         yield emit
+    finally:
+        progress.stop()
 
 
 def _coloured(line: str, event: Event) -> Text:
