@@ -677,7 +677,8 @@ def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serve
     lock = desk.lock(desk.resolved(recipes=[pytorch()]), machine=desk.with_links(torch))
     assert versions(lock)["torch"] == "2.13.0+cpu"
     assert desk.warnings() == [
-        "the origin `pytorch-cpu` at http://127.0.0.1:1/cpu cannot be reached; it is left out"
+        "the origin `pytorch-cpu` at http://127.0.0.1:1/cpu cannot be reached:"
+        " Connection refused (os error 111); it is left out"
     ]
 
 
@@ -703,7 +704,8 @@ def test_the_plain_index_does_not_stand_in_for_a_frameworks_own(desk: Desk) -> N
     desk.site = Site(name="x", origins={"pytorch-cpu": ("http://127.0.0.1:1/cpu",)})
     error = desk.refused(desk.resolved(recipes=[pytorch()]))
     assert isinstance(error, MachineError)
-    assert error.problem.startswith("http://127.0.0.1:1/cpu/torch/ cannot be reached")
+    assert error.problem.startswith("http://127.0.0.1:1/cpu/torch/ was asked, and cannot be reached: ")
+    assert "Connection refused" in error.problem
 
 
 @pytest.mark.redteam
