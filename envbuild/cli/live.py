@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Task, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+)
 from rich.progress import TimeElapsedColumn as Elapsed
 from rich.progress_bar import ProgressBar
 from rich.table import Column
@@ -27,7 +36,7 @@ def live(stream: TextIO, line_of: Callable[[Event], str | None]) -> Iterator[Emi
     # Names are not markup, and `:six:` is no emoji.
     console = Console(file=stream, markup=False, emoji=False, highlight=False)
     title = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-    columns = (SpinnerColumn(), title, _Bar(bar_width=16), _Size(), Elapsed())
+    columns = (SpinnerColumn(), title, _Bar(), _Size(), Elapsed())
     progress = Progress(*columns, console=console, transient=True, expand=True)
     try:
 
@@ -62,11 +71,13 @@ def _coloured(line: str, event: Event) -> Text:
     return text
 
 
-class _Bar(BarColumn):
+class _Bar(ProgressColumn):
     """A bar for tasks whose size is known."""
 
-    def render(self, task: Task) -> ProgressBar:
-        return super().render(task) if task.total is not None else ProgressBar(width=0)
+    _bar = BarColumn(bar_width=16)
+
+    def render(self, task: Task) -> ProgressBar | Text:
+        return self._bar.render(task) if task.total is not None else Text()
 
 
 class _Size(DownloadColumn):
