@@ -265,6 +265,13 @@ def test_the_shell_reads_commands(activate, place):
     assert done.returncode == 3
 
 
+def test_the_prompt_of_the_shell_names_the_environment(activate, place):
+    shell, said = activate().home / "bin/envbuild-shell", 'echo "$PS1."\n'
+    assert place.run(shell, stdin=said).stdout == f"{shell.parents[2].name}/{shell.parents[1].name}> .\n"
+    own = place.run(shell, stdin=said, env={"APPTAINERENV_PS1": "mine> "})
+    assert own.stdout == "mine> .\n"
+
+
 def test_root_can_start_it(activate, place):
     done = place.run(*as_root([activate().home / "bin/tool", "x"]))
     assert done.stdout == "tool of 1.0: x\n", done.stderr

@@ -653,8 +653,12 @@ def test_without_an_address_uv_is_asked_for_pytorchs_own_index(
         proxy.close()
         thread.join(5)
     assert any(line.startswith(b"CONNECT ") and b"torch" in line for line in said)
-    assert "there is no version of torch==2.13.0+cpu" in error.problem
-    assert "`pytorch-cpu`" in str(error.hint)
+    assert isinstance(error, MachineError)
+    assert error.problem.startswith("there are no wheels of `torch`: ")
+    assert "was asked, and cannot be reached: " in error.problem
+    assert "asks for torch==2.13.0+cpu" in error.problem
+    assert "`pip config set global.find-links DIR`" in str(error.hint)
+    assert "pytorch-cpu: [ADDRESS]" in str(error.hint)
 
 
 def test_a_framework_comes_from_its_own_index_and_nothing_else_does(desk: Desk, torch: Path) -> None:
