@@ -266,10 +266,12 @@ def test_the_shell_reads_commands(activate, place):
 
 
 def test_the_prompt_of_the_shell_names_the_environment(activate, place):
-    shell, said = activate().home / "bin/envbuild-shell", 'echo "$PS1."\n'
-    assert place.run(shell, stdin=said).stdout == f"{shell.parents[2].name}/{shell.parents[1].name}> .\n"
+    shell = activate().home / "bin/envbuild-shell"
+    # Without a terminal bash has no prompt, but it was given one.
+    said = 'while IFS= read -r -d "" v; do case $v in PS1=*) echo "$v.";; esac; done </proc/$$/environ\n'
+    assert place.run(shell, stdin=said).stdout == "PS1=small/1.0> .\n"
     own = place.run(shell, stdin=said, env={"APPTAINERENV_PS1": "mine> "})
-    assert own.stdout == "mine> .\n"
+    assert own.stdout == "PS1=mine> .\n"
 
 
 def test_root_can_start_it(activate, place):
