@@ -90,8 +90,10 @@ def write(name: str, command: str, lines: list[str], columns: int) -> None:
     """Write a recording, unless the one that is there has the same words."""
     console = Console(record=True, width=columns, file=StringIO(), force_terminal=True, emoji=False)
     console.print(Text(f"$ {command}", style="bold"))
-    for line in lines:
-        console.print(Text.from_ansi(line), soft_wrap=True)
+    for line in map(Text.from_ansi, lines):
+        # As a terminal breaks lines: between any two characters.
+        for part in line.divide(range(columns, len(line), columns)):
+            console.print(part, soft_wrap=True)
     svg = console.export_svg(title=command, unique_id=f"{name}-{columns}")
     # Without the address of a font: a page must ask nothing elsewhere.
     svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)

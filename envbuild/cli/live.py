@@ -46,10 +46,10 @@ def live(stream: TextIO, line_of: Callable[[Event], str | None]) -> Iterator[Emi
                 match event:
                     case TaskStarted():
                         progress.start()
-                        indent = "  " if ":" in event.task else ""
-                        running[event.task] = progress.add_task(
-                            indent + escape(event.title), total=event.total_bytes
-                        )
+                        # A layer's name is enough below the task that builds layers.
+                        name = event.task.removeprefix("layer:")
+                        title = event.title if name == event.task else f"  {name}"
+                        running[event.task] = progress.add_task(escape(title), total=event.total_bytes)
                     case TaskAdvanced() if event.task in running:
                         progress.advance(running[event.task], event.bytes)
                     case TaskDone() | TaskFailed() if event.task in running:

@@ -157,7 +157,7 @@ def test_a_terminal_shows_what_runs_and_keeps_what_went_wrong():
         for event in EVENTS:
             emit(event)
     shown = terminal.getvalue()
-    assert "layer base" in shown
+    assert "  base" in shown
     assert "100 bytes" in shown
     assert "done in" not in shown
     assert "layer python: stopped" in shown
