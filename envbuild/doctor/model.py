@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 VERBS = (
-    *("exec", "shell"),
+    *("exec", "shell", "extend"),
     *("init", "add", "remove", "build", "lock", "fetch", "plan", "check", "test", "status", "launch"),
     *("module", "export", "layer", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor"),
     *("recipes", "site", "schema", "completion"),
