@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man reference toolkits vendor torture redteam docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference toolkits vendor torture redteam docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -48,6 +48,9 @@ test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try t
 
 man: venv ## write the man pages, docs/man/*.1, from what --help says
 	@$(BIN)/python setup/manpages.py
+
+recordings: venv ## record plan, build and test on a terminal as docs/recordings/*.svg (ten minutes)
+	@$(BIN)/python setup/recordings.py
 
 reference: venv ## write the reference pages of spec, recipe, controls, base image, site and lock
 	@$(BIN)/python setup/reference.py

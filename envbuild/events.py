@@ -22,6 +22,8 @@ class Note(Event):
     """A remark; not a problem."""
 
     text: str
+    detail: bool = False
+    """Whether it is for those alone who ask for more (`-v`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +35,23 @@ class Warned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Event):
+    """Checks that belong together were judged."""
+
+    status: str
+    """``PASS``, ``FAIL`` or ``SKIP``; the first word of both texts."""
+    text: str
+    """A line, and further ones on what did not pass."""
+    full: str
+    """The same with the values of what passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStarted(Event):
     """A piece of work began."""
 
     task: str
-    """Its key, unique among running tasks: ``layer:base``."""
+    """Its key, unique among running tasks: ``build``; ``layer:base`` for a part of another task."""
     title: str
     """Text for people."""
     total_bytes: int | None = None
@@ -68,6 +82,8 @@ class TaskFailed(Event):
     """A piece of work ended badly; the error itself travels as an exception."""
 
     task: str
+    stopped: bool = False
+    """Whether it was interrupted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +121,8 @@ def task(emit: Emit, key: str, title: str, *, total_bytes: int | None = None) ->
     running = Task(emit, key)
     try:
         yield running
-    except BaseException:
-        emit(TaskFailed(task=key))
+    except BaseException as error:
+        emit(TaskFailed(task=key, stopped=isinstance(error, KeyboardInterrupt)))
         raise
     if running.failed:
         emit(TaskFailed(task=key))

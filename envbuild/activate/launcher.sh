@@ -198,4 +198,8 @@ if ! [ -x "$_eb_apptainer" ]; then
         _eb_fail 123 "there is no apptainer or singularity on this machine"
 fi
 export ENVBUILD_INSIDE="$_eb_digest"
+if [ "$_eb_action" = shell ]; then
+    export APPTAINERENV_PS1="${APPTAINERENV_PS1-$_eb_label> }"
+    export SINGULARITYENV_PS1="$APPTAINERENV_PS1"
+fi
 exec "$_eb_apptainer" --silent "$_eb_action" "$@"

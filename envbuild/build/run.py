@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.build import debian, roots, source
@@ -25,6 +26,7 @@ from envbuild.plan.model import (
     SourceStep,
     SystemStep,
     WheelStep,
+    input_files,
 )
 from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
@@ -108,19 +110,36 @@ def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer
         for layer in plan.image_layers:
             if layer not in missing:
                 context.emit(LayerReused(layer=layer.name, key=layer.key))
-        trees = _WheelTrees(stage / "wheels", wheels, context)
-        unpacked: list[Future[None]] = []
-        for layer in missing:
-            if not isinstance(layer.step, WheelStep):
-                built[layer.name] = pool.submit(_build_layer, layer, record_of, context)
-            elif layer.name not in built:
-                unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
-                compiled = pool.submit(trees.compile, unpacked, record_of)
-                built |= {wheel.name: pool.submit(trees.publish, wheel, compiled) for wheel in wheels}
-        for unpacking in unpacked:
-            unpacking.result()
-        for publishing in built.values():
-            publishing.result()
+        if not missing:
+            return
+        with _phase(missing, context) as ended:
+            trees = _WheelTrees(stage / "wheels", wheels, context)
+            unpacked: list[Future[None]] = []
+            for layer in missing:
+                if not isinstance(layer.step, WheelStep):
+                    built[layer.name] = pool.submit(_build_layer, layer, record_of, context)
+                elif layer.name not in built:
+                    unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
+                    compiled = pool.submit(trees.compile, unpacked, record_of)
+                    built |= {wheel.name: pool.submit(trees.publish, wheel, compiled) for wheel in wheels}
+            for name, publishing in built.items():
+                publishing.add_done_callback(partial(ended, name))
+            for unpacking in unpacked:
+                unpacking.result()
+            for publishing in built.values():
+                publishing.result()
+
+
+@contextmanager
+def _phase(missing: Sequence[Layer], context: BuildContext) -> Iterator[Callable[[str, object], None]]:
+    """Report building as one task, whose size is that of the layers' files; yield what ends a layer."""
+    sizes = {
+        layer.name: sum(context.locate(file).stat().st_size for file in input_files(layer.step))
+        for layer in missing
+    }
+    title = f"build {pluralize(len(missing), 'layer')}"
+    with task(context.emit, "build", title, total_bytes=sum(sizes.values())) as running:
+        yield lambda name, _: running.advance(sizes[name])
 
 
 @contextmanager

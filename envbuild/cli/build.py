@@ -58,21 +58,37 @@ def command(
         built = workflows.build.build_image(request, settings)
     if json:
         print_json(_data(built))
+    _show(built)
+
+
+def _show(built: Built) -> None:
+    """Write at most five lines: the image, what was built, what `check` says, what to do next."""
+    path, preflight = workflows.arguments.shell_path(built.path), built.preflight
     state = "is up to date" if built.unchanged else "built"
     size = f"{built.size_bytes / 1e6:.0f} MB, {pluralize(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
-    if built.preflight.passed:
-        print_message(f"next: envbuild test {workflows.arguments.shell_path(built.path)}")
+    if not built.unchanged:
+        print_message(f"layers: {built.made} built, {built.layers - built.made} reused")
+    if preflight.passed:
+        seen = (
+            pluralize(preflight.objects, "ELF file"),
+            pluralize(preflight.distributions, "Python distribution"),
+        )
+        print_message(f"check: passed ({', '.join(seen)})")
+        print_message(f"next: envbuild test {path}")
         return
-    fail_preflight(built.path, built.preflight)
+    fail_preflight(built.path, preflight)
 
 
 def fail_preflight(image: Path, preflight: PreflightReport) -> None:
     """Print what an image that was written lacks, and exit with the code of a check that failed."""
-    for result in preflight.findings():
-        if result.status == "FAIL":
-            print_message(result.line())
-    print_message(f"{image}: written, but some programs would not start (see above)")
+    first, *more = (result for result in preflight.findings() if result.status == "FAIL")
+    print_message(first.line(), problem=True)
+    others = f", and {pluralize(len(more), 'other problem')}" if more else ""
+    text = f"{image}: written, but some programs would not start (see above{others})"
+    print_message(text, problem=True)
+    if more:
+        print_message(f"next: envbuild check {workflows.arguments.shell_path(image)}", problem=True)
     raise typer.Exit(4)
 
 

@@ -230,7 +230,7 @@ def prune(
     for line in _pruned_lines(pruned, gone):
         print_data(line)
     for _, why in pruned.refused:
-        print_message(f"not removed: {why}")
+        print_message(f"not removed: {why}", problem=True)
     if pruned.young:
         print_message(
             f"{len(pruned.young)} more are needed by nothing, and were used within {older_than}:"

@@ -39,9 +39,9 @@ def command(
         )
     if json:
         print_json(checked.document())
-    for result in checked.findings():
-        print_messages(result.line())
-    print_message(_summary(checked))
+    for finding in checked.findings():
+        print_messages(finding.line(), problem=finding.status == "FAIL")
+    print_message(_summary(checked), problem=not checked.passed)
     raise typer.Exit(0 if checked.passed else 4)
 
 

@@ -159,7 +159,7 @@ def _ask(key: str, default: str | None, draft: SpecDraft, choices: Choices, path
         try:
             choices.spec_text(answered, path)
         except EnvbuildError as error:
-            print_messages(render(error).rstrip())
+            print_messages(render(error).rstrip(), problem=True)
         else:
             return answered
 

@@ -29,7 +29,7 @@ def command(
     ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")] = False,
+    dry_run: options.DryRun = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     site: options.Site = None,
@@ -42,9 +42,14 @@ def command(
         )
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
-            image, words, ranks=ranks, from_host=options.host_libraries(mpi, fabric), settings=settings
+            image,
+            words,
+            ranks=ranks,
+            from_host=options.host_libraries(mpi, fabric),
+            settings=settings,
+            dry_run=dry_run,
         )
     if dry_run:
-        print_json(line) if json else print_data(" ".join(map(workflows.arguments.shell_quote, line)))
+        print_json(line) if json else print_data(workflows.arguments.shell_line(line))
     else:
         workflows.launch.launch(line)

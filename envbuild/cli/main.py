@@ -23,6 +23,7 @@ from envbuild.cli import (
     completion,
     doctor,
     edit,
+    enter,
     export,
     extend,
     fetch,
@@ -42,11 +43,13 @@ from envbuild.cli import (
     status,
     test,
 )
-from envbuild.cli.output import escape, prepare_streams
+from envbuild.cli.groups import QUIET, VERBOSE, Commands
+from envbuild.cli.output import escape, prepare_streams, set_level
 from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, render
 
 app = typer.Typer(
     name="envbuild",
+    cls=Commands,
     help="ML framework images for supercomputers: built from ten lines of YAML, proven across ranks.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -55,31 +58,52 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init")(init.command)
-app.command("add")(edit.add)
-app.command("remove")(edit.remove)
-app.command("build")(build.command)
-app.command("extend")(extend.command)
-app.command("lock")(lock.command)
-app.command("fetch")(fetch.command)
-app.command("plan")(plan.command)
-app.command("check")(check.command)
-app.command("test")(test.command)
-app.command("status")(status.command)
-app.command("launch")(launch.command)
-app.add_typer(module.app, name="module")
-app.command("export")(export.command)
-app.add_typer(layer.app, name="layer")
-app.command("import-def")(import_def.command)
-app.command("inspect")(inspect.command)
-app.command("reproduce")(reproduce.command)
-app.command("sbom")(sbom.command)
-app.add_typer(cache.app, name="cache")
-app.command("doctor")(doctor.command)
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(site.app, name="site")
-app.command("schema")(schema.command)
-app.command("completion")(completion.command)
+# By what people do: name, its function or its own verbs, and the line in the list.
+_COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
+    "Write": [
+        ("init", init.command, "Begin a spec"),
+        ("add", edit.add, "Add packages to a spec, and lock it"),
+        ("remove", edit.remove, "Remove packages from a spec, and lock it"),
+        ("import-def", import_def.command, "Propose a spec for a Dockerfile or definition file"),
+        ("recipes", recipes.app, "List what a spec can choose from; check and write recipes"),
+        ("schema", schema.command, "Print the JSON Schema of a kind of file, for editors"),
+    ],
+    "Build": [
+        ("plan", plan.command, "Show what a build would fetch and do, and why"),
+        ("lock", lock.command, "Choose the exact version of each package"),
+        ("fetch", fetch.command, "Keep the locked files, for machines without a network"),
+        ("build", build.command, "Build the image of a spec"),
+        ("extend", extend.command, "Add packages, files and variables to a finished image"),
+        ("layer", layer.app, "Carry finished layers to a machine that cannot build"),
+    ],
+    "Test": [
+        ("check", check.command, "Find what an image lacks, without running it"),
+        ("test", test.command, "Run an image's jobs across ranks and judge them"),
+        ("status", status.command, "Show which images passed their test on this host"),
+        ("reproduce", reproduce.command, "Build an image again and compare the bytes"),
+    ],
+    "Use": [
+        ("module", module.app, "Put images behind `module load`"),
+        ("shell", enter.shell_command, "Open a shell in an image"),
+        ("exec", enter.exec_command, "Run a program in an image"),
+        ("launch", launch.command, "Start a program on the ranks of an image"),
+        ("export", export.command, "Write an image for other container runtimes"),
+        ("inspect", inspect.command, "Show what an image is made of"),
+        ("sbom", sbom.command, "Show the bill of materials of an image"),
+    ],
+    "Maintain": [
+        ("doctor", doctor.command, "Find what this machine lacks, and the fixes"),
+        ("site", site.app, "Describe a machine, so that images fit it"),
+        ("cache", cache.app, "List, check and prune the store"),
+        ("completion", completion.command, "Make the shell complete the words of envbuild"),
+    ],
+}
+for _panel, _rows in _COMMANDS.items():
+    for _name, _what, _line in _rows:
+        if isinstance(_what, typer.Typer):
+            app.add_typer(_what, name=_name, short_help=_line, rich_help_panel=_panel)
+        else:
+            app.command(_name, short_help=_line, rich_help_panel=_panel)(_what)
 
 
 def _version(wanted: bool) -> None:
@@ -93,6 +117,8 @@ def _options(
     version: bool = typer.Option(  # its callback does the work
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
+    quiet: bool = QUIET,
+    verbose: bool = VERBOSE,
 ) -> None:
     pass
 
@@ -126,6 +152,7 @@ _RESUMED = ("build", "lock", "fetch")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5, 130, or 141 if its output is no longer read."""
     prepare_streams()
+    set_level(0)
     completion.prepare_completion()
     # At the default threshold, garbage collection takes a tenth of a command's time.
     gc.set_threshold(_YOUNG)

@@ -65,6 +65,7 @@ From = Annotated[
     typer.Option("--from", metavar="DIR", help="Take files that `envbuild fetch` kept (repeatable)."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
 
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}

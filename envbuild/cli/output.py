@@ -14,6 +14,8 @@ from typing import Any
 from envbuild.errors import MachineError
 from envbuild.system.descriptors import named
 
+_level = 0
+
 
 def prepare_streams() -> None:
     """Make the standard streams usable, before any file is opened.
@@ -52,14 +54,32 @@ def _escaped(char: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def print_message(text: str) -> None:
-    """Write one line to standard error; a line break in it is escaped."""
-    print_messages(text.replace("\n", "\\n"))
+def set_level(level: int) -> None:
+    """Choose how much a command says: -1 for problems alone, 0, or 1 for everything."""
+    global _level  # noqa: PLW0603  # of the process, as its streams are
+    _level = level
 
 
-def print_messages(text: str) -> None:
-    """Write lines to standard error."""
-    sys.stderr.write(escape(text, keep="\n\t") + "\n")
+def level() -> int:
+    """Return how much a command says, as `set_level` has it."""
+    return _level
+
+
+def print_message(text: str, *, problem: bool = False) -> None:
+    """Write one line for people to standard error; a line break in it is escaped.
+
+    Parameters
+    ----------
+    problem : bool
+        Whether it is shown even to those who want to hear of problems alone.
+    """
+    print_messages(text.replace("\n", "\\n"), problem=problem)
+
+
+def print_messages(text: str, *, problem: bool = False) -> None:
+    """Write lines for people to standard error; see `print_message`."""
+    if problem or _level >= 0:
+        sys.stderr.write(escape(text, keep="\n\t") + "\n")
 
 
 def print_data(text: str) -> None:

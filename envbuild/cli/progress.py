@@ -1,4 +1,4 @@
-"""Progress of a run: bars on a terminal, plain lines in logs, JSON lines for programs; on standard error.
+"""Progress of a run: a live display on a terminal, plain lines in logs, JSON lines for programs; on stderr.
 
 Layers are built in parallel, so sinks take events from several threads.
 """
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from envbuild import workflows
+from envbuild.cli import output
 from envbuild.cli.output import escape
 from envbuild.events import (
     Emit,
     Event,
+    Judged,
     LayerReused,
     Note,
     TaskAdvanced,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 # Bytes between two advances of a task of unknown size.
 _STEP_BYTES = 64 * 1024 * 1024
+# Parts of tasks: too many for lines that nobody asked for.
+_PARTS = ("lock:", "layer:wheel:")
 
 
 @contextlib.contextmanager
@@ -50,7 +54,7 @@ def session(
     Child processes end with the run. Absent options get their defaults.
     """
     with (
-        choose_sink(sys.stderr, json=json) as emit,
+        choose_sink(sys.stderr, json=json, level=output.level()) as emit,
         workflows.settings.running(
             workflows.settings.Settings.of(
                 store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit
@@ -61,22 +65,28 @@ def session(
 
 
 @contextlib.contextmanager
-def choose_sink(stream: TextIO, *, json: bool) -> Iterator[Emit]:
-    """Yield the sink for a stream: JSON lines if requested, bars on a terminal, else plain lines."""
+def choose_sink(stream: TextIO, *, json: bool, level: int = 0) -> Iterator[Emit]:
+    """Yield the sink that fits a stream: JSON lines if asked for, live on a terminal, else plain lines.
+
+    Parameters
+    ----------
+    level : int
+        -1 for problems alone, 1 for everything.
+    """
     if json:
         yield json_lines(stream)
-    elif stream.isatty():
-        from envbuild.cli.bars import bars  # noqa: PLC0415  # rich takes 0.1 s, and pipes do not need it
+    elif stream.isatty() and level >= 0:
+        from envbuild.cli.live import live  # noqa: PLC0415  # rich takes 0.1 s, and pipes do not need it
 
-        with bars(stream, Lines().line) as emit:
+        with live(stream, Lines(level, live=True).line) as emit:
             yield emit
     else:
-        yield plain_lines(stream)
+        yield plain_lines(stream, level)
 
 
-def plain_lines(stream: TextIO) -> Emit:
-    """Return a sink that writes a line for each event except advances."""
-    mutex, lines = threading.Lock(), Lines()
+def plain_lines(stream: TextIO, level: int = 0) -> Emit:
+    """Return a sink that writes what `Lines` makes of events."""
+    mutex, lines = threading.Lock(), Lines(level)
 
     def emit(event: Event) -> None:
         with mutex:
@@ -88,33 +98,49 @@ def plain_lines(stream: TextIO) -> Emit:
 
 
 class Lines:
-    """Formats events as lines; remembers the titles of running tasks."""
+    """Events as lines of text; remembers the titles of running tasks.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    level : int
+        -1 for problems alone, 1 for everything.
+    live : bool
+        Whether a display shows what runs: then what ended needs no line.
+    """
+
+    def __init__(self, level: int = 0, *, live: bool = False) -> None:
+        self._level, self._live = level, live
         self._titles: dict[str, str] = {}
 
     def line(self, event: Event) -> str | None:
-        """Return an event as one line; None for an advance."""
-        text = None
+        """Return an event as a line, a judgement as several; None if there is nothing to say."""
+        normal, verbose = self._level >= 0, self._level > 0
+        text: str | None = None
         match event:
             case TaskStarted():
                 self._titles[event.task] = event.title
-                text = f"{event.title} ..."
+                text = f"{event.title} ..." if verbose and not self._live else None
+            case TaskFailed():
+                text = self._ended(event.task, "stopped" if event.stopped else "failed")
             case TaskDone():
                 detail = f", {event.detail}" if event.detail else ""
-                text = f"{self._title(event.task)}: done in {event.seconds:.1f} s{detail}"
-            case TaskFailed():
-                text = f"{self._title(event.task)}: failed"
-            case LayerReused():
+                ended = self._ended(event.task, f"done in {event.seconds:.1f} s{detail}")
+                shown = normal and not self._live and not event.task.startswith(_PARTS)
+                text = ended if verbose or shown else None
+            case Judged() if normal or event.status == "FAIL":
+                return escape(event.full if verbose else event.text, keep="\n")
+            case LayerReused() if verbose:
                 text = f"layer {event.layer}: in the store"
-            case Note():
+            case Note() if verbose or (normal and not event.detail):
                 text = event.text
             case Warned():
                 text = f"warning: {event.text}" + (f" ({event.hint})" if event.hint else "")
         return None if text is None else escape(text)
 
-    def _title(self, task: str) -> str:
-        return self._titles.pop(task, task)
+    def _ended(self, task: str, how: str) -> str | None:
+        title = self._titles.pop(task, task)
+        # Of a test its judgement says how it ended.
+        return None if task.startswith("test:") else f"{title}: {how}"
 
 
 def json_lines(stream: TextIO) -> Emit:

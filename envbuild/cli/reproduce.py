@@ -36,7 +36,7 @@ def command(
         )
     if json:
         print_json(reproduced)
-    print_messages(format_reproduced(reproduced))
+    print_messages(format_reproduced(reproduced), problem=not reproduced.same)
     if not reproduced.same:
         raise typer.Exit(4)
 

@@ -99,7 +99,8 @@ def check(
     else:
         for difference in checked.differences:
             print_data(format_difference(difference))
-    print_message(f"{checked.path}: {'holds' if checked.holds else 'the machine differs'}")
+    outcome = "holds" if checked.holds else "the machine differs"
+    print_message(f"{checked.path}: {outcome}", problem=not checked.holds)
     raise typer.Exit(0 if checked.holds else 4)
 
 

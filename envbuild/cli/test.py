@@ -8,7 +8,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_data, print_messages
+from envbuild.cli.output import print_data, print_message
 from envbuild.cli.progress import session
 
 
@@ -70,7 +70,7 @@ def command(
         )
     if json:
         print_data(result.to_json())
-    print_messages(result.to_text())
+    print_message(result.last_line, problem=not result.passed)
     if place is not None:
         workflows.test.write_report(place, result)
     raise typer.Exit(0 if result.passed else 4)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
-from envbuild.resolve.origins import python_sources, read_machine
+from envbuild.resolve.origins import PythonSources, python_sources, read_machine
+from envbuild.resolve.uv import PYTORCH_HINT, unanswered
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
@@ -34,7 +35,7 @@ NEEDED_INODES = 200_000
 _RESOLVE = ("add", "remove", "lock", "fetch", "plan")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
-_RUN = ("test", "launch", "module")
+_RUN = ("test", "launch", "exec", "shell", "module")
 _STORE = ("fetch", "build", "layer")
 # These read the site file of the user or the machine, even if none was named.
 _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
@@ -42,6 +43,7 @@ _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
 _ADMINISTRATOR = "an administrator"
 _IMPORT = "; or import layers that were built elsewhere, with `envbuild layer import`"
 _ADDRESSES = ("http://", "https://", "file:")
+_PYTORCH = "pytorch-cpu"
 _LIMITS = RequestLimits(connect_s=5.0, read_s=10.0)
 _UNSHARE_S = 20.0
 # Directories of Apptainer's own tools, below its prefix.
@@ -127,7 +129,9 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
         )
     if online:
         archives = [uri for source in machine.apt for uri in source.uris if uri.startswith(_ADDRESSES)]
-        yield from _unreachable([*sources.indexes, *archives])
+        named = [address for addresses in sources.named.values() for address in addresses]
+        yield from _unreachable([*sources.indexes, *named, *archives])
+        yield from _ask_uv(sources)
 
 
 def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
@@ -158,6 +162,31 @@ def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
                     "set https_proxy, name a mirror under `origins` in the site file, or work with"
                     " `fetch --to` elsewhere and `--offline --from` here",
                 )
+
+
+def _ask_uv(sources: PythonSources) -> Iterator[Diagnostic]:
+    """Ask the indexes that no configuration names, and whose addresses uv knows."""
+    if sources.no_index:
+        return
+    if not sources.indexes and (reason := unanswered("pip", sources)):
+        yield Diagnostic(
+            "index.unreachable",
+            "blocks",
+            _RESOLVE,
+            f"no index is configured, and uv's own cannot be reached: {reason}",
+            "Python packages come from there",
+            "`pip config set global.index-url ADDRESS` names an index; https_proxy names a proxy",
+        )
+    own = any(path.glob("torch-*.whl") for path in sources.local_directories())
+    if not own and _PYTORCH not in sources.named and (reason := unanswered("torch", sources, backend="cpu")):
+        yield Diagnostic(
+            "index.pytorch",
+            "hampers",
+            _RESOLVE,
+            f"no index is configured for `{_PYTORCH}`, and PyTorch's own cannot be reached: {reason}",
+            "wheels of PyTorch for CPUs come from there",
+            PYTORCH_HINT.format(origin=_PYTORCH),
+        )
 
 
 def check_build(survey: Survey) -> Iterator[Diagnostic]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 VERBS = (
-    *("init", "add", "remove", "build", "extend", "lock", "fetch", "plan", "check", "test", "status"),
-    *("launch", "module", "export", "layer", "import-def", "inspect", "reproduce", "sbom", "cache", "doctor"),
-    *("recipes", "site", "schema", "completion"),
+    *("init", "add", "remove", "import-def", "recipes", "schema"),
+    *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "status", "reproduce"),
+    *("module", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
+    "completion",
 )
 """All verbs of the command, in the order of its help."""
 

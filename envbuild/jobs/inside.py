@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +25,8 @@ from envbuild.jobs import envbuild_gpus
 from envbuild.jobs.imports import try_imports
 from envbuild.jobs.judge import GpuSurvey, Job, LaunchResult, judge_gpus, judge_imports, judge_mapped, no_jobs
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.report import Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job, skipped, skipped_without_gpus
 
 MANIFEST = "/.envbuild/manifest.json"
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     test.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="limit for each job [what the image says]"
     )
+    test.add_argument("-v", "--verbose", action="store_true", help="also show the values of what passed")
     test.add_argument("--json", action="store_true", help="write the report as JSON")
     options = parser.parse_args(argv)
     if options.ranks is not None and not 1 <= options.ranks <= 4096:
@@ -55,41 +57,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.timeout is not None and not 0 < options.timeout <= 86_400:
         parser.error("--timeout wants more than 0 and at most 86400 seconds")
     manifest = json.loads(Path(MANIFEST).read_text(encoding="utf-8"))
-    report = _test(manifest, options.ranks or manifest["ranks"], options.timeout)
-    sys.stdout.write(report.to_json() if options.json else f"{report.to_text()}\n")
+
+    def show(section: Section) -> None:
+        if not options.json:
+            sys.stdout.write(section.to_text(verbose=options.verbose) + "\n")
+            sys.stdout.flush()
+
+    report = _test(manifest, options.ranks or manifest["ranks"], options.timeout, show)
+    sys.stdout.write(report.to_json() if options.json else f"{report.last_line}\n")
     return 0 if report.passed else 4
 
 
-def _test(manifest: Mapping[str, Any], ranks: int, timeout_s: float | None) -> Report:
+def _test(
+    manifest: Mapping[str, Any], ranks: int, timeout_s: float | None, show: Callable[[Section], None]
+) -> Report:
     """Test the image that this runs in; `manifest` is its manifest as JSON data."""
     started = time.monotonic()
+    sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
     modules = manifest["imports"]
     imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
-    findings: list[CheckResult] = [judge_imports(modules, imports)]
-    results: dict[str, JobResult] = {}
+    sections.add("image", [judge_imports(modules, imports)])
+    reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":
         survey = GpuSurvey.from_data(envbuild_gpus.survey(kernel=True))
-        findings += judge_gpus(survey)
+        sections.add("gpu", judge_gpus(survey))
         gpus = len(survey.gpus)
     for job in map(Job.from_data, manifest["jobs"]):
         limit_s = timeout_s or job.timeout_s or default_s
         count = ranks_on_gpus(job, ranks, gpus)
         if count:
-            results[job.id] = _run(job, manifest["mpi_family"], count, limit_s)
+            result = _run(job, manifest["mpi_family"], count, limit_s)
         else:
-            results[job.id] = skipped_without_gpus(job, f"{gpus} GPUs here")
-        findings += results[job.id].findings
-    reports = [each for result in results.values() for each in result.reports]
-    findings.append(judge_mapped(reports) if results else no_jobs())
+            result = skipped_without_gpus(job, f"{gpus} GPUs here")
+        reports += result.reports
+        sections.add(job.id, result.findings, result.output)
+    if manifest["jobs"]:
+        sections.add("processes", [judge_mapped(reports)])
+    else:
+        sections.add("jobs", [no_jobs()])
     return Report(
         name=manifest["name"],
         version=manifest["version"],
         digest="",
         ranks=ranks,
-        findings=findings,
-        outputs={name: result.output for name, result in results.items() if result.output},
+        findings=sections.findings,
+        outputs=sections.outputs,
         seconds=time.monotonic() - started,
         gpus=gpus,
     )

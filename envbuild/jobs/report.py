@@ -1,10 +1,11 @@
-"""The report of a test: findings, the result that they add up to, and their text and JSON. Pure."""
+"""The report of a test: findings, the result that they add up to, and their text and JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 SCHEMA = 1
@@ -31,6 +32,80 @@ class CheckResult:
         """Return ``STATUS id expected=… observed=… hint=…``; empty text is ``-``, spaces are quoted."""
         facts = (("expected", self.expected), ("observed", self.observed), ("hint", self.hint))
         return " ".join((self.status, self.id, *(f"{name}={_word(text)}" for name, text in facts)))
+
+
+@dataclass(frozen=True)
+class Section:
+    """Checks that belong together: of one job, or of the image's files."""
+
+    name: str
+    findings: Sequence[CheckResult]
+    seconds: float = 0.0
+    """Wall-clock duration."""
+    output: str = ""
+    """Last lines of the ranks of a job that did not pass."""
+
+    @property
+    def status(self) -> str:
+        """``FAIL`` if a check failed, ``PASS`` if one passed, else ``SKIP``."""
+        number = counts(self.findings)
+        return "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
+
+    def to_text(self, *, verbose: bool = False) -> str:
+        """Return a line, and below it what did not pass.
+
+        Parameters
+        ----------
+        verbose : bool
+            Also the checks that passed.
+        """
+        lines = [f"{self.status} {self.name:<24} {self.seconds:>6.1f} s  {self._counted()}"]
+        for finding in self.findings:
+            if finding.status == "FAIL":
+                lines += [f"     {_visible(finding.id)}"]
+                for name in ("expected", "observed", "hint"):
+                    lines += _fact(name, getattr(finding, name))
+            elif verbose or (finding.status != "PASS" and self.status != "SKIP"):
+                lines.append(f"     {finding.line()}")
+        if self.output:
+            lines += ["     output:", *(f"       {_visible(line)}" for line in self.output.splitlines())]
+        return "\n".join(lines)
+
+    def _counted(self) -> str:
+        number = counts(self.findings)
+        if self.status == "SKIP":
+            reasons = [": ".join(filter(None, (each.observed, each.hint))) for each in self.findings]
+            return "; ".join(map(_visible, reasons))
+        if self.status == "FAIL":
+            return f"{number['FAIL']} of {len(self.findings)} checks failed"
+        checks = "1 check" if number["PASS"] == 1 else f"{number['PASS']} checks"
+        return f"{checks}, {number['SKIP']} skipped" if number["SKIP"] else checks
+
+
+class Sections:
+    """The sections of a test that is under way: each is shown as it comes, and began where the last ended."""
+
+    def __init__(self, show: Callable[[Section], None]) -> None:
+        self._show, self._since = show, time.monotonic()
+        self._sections: list[Section] = []
+
+    def add(self, name: str, findings: Iterable[CheckResult], output: str = "") -> None:
+        """Add a section that ends now."""
+        now = time.monotonic()
+        section = Section(name, tuple(findings), now - self._since, output)
+        self._since = now
+        self._sections.append(section)
+        self._show(section)
+
+    @property
+    def findings(self) -> tuple[CheckResult, ...]:
+        """All findings, in the order of judging."""
+        return tuple(finding for section in self._sections for finding in section.findings)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Job id → last lines of its ranks, of jobs that did not pass."""
+        return {section.name: section.output for section in self._sections if section.output}
 
 
 @dataclass(frozen=True)
@@ -103,16 +178,12 @@ class Report:
     def _counted(self) -> str:
         return ", ".join(f"{count} {status}" for status, count in counts(self.findings).items() if count)
 
-    def to_text(self) -> str:
-        """Return a line for each finding, the outputs of failed jobs, and a summary."""
-        lines = [finding.line() for finding in self.findings]
-        for job, text in self.outputs.items():
-            lines += ["", f"--- output of {job}", *(_visible(line) for line in text.splitlines())]
-        if self.outputs:
-            lines.append("")
+    @property
+    def last_line(self) -> str:
+        """The image, the circumstances and the result."""
         digest = f" ({self.digest[7:19]})" if self.digest else ""
         subject = f"{self.name}/{self.version}{digest} on {self.ranks} ranks in {self.seconds:.0f} s"
-        return "\n".join([*lines, f"{subject}: {self.summary}"])
+        return f"{subject}: {self.summary}"
 
     def to_json(self) -> str:
         """Return the report as JSON that ends in a newline, schema `SCHEMA`.
@@ -154,6 +225,11 @@ def _word(text: str) -> str:
         return text
     escaped = json.dumps(text, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in escaped)
+
+
+def _fact(name: str, text: str) -> list[str]:
+    first, *more = text.splitlines() or ["-"]
+    return [f"       {name + ':':<9} {_visible(first)}", *(f"         {_visible(line)}" for line in more)]
 
 
 def _visible(line: str) -> str:

@@ -211,7 +211,7 @@ def choose_pmi(context: LaunchContext) -> str:
     RequestError
         There is none: every rank would be alone.
     """
-    (family, version), (spoken, optional) = context.running_mpi, _spoken(context)
+    (family, version), (spoken, optional) = context.running_mpi, spoken_types(context)
     known = context.mpi_types
     for mpi_type in (*spoken, *optional):
         if mpi_type in known:
@@ -235,12 +235,13 @@ def pmi_doubt(context: LaunchContext, mpi_type: str) -> str:
     if mpi_type not in known:
         offers = f"the site names {', '.join(known)}, and says that this is not all that `srun --mpi` offers"
         return f"PMI.intersection: {family} {version} speaks {mpi_type}, and {offers}"
-    if mpi_type not in _spoken(context)[0]:
+    if mpi_type not in spoken_types(context)[0]:
         return f"PMI.intersection: {family} {version} speaks {mpi_type} only where it was built to"
     return ""
 
 
-def _spoken(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def spoken_types(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the types of PMI that the MPI surely speaks, and those that it may be built with."""
     facts = pmi_facts(*context.running_mpi, host=context.host_mpi is not None)
     return texts_of(facts, "pmi.spoken"), texts_of(facts, "pmi.optional")
 

@@ -204,6 +204,20 @@ def rank_line(
     return [*words, *runtime, *job] if launcher.outside else [*runtime, *words, *job]
 
 
+def program_line(container: Container, command: Sequence[str], *, prompt: str = "") -> list[str]:
+    """Return the command line that starts one program of the user in an image; a shell with a `prompt`."""
+    return container.apptainer.command(
+        container.image,
+        command,
+        action="shell" if prompt else "exec",
+        flags=container.gpu_flags,
+        binds=container.binds,
+        env={"PS1": prompt} if prompt else {},
+        network=True,
+        isolated=False,
+    )
+
+
 def start_ranks(
     container: Container,
     launcher: Launcher,

@@ -53,15 +53,16 @@ def make_lock(
     wheels: tuple[PythonPin, ...] = ()
     build_tools: tuple[PythonPin, ...] = ()
     # The two do not depend on each other: errors of both are reported at once.
-    with _collected(errors):
-        if resolved.base.root is not None:
-            root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
-        else:
-            debs = renewal.debian()
-    with _collected(errors):
-        wheels = renewal.python()
-        build_tools = renewal.build_tools(wheels)
-    raise_all(errors)
+    with task(context.emit, "resolve", "resolve packages"):
+        with _collected(errors):
+            if resolved.base.root is not None:
+                root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
+            else:
+                debs = renewal.debian()
+        with _collected(errors):
+            wheels = renewal.python()
+            build_tools = renewal.build_tools(wheels)
+        raise_all(errors)
     with _collected(errors):
         return Lock(
             name=resolved.spec.name,

@@ -34,6 +34,13 @@ _PYTORCH = "pytorch-"
 _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
 _FILES = ("--format", "pylock.toml", "--no-deps")
 _NO_SOLUTION = "no set of Python packages meets what was asked: "
+_ASK_S = 30.0
+# To be formatted with `origin`.
+PYTORCH_HINT = (
+    "`pip config set global.find-links DIR` names a directory with the wheels; a site file names another"
+    " index (`origins: {{{origin}: [ADDRESS]}}`); https_proxy names a proxy; `envbuild doctor"
+    " --online` asks again"
+)
 _ASK = "`envbuild doctor lock --online` asks the indexes"
 
 
@@ -64,6 +71,8 @@ class Uv:
     """Distribution → the origins that its recipe names."""
     _torch_backend: str = field(init=False)
     """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
+    _unanswered: dict[str, str] = field(init=False, default_factory=dict)
+    """Origin → the address that was left out, and why it cannot be reached."""
 
     def __post_init__(self) -> None:
         self.sources = self.context.python_sources(self.resolved.site)
@@ -280,7 +289,7 @@ class Uv:
                 files += ["--output-file", output, work / "pyproject.toml"]
                 finished = process.run(
                     [*self._argv(cache, options), *limits, *files],
-                    env=self._environment(),
+                    env=_environment(self.sources, self._indexes.get("pypi", ())),
                     cwd=work,
                     timeout_s=_TIMEOUT_S,
                 )
@@ -309,15 +318,6 @@ class Uv:
             argv += ["--torch-backend", self._torch_backend]
         return argv
 
-    def _environment(self) -> dict[str, str]:
-        # Addresses may hold credentials: other users see a process's arguments, not its environment.
-        extra = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
-        if default := self._indexes.get("pypi"):
-            extra["UV_DEFAULT_INDEX"] = default[0]
-        if self.sources.find_links:
-            extra["UV_FIND_LINKS"] = ",".join(self.sources.find_links)
-        return host.environment(network=True, extra=extra)
-
     def _stands_in(self, stderr: str) -> bool:
         """Leave out an address that uv could not reach; return whether another place may serve instead."""
         failed = uvtext.unreachable(stderr)
@@ -334,9 +334,12 @@ class Uv:
         else:
             if not self._torch_backend or "pytorch" not in (urlsplit(failed).hostname or ""):
                 return False
-            name, self._torch_backend = "PyTorch's own index", ""
+            name, origin = "PyTorch's own index", f"{_PYTORCH}{self._torch_backend}"
+            self._torch_backend = ""
+        why = uvtext.why_unreachable(stderr)
+        self._unanswered[origin] = f"{redact(failed)} was asked, and cannot be reached: {why}"
         hint = "another origin has to serve its packages"
-        self.context.emit(Warned(text=f"{name} cannot be reached; it is left out", hint=hint))
+        self.context.emit(Warned(text=f"{name} cannot be reached: {why}; it is left out", hint=hint))
         return True
 
     def _failure(self, finished: process.Finished) -> RequestError | MachineError:
@@ -354,7 +357,7 @@ class Uv:
                 hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
             )
         if "No solution found" in stderr:
-            return self._no_solution(stderr)
+            return self._unanswered_origin(stderr) or self._no_solution(stderr)
         if "certificate" in stderr:
             return MachineError(
                 f"the certificate of a Python index is not trusted here; uv's output is in `{self.log}`",
@@ -362,12 +365,27 @@ class Uv:
             )
         if failed := uvtext.unreachable(stderr):
             return MachineError(
-                f"{redact(failed)} cannot be reached; uv's output is in `{self.log}`",
-                hint="name another in a site file (`origins: {pypi: [ADDRESS]}`); if several addresses serve"
-                " the same files, `mirrors: [pypi]` lets the next stand in; https_proxy names a proxy",
+                f"{redact(failed)} was asked, and cannot be reached: {uvtext.why_unreachable(stderr)}",
+                hint="`pip config set global.index-url ADDRESS` names another index, and so does a site file"
+                " (`origins: {pypi: [ADDRESS]}`); if several addresses serve the same files,"
+                " `mirrors: [pypi]` lets the next stand in; https_proxy names a proxy;"
+                " `envbuild doctor --online` asks each",
             )
         error = next((line[7:] for line in stderr.splitlines() if line.startswith("error: ")), "no reason")
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
+
+    def _unanswered_origin(self, stderr: str) -> MachineError | None:
+        """Return the error for a distribution whose origin was left out, if one is missing."""
+        for name in sorted(uvtext.missing(stderr) & self._origins.keys()):
+            for origin in self._origins[name]:
+                if origin in self._unanswered:
+                    asking = self._recipes_asking(uvtext.reason(stderr), bounds=True)
+                    return MachineError(
+                        f"there are no wheels of `{name}`: {self._unanswered[origin]}{asking}",
+                        at=self.resolved.python_place(name),
+                        hint=PYTORCH_HINT.format(origin=origin),
+                    )
+        return None
 
     def _no_solution(self, stderr: str) -> RequestError:
         reason = uvtext.reason(stderr)
@@ -442,6 +460,30 @@ def _pins(versions: Mapping[str, str]) -> str:
 
 def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
+
+
+def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
+    """Return why uv gets no wheel of a distribution; empty if it does.
+
+    `backend` is uv's name of PyTorch's own index (``cpu``), if that is to be asked.
+    """
+    argv: list[str | Path] = [tools.locate("uv"), "pip", "compile", "--no-deps", "--no-cache"]
+    argv += ["--color", "never", "--no-progress"]
+    argv += ["--python", sys.executable, "--no-python-downloads", "--only-binary", ":all:"]
+    argv += ["--torch-backend", backend] if backend else []
+    env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
+    done = process.run([*argv, "-"], env=env, stdin=f"{name}\n".encode(), cwd=Path("/"), timeout_s=_ASK_S)
+    return "" if done.ok else uvtext.why_unreachable(done.stderr)
+
+
+def _environment(sources: PythonSources, index: Sequence[str]) -> dict[str, str]:
+    # Addresses may hold credentials: other users see a process's arguments, not its environment.
+    extra = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+    if index:
+        extra["UV_DEFAULT_INDEX"] = index[0]
+    if sources.find_links:
+        extra["UV_FIND_LINKS"] = ",".join(sources.find_links)
+    return host.environment(network=True, extra=extra)
 
 
 def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:

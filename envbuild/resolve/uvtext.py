@@ -203,6 +203,12 @@ def unreachable(stderr: str) -> str:
     return match[1] if match else ""
 
 
+def why_unreachable(stderr: str) -> str:
+    """Return uv's last cause, without addresses' credentials: ``Connection refused (os error 111)``."""
+    causes = re.findall(r"^  cause: (.+)$", stderr, re.MULTILINE)
+    return redact_text(causes[-1]) if causes else "uv says no reason"
+
+
 def unauthorized(stderr: str) -> tuple[str, str] | None:
     """Return the address of the index that refused an answer, fit to be shown, and its status (``401``)."""
     match = re.search(

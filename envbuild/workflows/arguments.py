@@ -86,6 +86,11 @@ def shell_path(path: Path | str) -> str:
     return shell_quote(f"./{text}" if text.startswith("-") else text)
 
 
+def shell_line(words: Sequence[str]) -> str:
+    """Return a command line for a shell."""
+    return " ".join(map(shell_quote, words))
+
+
 def shell_quote(text: str) -> str:
     r"""Return a word of a command line: quoted where that is needed.
 

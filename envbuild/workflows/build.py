@@ -25,7 +25,7 @@ from envbuild.workflows.arguments import check_is_spec, check_outside_store, che
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked
+from envbuild.workflows.lock import Locked, check_tools, lock_notes, lock_path, lock_spec, read_locked
 from envbuild.workflows.plan import finished_layers, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -41,6 +41,8 @@ class Built:
     size_bytes: int
     layers: int
     """Number of layers."""
+    made: int
+    """How many of them were built; the others are reused."""
     unchanged: bool
     """Whether the file was already this image."""
     preflight: PreflightReport
@@ -82,7 +84,7 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
             # The owner prunes a store that this user can only read.
             with contextlib.suppress(MachineError):
                 add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
-            return _built(path, scan.manifest, preflight, unchanged=True)
+            return _built(path, scan.manifest, preflight, made=0, unchanged=True)
         settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
         to_build = missing_layers(plan, store, rebuild=request.rebuild)
@@ -96,15 +98,19 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
         preflight = _preflight(path, settings)
         store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
-    return _built(path, manifest, preflight)
+    made = sum(layer.name in plan.image for layer in to_build)
+    return _built(path, manifest, preflight, made=made)
 
 
-def _built(path: Path, manifest: Manifest, preflight: PreflightReport, *, unchanged: bool = False) -> Built:
+def _built(
+    path: Path, manifest: Manifest, preflight: PreflightReport, *, made: int, unchanged: bool = False
+) -> Built:
     return Built(
         path=path,
         digest=manifest.digest,
         size_bytes=path.stat().st_size,
         layers=len(manifest.file_system.layers) if manifest.file_system else 0,
+        made=made,
         unchanged=unchanged,
         preflight=preflight,
     )
@@ -138,8 +144,8 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
         locked = read_locked(request.spec, settings)
     else:
         locked = lock_spec(request.spec, settings, offline=request.offline, sources=request.sources)
-    for change in locked.changes:
-        settings.emit(Note(text=f"lock: {change}"))
+    for note in lock_notes(locked):
+        settings.emit(note)
     for remark in locked.resolved.remarks():
         settings.emit(Warned(text=remark))
     return locked
@@ -180,7 +186,7 @@ def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) ->
 
 
 def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) -> PreflightReport:
-    with task(settings.emit, "check", f"what {path.name} would load") as running:
+    with task(settings.emit, "check", f"check {path.name}") as running:
         # An image that was just written has not changed.
         report = run_preflight(scan or scan_image(path, settings.store, changed=()))
         running.failed = not report.passed

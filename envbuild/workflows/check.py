@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envbuild.errors import raise_all
-from envbuild.events import task
+from envbuild.events import Warned, task
 from envbuild.image import shifter
 from envbuild.image.model import Manifest
-from envbuild.image.sif import image_entries
+from envbuild.image.sif import image_entries, read_manifest
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.slurm import pmi_findings
@@ -28,6 +28,8 @@ from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
+# Vendor of GPUs → what a spec asks for.
+_ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ def check_image(
     """
     started = time.monotonic()
     site = _site(settings, from_host)
-    with task(settings.emit, "check", f"what {image.name} would load") as running:
+    _warn_of_unused_gpus(image, site, settings)
+    with task(settings.emit, "check", f"check {image.name}") as running:
         scan = scan_image(image, settings.store)
         manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
@@ -132,6 +135,14 @@ def check_image(
         )
         running.failed = not checked.passed
     return checked
+
+
+def _warn_of_unused_gpus(image: Path, site: Site | None, settings: Settings) -> None:
+    vendor = site.gpus.vendor if site and site.gpus else "none"
+    if site and vendor in _ACCELERATORS and read_manifest(image).accelerator == "cpu":
+        text = f"the site `{site.name}` has GPUs ({vendor}), and the image is for CPUs: it uses none"
+        hint = f"`accelerator: {_ACCELERATORS[vendor]}` in the spec makes an image for them"
+        settings.emit(Warned(text=text, hint=hint))
 
 
 def _lint_shifter(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:

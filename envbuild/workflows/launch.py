@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from envbuild.errors import RequestError
+from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.sif import LOCK, read_data, read_manifest
-from envbuild.launch.launchers import choose_launcher, pmi_doubt, visible_variables
+from envbuild.launch import start
+from envbuild.launch.launchers import choose_launcher, pmi_doubt, spoken_types, visible_variables
 from envbuild.launch.slurm import in_slurm_job, other_nodes, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
 from envbuild.lock.text import load
@@ -20,17 +21,29 @@ from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.hosting import HostLibraries, host_libraries_for, lasting_stage, warn_of_absent_binds
+from envbuild.workflows.hosting import (
+    NO_HOST_LIBS,
+    HostLibraries,
+    host_libraries_for,
+    lasting_stage,
+    warn_of_absent_binds,
+)
 from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 
 
 def launch_line(
-    image: Path, command: Sequence[str], *, ranks: int | None, from_host: HostLibraries, settings: Settings
+    image: Path,
+    command: Sequence[str],
+    *,
+    ranks: int | None,
+    from_host: HostLibraries,
+    settings: Settings,
+    dry_run: bool = False,
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
@@ -43,6 +56,8 @@ def launch_line(
         Processes to start (count); if absent, the tasks of the allocation, else 1.
     from_host : HostLibraries
         Libraries of the site's host that take the place of the image's own.
+    dry_run : bool
+        Whether nothing will start: with a named site the line is for that site, wherever this runs.
 
     Raises
     ------
@@ -52,26 +67,33 @@ def launch_line(
     MachineError
         There is no usable Apptainer, or srun does not say what it takes.
     """
-    manifest, loaded = read_manifest(image), read_site(settings.site)
+    loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
-    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    elsewhere = site if dry_run and settings.site is not None else None
+    container = _container(image, site, settings, elsewhere)
     srun = in_slurm_job() or (
         site is not None and site.scheduler is not None and site.scheduler.name == "slurm"
     )
-    _warn_of_other_runtimes(site, settings.emit)
     refuse_or_warn(_judge_start(_facts(image), site, from_host, by_scheduler=srun), settings.emit)
     if from_host:
         container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    known = launch_context(
+    context = launch_context(
         container, site, on_host_mpi=from_host.mpi, on_host_fabric=from_host.fabric, srun=srun
     )
-    context = with_offer(known)
+    try:
+        context = with_offer(context)
+    except MachineError:
+        if not elsewhere:
+            raise
+        text = f"the site `{elsewhere.name}` does not say what `srun --mpi` takes"
+        settings.emit(Warned(text=text, hint="the line has what the MPI speaks"))
+        context = replace(context, offered=spoken_types(context)[0])
     launcher = choose_launcher(context)
     if launcher is None:
         raise RequestError(
             f"`{container.label}` holds no MPI, whose mpiexec would start the ranks",
-            hint="add `mpi: mpich` to its spec, or start the command with `apptainer exec`",
+            hint="add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
         )
     if launcher.mpi_type and (doubt := pmi_doubt(context, launcher.mpi_type)):
         hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
@@ -82,12 +104,51 @@ def launch_line(
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
         settings.emit(Warned(text=text, hint=hint))
-    binds = tuple(_binds(site, settings.emit)) if site else ()
-    container = replace(container, binds=binds, gpu_flags=gpu_flags(container, launcher, site))
+    # The GPUs of another machine are those that its site file names.
+    where = replace(launcher, outside=True) if elsewhere else launcher
+    container = replace(container, gpu_flags=gpu_flags(container, where, site))
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
         container = replace(container, stage=stage)
     return rank_line(container, launcher, command, count, user_set=os.environ)
+
+
+def program_line(image: Path, command: Sequence[str], settings: Settings, *, prompt: str = "") -> list[str]:
+    """Return the command line that starts one program in an image; see `launch_line`."""
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    container = _container(image, site, settings)
+    refuse_or_warn(_judge_start(_facts(image), site, NO_HOST_LIBS, by_scheduler=False), settings.emit)
+    container = replace(container, gpu_flags=gpu_flags(container, None, site))
+    return start.program_line(container, command, prompt=prompt)
+
+
+def shell_line(image: Path, settings: Settings) -> list[str]:
+    """Return the command line that opens a shell in an image, whose prompt names it."""
+    manifest = read_manifest(image)
+    return program_line(image, [], settings, prompt=f"{manifest.name}/{manifest.version}> ")
+
+
+def _container(
+    image: Path, site: Site | None, settings: Settings, elsewhere: Site | None = None
+) -> Container:
+    """Return an image with what a start of it needs from this machine, or from the site `elsewhere`."""
+    _warn_of_other_runtimes(site, settings.emit)
+    binds: tuple[SiteBind, ...] = site.binds if site else ()
+    if elsewhere:
+        apptainer = settings.described_apptainer(elsewhere)
+    else:
+        apptainer = settings.find_apptainer(site)
+        if site is not None:
+            warn_of_absent_binds(site, settings.emit)
+        # One whose source is gone would stop every start.
+        binds = tuple(bind for bind in binds if exists(Path(bind.source)))
+    return Container(
+        image=image.absolute(),
+        manifest=read_manifest(image),
+        apptainer=apptainer,
+        binds=tuple(Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds),
+    )
 
 
 def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
@@ -134,11 +195,3 @@ def launch(line: Sequence[str]) -> NoReturn:
     """
     kept = visible_variables(tuple(os.environ))
     process.become(line, env={name: os.environ[name] for name in kept})
-
-
-def _binds(site: Site, emit: Emit) -> Iterator[Bind]:
-    """Yield what a site binds; one whose source is gone, and would stop every start, is warned of instead."""
-    warn_of_absent_binds(site, emit)
-    for bind in site.binds:
-        if exists(Path(bind.source)):
-            yield Bind(source=bind.source, target=bind.target, writable=bind.writable)

@@ -27,6 +27,9 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.settings import Settings
 
+# Changes of a lock that are listed without being asked for.
+_FEW = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
@@ -134,6 +137,14 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
         other_tools=tuple(difference.sentence for difference in tool_differences(lock, pins)),
         rule_results=_check_fit(resolved, lock, settings),
     )
+
+
+def lock_notes(locked: Locked) -> list[Note]:
+    """Return remarks on what a new lock changes: a few, or a count and the rest for those who ask for it."""
+    changes = [Note(text=f"lock: {change}", detail=len(locked.changes) > _FEW) for change in locked.changes]
+    if len(changes) > _FEW:
+        changes.append(Note(text=f"lock: {len(changes)} changes (`-v` lists them)"))
+    return changes
 
 
 def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) -> None:

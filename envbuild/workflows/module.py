@@ -139,7 +139,8 @@ def install_module(
         settings.emit(warning)
     if installed.replaced is not None:
         kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
-        settings.emit(Note(text=kept))
+        remove = f"once they have ended: rm -r {shell_path(installed.replaced)}"
+        settings.emit(Note(text=f"{kept}; {remove}"))
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
 
 

@@ -9,14 +9,17 @@ from pathlib import Path
 from envbuild.build.run import missing_layers
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.metadata import embedded_files, manifest_of, root_texts, top_layer
-from envbuild.plan.model import BuildPlan, Compression
+from envbuild.lock.model import Lock
+from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
+from envbuild.resolve.files import FileCache, Pin
 from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
-from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.fetch import all_pins
+from envbuild.workflows.lock import Locked, lock_notes, lock_spec
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -42,6 +45,10 @@ class Plan:
     """Changes of a new lock."""
     image: tuple[str, ...]
     """The layers of the image, from bottom to top."""
+    files: int = 0
+    """Locked files that would be fetched (count)."""
+    size_bytes: int = 0
+    """Of these files."""
     rule_results: tuple[RuleResult, ...] = ()
     """The rules on the lock and its site."""
 
@@ -57,8 +64,12 @@ def show_plan(
     """Return what a build would do; the lock, the image and the layers in the store stay unchanged."""
     settings = with_upstreams(settings, upstreams)
     locked = lock_spec(spec, settings, offline=offline, write=False)
+    for note in lock_notes(locked):
+        settings.emit(note)
     plan = plan_image(locked, compression=compression)
-    to_build = {layer.name for layer in missing_layers(plan, settings.store)}
+    missing = missing_layers(plan, settings.store)
+    to_build = {layer.name for layer in missing}
+    to_fetch = _absent_files(locked.lock, missing, settings.store)
     why = reasons(plan, last_plan(settings.store, locked.resolved.spec.name))
     layers = []
     for layer in plan.layers:
@@ -72,8 +83,17 @@ def show_plan(
         layers=tuple(layers),
         lock_changes=locked.changes,
         image=plan.image,
+        files=len(to_fetch),
+        size_bytes=sum(pin.size_bytes for pin in to_fetch),
         rule_results=locked.rule_results,
     )
+
+
+def _absent_files(lock: Lock, missing: Iterable[Layer], store: Store) -> list[Pin]:
+    """Return the locked files that layers need and the store's cache lacks."""
+    needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
+    cache = FileCache(store.root / "files")
+    return [pin for pin in all_pins(lock) if pin.sha256 in needed and not cache.path(pin).is_file()]
 
 
 def plan_image(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:

@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.errors import RequestError
 from envbuild.events import Emit
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteRuntime
 from envbuild.store.store import Store
 from envbuild.system import apptainer
 from envbuild.system.apptainer import Apptainer
@@ -56,13 +56,26 @@ class Settings:
         Unless one was named, it is the Apptainer of the site where images are to start, in the mode that the
         site describes.
         """
-        runtimes = site.runtimes if site else ()
-        described = next((runtime for runtime in runtimes if runtime.name == "apptainer"), None)
+        described = _described(site)
         if described is None:
             return apptainer.find(self.apptainer)
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
         path = self.apptainer if named or described.program is None else Path(described.program)
         return replace(apptainer.find(path), unprivileged=described.setuid is False)
+
+    def described_apptainer(self, site: Site) -> Apptainer:
+        """Return the Apptainer of a site as its file describes it: the site may be another machine."""
+        described = _described(site) or SiteRuntime(name="apptainer")
+        return Apptainer(
+            program=self.apptainer or Path(described.program or "apptainer"),
+            version=described.version or "",
+            unprivileged=described.setuid is False,
+        )
+
+
+def _described(site: Site | None) -> SiteRuntime | None:
+    runtimes = site.runtimes if site else ()
+    return next((runtime for runtime in runtimes if runtime.name == "apptainer"), None)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Warned, task
+from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import Job, judge_gpus, judge_mapped, no_jobs
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, skipped, skipped_without_gpus
 from envbuild.launch.launchers import DEFAULT, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
@@ -101,47 +102,53 @@ def test_image(
     count = ranks or (allocated() if srun else None) or manifest.ranks
     host = _fingerprint(container, launcher, srun=srun)
 
-    findings = _check_files(container, settings, limit_s=timeout_s or manifest.timeout_s)
+    def show(section: Section) -> None:
+        brief, full = section.to_text(), section.to_text(verbose=True)
+        settings.emit(Judged(status=section.status, text=brief, full=full))
+
+    sections = Sections(show)
+    sections.add("image", _check_files(container, settings, limit_s=timeout_s or manifest.timeout_s))
     container, survey = with_gpus(container, launcher, site, limit_s=timeout_s or manifest.timeout_s)
     if manifest.accelerator != "cpu":
-        findings += [_required(check) if require_gpu else check for check in judge_gpus(survey)]
+        checks = judge_gpus(survey)
+        sections.add("gpu", [_required(check) for check in checks] if require_gpu else checks)
     if srun:
         host_mpi = site.mpi if site is not None and from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
-        findings += [check for check in pmi_findings(manifest, host_mpi) if check.id != DEFAULT]
+        sections.add("slurm", (check for check in pmi_findings(manifest, host_mpi) if check.id != DEFAULT))
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not srun)
         container = replace(container, stage=stage)
     jobs = _first_jobs(container) if quick else container.jobs
-    results: dict[str, JobResult] = {}
-    for job in jobs:
-        # A job about the image's own MPI proves nothing about another MPI; nor does one that needs all
-        # ranks in one container about srun.
-        if job.own_mpi and (container.host_libs is not None or srun):
-            continue
+    # A job about the image's own MPI proves nothing about another MPI; nor does one that needs all ranks in
+    # one container about srun.
+    fitting = [job for job in jobs if not (job.own_mpi and (container.host_libs is not None or srun))]
+    reports: list[Reports] = []
+    for job in fitting:
         limit_s = timeout_s or job.timeout_s or manifest.timeout_s
         # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
         job_ranks = count if srun and container.gpus else ranks_on_gpus(job, count, container.gpus)
         if job_ranks:
-            results[job.id] = _run(job, container, launcher, settings, ranks=job_ranks, limit_s=limit_s)
+            result = _run(job, container, launcher, settings, ranks=job_ranks, limit_s=limit_s)
         else:
-            results[job.id] = skipped_without_gpus(job, f"{container.gpus} GPUs here")
-        findings += results[job.id].findings
-    findings += [_unproven(name, manifest.recipes[name]) for name in manifest.unproven]
-    reports = [each for result in results.values() for each in result.reports]
-    findings.append(judge_mapped(reports) if results else no_jobs())
+            result = skipped_without_gpus(job, f"{container.gpus} GPUs here")
+        reports += result.reports
+        sections.add(job.id, result.findings, result.output)
+    if manifest.unproven:
+        sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
+    findings = [judge_mapped(reports) if fitting else no_jobs()]
     if from_host.mpi and container.host_libs is not None:
         findings.append(judge_host_mpi(reports, container.host_libs))
     if from_host.fabric and container.host_libs is not None:
         findings.append(judge_host_fabric(reports, container.host_libs))
-    findings += judge_nccl(reports, site)
+    sections.add("processes" if fitting else "jobs", [*findings, *judge_nccl(reports, site)])
     test_report = Report(
         name=manifest.name,
         version=manifest.version,
         digest=manifest.digest,
         ranks=count,
-        findings=tuple(findings),
-        outputs={name: result.output for name, result in results.items() if result.output},
+        findings=sections.findings,
+        outputs=sections.outputs,
         left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
         facts=host.facts,

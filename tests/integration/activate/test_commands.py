@@ -265,6 +265,15 @@ def test_the_shell_reads_commands(activate, place):
     assert done.returncode == 3
 
 
+def test_the_prompt_of_the_shell_names_the_environment(activate, place):
+    shell = activate().home / "bin/envbuild-shell"
+    # Without a terminal bash has no prompt, but it was given one.
+    said = 'while IFS= read -r -d "" v; do case $v in PS1=*) echo "$v.";; esac; done </proc/$$/environ\n'
+    assert place.run(shell, stdin=said).stdout == "PS1=small/1.0> .\n"
+    own = place.run(shell, stdin=said, env={"APPTAINERENV_PS1": "mine> "})
+    assert own.stdout == "PS1=mine> .\n"
+
+
 def test_root_can_start_it(activate, place):
     done = place.run(*as_root([activate().home / "bin/tool", "x"]))
     assert done.stdout == "tool of 1.0: x\n", done.stderr

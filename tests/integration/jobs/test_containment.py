@@ -169,7 +169,9 @@ def test_apptainer_test_ends_a_hanging_job_and_fails(small_container: Container,
     words[at:at] = ["--bind", f"{hang}:/.envbuild/jobs/{hung.recipe}/{hung.file}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 4, done.stdout + done.stderr
-    assert f'FAIL {hung.id}/end expected="exit code 0" observed="ended after 15 s"' in done.stdout
+    assert (
+        f"     {hung.id}/end\n       expected: exit code 0\n       observed: ended after 15 s" in done.stdout
+    )
     assert "so far so good" in done.stdout
     assert "daemon starts" in done.stdout
     assert "in stuck" in done.stdout

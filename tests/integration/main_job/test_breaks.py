@@ -83,7 +83,7 @@ def test_a_damaged_layer_is_named_by_the_store_and_built_again(desk: Desk, small
     said = desk.envbuild("cache", "verify", "--repair", code=None).stdout
     assert blob.name[:12] in said
     assert not blob.exists()
-    said = desk.envbuild("build", "on-mpich.yaml", "-o", "mended.sif").stderr
+    said = desk.envbuild("build", "on-mpich.yaml", "-o", "mended.sif", "-v").stderr
     assert "build layer wheel:mpich: done" in said
     assert filecmp.cmp(small_image, desk.place / "mended.sif", shallow=False)
 
@@ -98,7 +98,8 @@ def test_a_damaged_image_fails_its_test_which_names_the_layer(desk: Desk, small_
     numpy = next(layer for layer in system.layers if layer.name == "wheel:numpy")
     flip(damaged, root.offset + numpy.offset + numpy.size_bytes // 2)
     said = desk.envbuild("test", damaged, code=4).stderr
-    assert "FAIL image.digest" in said
+    assert "FAIL image " in said
+    assert "     image.digest\n" in said
     assert "layer wheel:numpy" in said
 
 

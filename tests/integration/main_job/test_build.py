@@ -94,7 +94,7 @@ def test_a_python_package_more_installs_that_package_alone(desk: Desk, image: Pa
     assert before == everything(desk), "plan wrote something"
     assert {name for name, row in rows.items() if row["state"] == "build"} == {"wheel:colorama", "metadata"}
     assert rows["wheel:colorama"]["reason"] == "new layer"
-    output = desk.envbuild("build", "more.yaml").stderr
+    output = desk.envbuild("build", "more.yaml", "-v").stderr
     assert "packages.python gained `colorama`" in output
     assert "build layer wheel:colorama: done" in output
     assert output.count("build layer") == 4, "two layers, each begun and done"

@@ -25,11 +25,11 @@ def charliecloud(desk: Desk, whole: Path, *words: str, code: int | None = 0) -> 
 
 
 def test_charliecloud_runs_the_mini_jobs(desk: Desk, whole: Path) -> None:
-    said = charliecloud(desk, whole, *JUDGE).splitlines()
+    said = charliecloud(desk, whole, *JUDGE, "-v").splitlines()
     assert ": passed: " in said[-1]
     assert not [line for line in said if line.startswith("FAIL")]
     ranks = 'expected="ranks=0,1 size=2 processes=2" observed="ranks=0,1 size=2 processes=2"'
-    assert any(line.startswith(f"PASS mpi.collectives/ranks {ranks}") for line in said)
+    assert any(line.startswith(f"     PASS mpi.collectives/ranks {ranks}") for line in said)
 
 
 def test_charliecloud_gets_the_image_s_variables(desk: Desk, whole: Path) -> None:

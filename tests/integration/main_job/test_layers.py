@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Desk, make_desk
+from tests.support.torture.ground import BUILT
 
 _WITHOUT = Path(__file__).parents[2] / "support/no-namespaces.sh"
 
@@ -57,7 +58,7 @@ def test_what_lies_there_is_a_whole_store_and_is_written_once(desk: Desk, carrie
 
 def test_layers_can_be_used_where_they_lie(site: Site, image_on: Callable[[str], Path]) -> None:
     words = ["build", "on-mpich.yaml", "--locked", "--offline", "--upstream", "layers"]
-    assert "build layer" not in site.envbuild(*words).stderr
+    assert not BUILT.search(site.envbuild(*words).stderr)
     assert filecmp.cmp(site.place / "on-mpich.sif", image_on("mpich"), shallow=False)
     assert not (site.store / "layers").exists()
 
@@ -75,7 +76,7 @@ def test_a_site_without_namespaces_composes_tests_and_installs(
     image = site.place / "on-mpich.sif"
     assert filecmp.cmp(image, image_on("mpich"), shallow=False)
     told = site.without("starter", envbuild, "test", image)
-    assert "PASS mpi.collectives/ranks " in told
+    assert "PASS mpi.collectives " in told
     assert "FAIL" not in told
     for kind in ("", "--link"):
         root = f"modules{kind}"

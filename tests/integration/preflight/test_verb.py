@@ -146,6 +146,7 @@ def test_a_build_whose_preflight_fails_ends_with_4(
             digest="sha256:" + "0" * 64,
             size_bytes=10,
             layers=1,
+            made=1,
             unchanged=False,
             preflight=found,
         )

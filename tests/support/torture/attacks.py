@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.torture.ground import Ground, Outcome, store_problems
+from tests.support.torture.ground import BUILT, Ground, Outcome, store_problems
 from tests.support.users import OTHER_USER, becoming
 
 GROUP = 54_321
@@ -263,7 +263,7 @@ def _imports(field: Field) -> None:
     done = field.as_victim("layer", "import", layers, "--trust", store=store)
     field.hold(done.returncode == 0, done.stderr)
     done = field.as_victim(*field.ground.build("-o", "theirs.sif"), store=store)
-    field.hold(done.returncode == 0 and "build layer" not in done.stderr, done.stderr)
+    field.hold(done.returncode == 0 and not BUILT.search(done.stderr), done.stderr)
     shown = json.loads(field.as_victim("inspect", "theirs.sif", "--json", store=store).stdout)
     field.hold(all(layer["imported"] for layer in shown["file_system"]["layers"]), "inspect does not say so")
     bill = field.as_victim("sbom", "theirs.sif", store=store).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -38,6 +39,9 @@ _LEFT_OUT = (
     *(f"usr/lib/x86_64-linux-gnu/{name}" for name in ("gconv", "perl-base", "engines-3", "krb5")),
     *(f"usr/lib/python3.11/{name}" for name in ("lib2to3", "distutils", "pydoc_data", "wsgiref", "xmlrpc")),
 )
+
+# What a build says that built layers.
+BUILT = re.compile(r"^build \d+ layers?: ", re.MULTILINE)
 
 
 @dataclass

@@ -128,7 +128,8 @@ def records(context: BuildContext) -> dict[str, LayerRecord]:
 
 
 def started(events: Sequence[Event]) -> set[str]:
-    return {event.task.removeprefix("layer:") for event in events if isinstance(event, TaskStarted)}
+    tasks = [event.task for event in events if isinstance(event, TaskStarted)]
+    return {task.removeprefix("layer:") for task in tasks if task != "build"}
 
 
 def warnings(events: Sequence[Event]) -> list[str]:

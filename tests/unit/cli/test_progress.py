@@ -5,10 +5,11 @@ import time
 
 import pytest
 
-from envbuild.cli.bars import bars
+from envbuild.cli.live import live
 from envbuild.cli.progress import Lines, choose_sink, json_lines, plain_lines
 from envbuild.events import (
     Event,
+    Judged,
     LayerReused,
     Note,
     TaskAdvanced,
@@ -25,24 +26,45 @@ EVENTS = [
     LayerReused(layer="mpi", key="sha256:1"),
     TaskStarted(task="layer:python", title="layer python"),
     TaskDone(task="layer:base", detail="217 MB", seconds=2.04),
-    TaskFailed(task="layer:python"),
+    TaskFailed(task="layer:python", stopped=True),
     Warned(text="no fabric", hint="load one"),
     Warned(text="no hint"),
     Note(text="kept"),
-    TaskDone(task="unknown", seconds=0.5),
+    Note(text="more", detail=True),
+    Judged(status="PASS", text="PASS job", full="PASS job\n     a value"),
+    TaskDone(task="test:job"),
+    TaskDone(task="layer:wheel:six", seconds=0.5),
 ]
 
-PLAIN = """\
+PLAIN = {
+    -1: """\
+layer python: stopped
+warning: no fabric (load one)
+warning: no hint
+""",
+    0: """\
+layer base: done in 2.0 s, 217 MB
+layer python: stopped
+warning: no fabric (load one)
+warning: no hint
+kept
+PASS job
+""",
+    1: """\
 layer base ...
 layer mpi: in the store
 layer python ...
 layer base: done in 2.0 s, 217 MB
-layer python: failed
+layer python: stopped
 warning: no fabric (load one)
 warning: no hint
 kept
-unknown: done in 0.5 s
-"""
+more
+PASS job
+     a value
+layer:wheel:six: done in 0.5 s
+""",
+}
 
 HOSTILE = "a\x1b[2J\r\nb\u202e[red]c[/red]"
 NEUTRAL = "a\\u001b[2J\\u000d\\u000ab\\u202e[red]c[/red]"
@@ -78,16 +100,23 @@ def test_a_task_ends_once_however_it_ends():
         TaskStarted(task="b", title="judge"),
         TaskFailed(task="b"),
         TaskStarted(task="c", title="wait"),
-        TaskFailed(task="c"),
+        TaskFailed(task="c", stopped=True),
     ]
 
 
-def test_plain_lines():
+@pytest.mark.parametrize("level", [-1, 0, 1])
+def test_plain_lines(level):
     stream = io.StringIO()
-    emit = plain_lines(stream)
+    emit = plain_lines(stream, level)
     for event in EVENTS:
         emit(event)
-    assert stream.getvalue() == PLAIN
+    assert stream.getvalue() == PLAIN[level]
+
+
+def test_a_failure_is_shown_even_to_those_who_want_problems_alone():
+    stream = io.StringIO()
+    plain_lines(stream, -1)(Judged(status="FAIL", text="FAIL job\n     why", full=""))
+    assert stream.getvalue() == "FAIL job\n     why\n"
 
 
 def test_json_lines_carry_every_field():
@@ -122,22 +151,32 @@ def test_json_tells_advances_now_and_then_and_loses_no_byte(total, size, most):
     assert lines[-1]["event"] == "task-done"
 
 
-def test_bars_show_what_runs_and_lines_what_ended():
+def test_a_terminal_shows_what_runs_and_keeps_what_went_wrong():
     terminal = Terminal()
-    with bars(terminal, Lines().line) as emit:
-        for event in EVENTS[:5]:
+    with live(terminal, Lines(live=True).line) as emit:
+        for event in EVENTS:
             emit(event)
     shown = terminal.getvalue()
-    assert "layer base" in shown
-    assert "layer base: done in 2.0 s, 217 MB" in shown
-    assert "layer mpi: in the store" in shown
-    assert "layer python ..." not in shown
+    assert "  base" in shown
     assert "100 bytes" in shown
+    assert "done in" not in shown
+    assert "layer python: stopped" in shown
+    assert "warning: no hint" in shown
+
+
+def test_a_name_is_no_emoji(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal = Terminal()
+    with live(terminal, Lines(1, live=True).line) as emit:
+        emit(TaskStarted(task="a:b", title="build layer wheel:six: and wheel:art:"))
+        emit(Note(text="layer wheel:art: in the store"))
+    assert terminal.getvalue().count("wheel:six: and wheel:art:")
+    assert "layer wheel:art: in the store" in terminal.getvalue()
 
 
 def test_without_a_total_there_is_neither_bar_nor_size():
     terminal = Terminal()
-    with bars(terminal, Lines().line) as emit:
+    with live(terminal, Lines(live=True).line) as emit:
         emit(TaskStarted(task="t", title="a title"))
         emit(Note(text="redraw"))
     assert "a title" in terminal.getvalue()
@@ -158,8 +197,8 @@ def test_without_a_total_there_is_neither_bar_nor_size():
 )
 def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
     stream, terminal = io.StringIO(), Terminal()
-    plain_lines(stream)(event)
-    with bars(terminal, Lines().line) as emit:
+    plain_lines(stream, 1)(event)
+    with live(terminal, Lines(1, live=True).line) as emit:
         emit(event)
         emit(Note(text="last"))
     assert NEUTRAL in stream.getvalue()
@@ -200,7 +239,10 @@ def test_threads_do_not_mix_lines():
 
 @pytest.mark.parametrize(
     ("stream", "wants_json", "expected"),
-    [(io.StringIO(), False, "x\n"), (io.StringIO(), True, '{"event": "note", "text": "x"}\n')],
+    [
+        (io.StringIO(), False, "x\n"),
+        (io.StringIO(), True, '{"detail": false, "event": "note", "text": "x"}\n'),
+    ],
 )
 def test_the_sink_fits_where_it_writes(stream, wants_json, expected):
     with choose_sink(stream, json=wants_json) as emit:

@@ -15,6 +15,9 @@ from envbuild.doctor import checks
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import MachineError, RequestError
+from envbuild.resolve.origins import PythonSources
+from envbuild.resolve.uv import unanswered
+from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, tools
 from envbuild.system.survey import Survey
@@ -218,7 +221,7 @@ def test_no_finding_is_left_unprovoked() -> None:
     ]
     ids = {call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)}
     assert len(ids) > 20
-    assert ids - {"site.configuration", "index.unreachable"} <= PROVOKED.keys()
+    assert ids - {"site.configuration", "index.unreachable", "index.pytorch"} <= PROVOKED.keys()
 
 
 def test_root_needs_no_subordinate_ids(machine: Machine) -> None:
@@ -321,3 +324,32 @@ def test_environment_modules_and_slurm_are_recognised(machine: Machine) -> None:
     assert machine.findings == []
     machine.remove("srun")
     assert machine.ids == ["slurm.no-srun"]
+
+
+@pytest.mark.parametrize(
+    ("site", "links", "ids"),
+    [
+        (None, [], ["index.unreachable", "index.pytorch"]),
+        (Site(name="x", origins={"pytorch-cpu": ("file:///nowhere",)}), [], ["index.unreachable"]),
+        (None, ["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"], ["index.unreachable"]),
+    ],
+    ids=["nothing is configured", "another index", "wheels on this machine"],
+)
+def test_indexes_that_no_configuration_names_are_asked_through_uv(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, site: Site | None, links: list[str], ids: list[str]
+) -> None:
+    monkeypatch.setattr(checks, "unanswered", lambda name, *_, **__: f"no route to {name}")
+    for name in links:
+        machine.write(f"wheels/{name}")
+        machine.variables["PIP_FIND_LINKS"] = str(machine.root / "wheels")
+    problems = [
+        each for each in check_resolve(machine.survey, site, online=True) if "no route" in each.problem
+    ]
+    assert [each.id for each in problems] == ids
+    assert all("`pip config set global." in each.fix for each in problems)
+
+
+def test_why_uv_gets_nothing_from_an_index() -> None:
+    reason = unanswered("pip", PythonSources(indexes=("http://me:hunter2@127.0.0.1:1/simple",)))
+    assert "refused" in reason
+    assert "hunter2" not in reason

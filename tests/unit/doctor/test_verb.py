@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import app, main
+from envbuild.doctor import checks
 from envbuild.doctor.model import VERBS, Diagnostic
 from envbuild.workflows import doctor
 
@@ -135,6 +136,7 @@ def test_an_index_that_does_not_answer_is_named_without_its_password(
     for name in ("ENVBUILD_SITE", "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(checks, "unanswered", lambda *_, **__: "")
     for words, resolved in (([], False), (["--online"], True)):
         _, out, _ = run(capsys, "lock", *words, "--store", str(tmp_path / "store"))
         assert ("index.unreachable" in out) == resolved

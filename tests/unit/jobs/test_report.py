@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.report import CheckResult, Report, Section
 from envbuild.workflows.test import write_report
 
 PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
@@ -47,7 +47,7 @@ def test_a_line_can_be_read_by_people_and_programs() -> None:
 def test_what_findings_come_to(findings: tuple[CheckResult, ...], passed: bool, text: str) -> None:
     assert report(*findings).passed is passed
     assert report(*findings).summary == text
-    assert report(*findings).to_text().endswith(f"demo/1 (abababababab) on 2 ranks in 1 s: {text}")
+    assert report(*findings).last_line == f"demo/1 (abababababab) on 2 ranks in 1 s: {text}"
 
 
 @pytest.mark.parametrize("check", ["gpu.visible", "pytorch.nccl/gpus"])
@@ -65,9 +65,39 @@ def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
     assert not report(PASS, CheckResult("SKIP", "pytorch.ddp/ranks", "2", "not started")).passed
 
 
-def test_outputs_of_failed_jobs_are_shown_without_control_characters() -> None:
-    lines = report(FAIL, outputs={"mpi.collectives": "a\x1b[2Jb\nc"}).to_text().splitlines()
-    assert lines[1:5] == ["", "--- output of mpi.collectives", "a\ufffd[2Jb", "c"]
+def test_a_job_is_one_line_and_its_values_are_there_for_those_who_ask() -> None:
+    section = Section("mpi.collectives", (PASS, SKIP), 2.34)
+    (line, skipped) = section.to_text().splitlines()
+    assert line == "PASS mpi.collectives             2.3 s  1 check, 1 skipped"
+    assert skipped == f"     {SKIP.line()}"
+    assert section.to_text(verbose=True).splitlines() == [line, f"     {PASS.line()}", skipped]
+
+
+def test_a_failure_is_shown_in_full_without_control_characters() -> None:
+    section = Section("mpi.collectives", (PASS, FAIL), 61.0, "a\x1b[2Jb\nc")
+    assert section.to_text().splitlines() == [
+        "FAIL mpi.collectives            61.0 s  1 of 2 checks failed",
+        "     mpi.collectives/sum",
+        "       expected: 3",
+        "       observed: 2 on rank 0",
+        "       hint:     look \ufffd at\ufffd[31m it",
+        "     output:",
+        "       a\ufffd[2Jb",
+        "       c",
+    ]
+
+
+def test_a_text_of_several_lines_cannot_pretend_to_be_a_judgement() -> None:
+    text = Section("image", (CheckResult("FAIL", "image.imports", "x", "y\nPASS image"),)).to_text()
+    assert [line for line in text.splitlines() if not line.startswith("     ")] == [
+        "FAIL image                       0.0 s  1 of 1 checks failed"
+    ]
+
+
+def test_what_was_not_examined_says_why_in_its_line() -> None:
+    skipped = CheckResult("SKIP", "gpu.visible", "a GPU", "none here", "run the test on a node that has one")
+    line = "SKIP gpu                         0.0 s  none here: run the test on a node that has one"
+    assert Section("gpu", (skipped,)).to_text() == line
 
 
 def test_the_json_has_its_documented_keys() -> None:

@@ -119,7 +119,20 @@ def test_an_image_has_the_layers_of_its_plan_from_bottom_to_top(build: Run, benc
     assert (data["image"], data["digest"], data["layers"]) == (str(bench.image), manifest.digest, 2)
     assert data["size_bytes"] == bench.image.stat().st_size
     assert f"{bench.image}: built (0 MB, 2 layers, {manifest.digest[:19]})" in err
-    assert f"next: envbuild test {bench.image}" in err
+    lines = err.splitlines()[-4:]
+    assert lines[1:] == [
+        "layers: 2 built, 0 reused",
+        "check: passed (0 ELF files, 0 Python distributions)",
+        f"next: envbuild test {bench.image}",
+    ]
+
+
+def test_a_build_without_a_terminal_writes_a_line_for_each_phase(run: Run, bench: Bench) -> None:
+    _, _, err = run("build")
+    done = [line.partition(":")[0] for line in err.splitlines() if ": done in" in line]
+    assert set(done[:2]) == {"build layer base", "build layer venv"}
+    assert done[2:] == ["build 2 layers", "compose demo.sif", "check demo.sif"]
+    assert run("build", "-q") == (0, "", "")
 
 
 def test_a_second_build_writes_nothing(build: Run, bench: Bench) -> None:
@@ -263,7 +276,25 @@ def test_a_plan_tells_what_each_compression_would_build(build: Run, run: Run, be
     build()
     assert states() == [("base", "cached"), ("venv", "cached")]
     assert states("--compression", "gzip") == [("base", "build"), ("venv", "build")]
-    code, out, err = run("plan")
-    assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [["cached", "base"], ["cached", "venv"]]
-    assert err == "image: 2 layers, base at the bottom\n"
+    assert run("plan") == (0, "to fetch: nothing\nto build: nothing; 2 in the store\n", "")
+    code, out, err = run("plan", "-v")
+    assert (code, err) == (0, "")
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert rows[2:] == [["cached", "base"], ["cached", "venv"], ["image:", "2"]]
+
+
+def test_a_plan_of_many_layers_is_short_and_v_lists_them(run: Run, bench: Bench) -> None:
+    bench.files |= {f"wheel:p{number}": {f"{number}": "text"} for number in range(9)}
+    bench.files |= {f"framework:f{number}": {f"f{number}": "text"} for number in range(9)}
+    _, out, _ = run("plan")
+    assert out.splitlines() == [
+        "to fetch: nothing",
+        "to build: 20 layers; 0 in the store",
+        "  base          first build",
+        "  venv          first build",
+        "  framework:f0  first build",
+        "                and 9 more (`-v` lists them)",
+    ]
+    assert len(run("plan", "-v")[1].splitlines()) == 23
+    bench.files = {name: files for name, files in bench.files.items() if "framework" not in name}
+    assert "  9 wheels  first build: p0, p1, p2, p3 and 5 more\n" in run("plan")[1]

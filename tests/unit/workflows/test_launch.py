@@ -15,7 +15,15 @@ from envbuild.events import Event, Warned
 from envbuild.launch import slurm, start
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
-from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
+from envbuild.spec.site import (
+    Site,
+    SiteBind,
+    SiteFabric,
+    SiteGpus,
+    SiteMpi,
+    SiteRuntime,
+    SiteScheduler,
+)
 from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
@@ -88,6 +96,22 @@ class Bench:
         return launch.launch_line(
             Path("/i.sif"), ["job"], ranks=ranks, from_host=HostLibraries(mpi=on_host_mpi), settings=settings
         )
+
+    def line_for(self, site: str) -> list[str]:
+        """Return the line of a dry run for a named site."""
+        self.told.clear()
+        settings = Settings.of(store=self._store, site=Path(site), emit=self.told.append)
+        return launch.launch_line(
+            Path("/i.sif"),
+            ["job"],
+            ranks=2,
+            from_host=HostLibraries(),
+            settings=settings,
+            dry_run=True,
+        )
+
+    def settings(self) -> Settings:
+        return Settings.of(store=self._store, emit=self.told.append)
 
     def warnings(self) -> list[str]:
         """Return what the last line was given with."""
@@ -251,6 +275,50 @@ def test_an_image_of_another_architecture_is_refused(bench: Bench) -> None:
     bench.site(Site(name="alps", architecture="arm64"))
     with pytest.raises(RequestError, match=r"ARCH\.same: the image is for amd64, and the host is arm64"):
         bench.line()
+
+
+def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_: Path | None) -> Apptainer:
+        raise MachineError("there is no Apptainer", hint="install it")
+
+    monkeypatch.setattr(runtime, "find", nothing)
+    bench.srun(None)
+    site = Site(
+        name="there",
+        architecture="arm64",
+        scheduler=SiteScheduler(name="slurm"),
+        binds=(SiteBind(source="/nowhere", target="/data"),),
+        gpus=SiteGpus(vendor="nvidia"),
+    )
+    bench.is_for("arm64")
+    bench.site(site)
+    line = bench.line_for("there")
+    assert line[:7] == ["srun", "--mpi=pmi2", "-n", "2", "apptainer", "--silent", "exec"]
+    assert "--nv" in line
+    assert '"type=bind","src=/nowhere","dst=/data",ro' in line
+    assert bench.warnings() == ["the site `there` does not say what `srun --mpi` takes"]
+    program = SiteRuntime(name="apptainer", program="/sw/apptainer")
+    bench.site(site.model_copy(update={"runtimes": (program,)}))
+    assert bench.line_for("there")[4] == "/sw/apptainer"
+    with pytest.raises(MachineError):
+        bench.line()
+
+
+def test_one_program_starts_without_a_launcher_and_a_shell_names_the_image(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.site(Site(name="here", binds=(SiteBind(source=str(tmp_path), target="/data"),)))
+    mount = ["--mount", f'"type=bind","src={tmp_path}","dst=/data",ro']
+    line = launch.program_line(Path("/i.sif"), ["job", "-v"], bench.settings())
+    assert line == [*START, *mount, "/i.sif", "job", "-v"]
+    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(tmp_path)})
+    line = launch.shell_line(Path("/i.sif"), bench.settings())
+    assert line == ["apptainer", "--silent", "shell", "--nv", *mount, "--env", "PS1=demo/2026.11> ", "/i.sif"]
+    bench.is_for("riscv64")
+    with pytest.raises(RequestError, match=r"ARCH\.same"):
+        launch.program_line(Path("/i.sif"), ["job"], bench.settings())
 
 
 def test_the_site_says_which_apptainer_and_how_it_starts(

@@ -229,7 +229,7 @@ def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
     last = report.findings[-1]
     assert (last.status, last.id) == ("SKIP", "image.jobs")
     assert "name an `mpi` or a framework" in last.hint
-    assert report.to_text().endswith("; it carries no jobs")
+    assert report.last_line.endswith("; it carries no jobs")
 
 
 @pytest.mark.parametrize("place", ["", "nowhere/r.json", "closed/r.json"])
@@ -260,7 +260,8 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
     with pytest.raises(MachineError, match="the disk is full"):
         command(Path("a.sif"), **options)  # type: ignore[arg-type]
     written = capsys.readouterr()
-    assert "demo.sum/ranks" in (written.out if json else written.err)
+    shown = "demo.sum/ranks" in written.out if json else "PASS demo.sum " in written.err
+    assert shown
 
 
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
@@ -288,5 +289,5 @@ def test_a_quick_test_runs_one_job_of_each_framework_and_keeps_no_verdict(stage:
     assert len(stage.started) == 2
     assert report.left_out == ("mpi.sum", "torch.train")
     assert report.passed
-    assert report.to_text().endswith("; 2 jobs did not run, and no verdict is kept")
+    assert report.last_line.endswith("; 2 jobs did not run, and no verdict is kept")
     assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None

@@ -1,0 +1,61 @@
+"""What all commands have in common: `-q` and `-v`, and a list of them by what people do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from envbuild.cli.output import set_level
+
+# Where the columns of names and of help meet.
+_GAP = 2
+
+
+def _be_quiet(wanted: bool) -> None:
+    if wanted:
+        set_level(-1)
+
+
+def _be_verbose(wanted: bool) -> None:
+    if wanted:
+        set_level(1)
+
+
+QUIET = typer.Option(False, "-q", "--quiet", callback=_be_quiet, help="Show problems alone.")
+VERBOSE = typer.Option(False, "-v", "--verbose", callback=_be_verbose, help="Show everything.")
+
+
+class Commands(TyperGroup):
+    """The command itself: gives its own `-q` and `-v` to all verbs, and lists these by their panels."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # typer's own
+        super().__init__(**attributes)
+        shared = [option for option in self.params if option.name in ("quiet", "verbose")]
+        for option in shared:
+            option.expose_value = False  # its callback does the work
+        _add(shared, self)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  # typer's own
+        """Write the list of commands."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in list[tuple[str, Any]](self.commands.items()):
+            panels.setdefault(command.rich_help_panel, []).append((name, command.short_help or ""))
+        width = max(map(len, self.commands)) + _GAP
+        for panel in sorted(panels, key=PANELS.index):
+            with formatter.section(panel):
+                for name, text in panels[panel]:
+                    formatter.write(f"{'':{formatter.current_indent}}{name:<{width}}{text}\n")
+
+
+# What people do, in this order.
+PANELS = ["Write", "Build", "Test", "Use", "Maintain"]
+
+
+def _add(shared: list[Any], group: Any) -> None:  # noqa: ANN401  # typer's own
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            _add(shared, command)
+        else:
+            command.params += shared
