@@ -28,6 +28,8 @@ from pathlib import Path
 
 from benchmarks import page, peers, results
 from benchmarks.memory import Sampler
+from envbuild.image.sif import read_sif
+from envbuild.image.sifformat import Kind
 
 ROOT = Path(__file__).resolve().parent.parent
 Words = Sequence[str | Path]
@@ -151,6 +153,15 @@ def prepare_compose(bench: Bench) -> None:
     bench.run(["mount", "-o", "loop", disk, mounted])
     bench.at_exit.callback(bench.run, ["umount", mounted])
     bench.run(["cp", "--archive", "full", mounted])
+
+
+def prepare_extend(bench: Bench) -> None:
+    """Pack the image's files by `mksquashfs` with its defaults (gzip), as any other tool's image."""
+    peers.prepare(bench)
+    roots = [part for part in read_sif(bench.place / "bench.sif").objects if part.kind == Kind.PARTITION]
+    offset = str(roots[0].offset)
+    bench.run(["unsquashfs", "-quiet", "-no-progress", "-o", offset, "-d", "foreign", "bench.sif"])
+    bench.run(["mksquashfs", "foreign", "foreign.sqfs", "-quiet", "-no-progress", "-all-root"])
 
 
 def prepare_centre(bench: Bench) -> None:
@@ -286,6 +297,34 @@ def _compose(bench: Bench, store: str, image: str, case: str) -> None:
     bench.note(case, seconds=seconds)
 
 
+def extend(bench: Bench) -> None:
+    """Add a Python package to an image of another tool; peers unpack it, or pack an environment beside it."""
+    for name in ("new.sqfs", "unpacked.sqfs", "venv.sqfs", "copy.sqfs"):
+        (bench.place / name).unlink(missing_ok=True)
+    for name in ("unpacked", "venv"):
+        shutil.rmtree(bench.place / name, ignore_errors=True)
+    python = ["--python-executable", "/opt/env/bin/python3", "--store", "full", "--offline"]
+    words = ["extend", "foreign.sqfs", "--python", "tabulate", *python, "-o", "new.sqfs"]
+    bench.measure("envbuild", bench.envbuild(*words))
+    install = ["kept/uv", "pip", "install", "--quiet", "--no-config", "--offline", "--no-index"]
+    install += ["--find-links", "kept/wheels", "--no-deps", "tabulate"]
+    packing = ["-quiet", "-no-progress", "-all-root"]
+    site = next((bench.place / "foreign/opt/env/lib").glob("python3*")).name
+    bench.measure(
+        "unpack + uv + mksquashfs",
+        ["unsquashfs", "-quiet", "-no-progress", "-d", "unpacked", "foreign.sqfs"],
+        [*install, "--target", f"unpacked/opt/env/lib/{site}/site-packages"],
+        ["mksquashfs", "unpacked", "unpacked.sqfs", *packing],
+    )
+    bench.measure(
+        "venv + mksquashfs",
+        ["kept/uv", "venv", "--quiet", "--no-config", "--offline", "--system-site-packages", "venv"],
+        [*install, "--python", "venv"],
+        ["mksquashfs", "venv", "venv.sqfs", *packing],
+    )
+    bench.measure("cp + sync", ["cp", "foreign.sqfs", "copy.sqfs"], ["sync", "-f", "copy.sqfs"])
+
+
 def memory(bench: Bench) -> None:
     """Sample the memory of a build."""
     _copy_base(bench)
@@ -340,6 +379,7 @@ ROWS: dict[str, Row] = {
     "nothing": Row(measure=nothing),
     "memory": Row(measure=memory, prepare=peers.prepare),
     "compose": Row(measure=compose, prepare=prepare_compose),
+    "extend": Row(measure=extend, prepare=prepare_extend, repeats=3),
     "start": Row(measure=start, prepare=prepare_starts),
     "import": Row(measure=imports, prepare=prepare_starts),
     "centre": Row(measure=centre, prepare=prepare_centre, repeats=2),

@@ -89,6 +89,12 @@ COMPARISONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("nothing", "nothing changed", "envbuild", ()),
     ("compose", "finished layers to image", "envbuild", ("cp + sync",)),
     ("compose", "the same on XFS, which shares blocks", "envbuild, XFS", ("cp + sync, XFS",)),
+    (
+        "extend",
+        "one package more in an image of another tool",
+        "envbuild",
+        ("unpack + uv + mksquashfs", "venv + mksquashfs", "cp + sync"),
+    ),
     ("centre", "a centre's 87 requirements", "envbuild", ("uv + mksquashfs",)),
     ("centre", "the same, 9/10 of the layers in the store", "envbuild, 9/10", ("uv + mksquashfs",)),
     ("start", "container start", "image", ("flat",)),
