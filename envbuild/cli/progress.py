@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Bytes between two advances of a task of unknown size.
 _STEP_BYTES = 64 * 1024 * 1024
-# Parts of tasks: too many for lines that nobody asked for.
+# Parts of tasks: too many for lines of their own.
 _PARTS = ("lock:", "layer:wheel:")
 
 

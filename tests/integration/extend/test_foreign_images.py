@@ -131,9 +131,9 @@ def shown_by_unsquashfs(image: Path, scratch: Path) -> dict[str, tuple[object, .
 
 def root_of(image: Path, scratch: Path) -> Path:
     """Return the file system of an image as a file."""
-    found = read_foreign(image)
+    opened = read_foreign(image)
     path = scratch / f"{image.name}.root"
-    path.write_bytes(image.read_bytes()[found.offset :][: found.root_bytes])
+    path.write_bytes(image.read_bytes()[opened.offset :][: opened.root_bytes])
     return path
 
 
