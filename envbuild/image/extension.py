@@ -254,7 +254,7 @@ def foreign_note(path: Path) -> tuple[ForeignImage, ExtensionNote] | None:
 
 
 def tables_digest(squashfs: Squashfs) -> str:
-    """Return what tells a file system from others without reading its data: the digest of its tables."""
+    """Return the digest of a file system's tables, which identifies it without reading its data."""
     begin, end = squashfs.data_end, squashfs.superblock.bytes_used
     return digest_of(squashfs.file.fileno(), squashfs.offset + begin, end - begin)
 

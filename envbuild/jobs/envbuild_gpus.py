@@ -20,6 +20,8 @@ from typing import Any
 ELEMENTS = 1 << 20
 # Device files of each vendor's driver: whether a machine has such GPUs at all.
 DEVICES = {"nvidia": "/dev/nvidiactl", "amd": "/dev/kfd"}
+# By these a scheduler, or the user, chooses among the GPUs of a machine.
+VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 # Each launcher's number of a rank on its host, from 0.
 _LOCAL_RANKS = (
     "MPI_LOCALRANKID",
@@ -173,8 +175,7 @@ def survey(*, kernel: bool) -> dict[str, Any]:
 
 def hidden_by() -> str:
     """Return the set variable that decides which GPUs a process sees, as ``NAME=value``; empty without."""
-    names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-    return next((f"{name}={os.environ[name]}" for name in names if name in os.environ), "")
+    return next((f"{name}={os.environ[name]}" for name in VISIBLE_GPUS if name in os.environ), "")
 
 
 def own_gpu(visible: int) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError
 from envbuild.image.model import Manifest
 from envbuild.jobs import envbuild_gpus, imports
-from envbuild.jobs.envbuild_gpus import DEVICES
+from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
 from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
@@ -41,8 +41,6 @@ GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 _VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CDI_BYTES = 1 << 20
-# By these a scheduler, or the user, chooses among the GPUs of a machine.
-_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 # How much of the output of a launcher and its ranks is kept.
 _OUTPUT_BYTES = 1 << 20
 # How often the output files of ranks are cut.
@@ -168,7 +166,7 @@ def rank_line(
     user_set : collection of str
         Variables that the user has set, which the launcher leaves alone.
     """
-    chosen = {name: os.environ[name] for name in _VISIBLE_GPUS if name in os.environ and not launcher.outside}
+    chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not launcher.outside}
     chosen |= variables or {}
     env = {name: value for name, value in launcher.environment().items() if name not in user_set} | chosen
     binds, cwd = list(container.binds), None
@@ -361,7 +359,7 @@ def _survey_gpus(container: Container, launcher: Launcher | None, *, limit_s: fl
         container.image,
         ["/usr/bin/python3", "-I", "-", "kernel"],
         flags=container.gpu_flags,
-        env={name: os.environ[name] for name in _VISIBLE_GPUS if name in os.environ and not outside},
+        env={name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not outside},
         cwd="/",
         isolated=not outside,
         home=False,

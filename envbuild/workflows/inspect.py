@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import MachineError
 from envbuild.image.extension import ExtensionNote, foreign_note, read_note
 from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.store import verdicts
-from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.settings import Settings
 
 
@@ -32,9 +30,5 @@ def inspect_image(image: Path, settings: Settings) -> Inspection:
     if extended is not None:
         return Inspection(path=image, manifest=None, note=extended[1], verdict="")
     manifest = read_manifest(image)
-    try:
-        here = fingerprint(settings.find_apptainer())
-    except MachineError:
-        here = fingerprint()  # an image can be read on a machine without Apptainer
-    sentence = verdicts.sentence(settings.store, manifest.digest, here=here)
+    sentence = verdicts.sentence(settings.store, manifest.digest, here=settings.this_host())
     return Inspection(path=image, manifest=manifest, note=read_note(read_foreign(image)), verdict=sentence)

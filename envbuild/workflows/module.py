@@ -29,6 +29,7 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.launch.launchers import env_one_container_per_rank, env_under_srun
 from envbuild.launch.start import Container
 from envbuild.store import verdicts
+from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
@@ -59,12 +60,18 @@ class ListedModule:
     """An installed module, and its test verdict on this host."""
 
     module: InstalledModule
-    state: str
-    """``passed``, ``failed``, ``unproven`` (tested without a result), ``absent`` (never tested), or ``stale``
-    (tested on another host, or before this one changed).
-    """
-    tested: str
-    """Time, ranks and host of the test; empty if it was never tested."""
+    verdict: TestVerdict | None
+    """None if it was never tested."""
+
+    @property
+    def state(self) -> str:
+        """A key of `_STATES`."""
+        return _in_words(self.verdict)[0]
+
+    @property
+    def tested(self) -> str:
+        """Time, ranks and host of the test; empty if it was never tested."""
+        return _in_words(self.verdict)[1]
 
 
 def install_module(
@@ -101,8 +108,8 @@ def install_module(
     if from_host:
         container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
         host_libs = for_one_container_per_rank(host_libraries_for(container, settings, from_host))
-    here = host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
-    state, text = _verdict(manifest.digest, here, settings)
+    here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
+    state, text = _in_words(verdicts.latest(settings.store, manifest.digest, here=here))
     tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
     if require_pass and state != "passed":
         hint = "`envbuild test` it on this host, then install it again"
@@ -161,11 +168,12 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     """Return the modules below a root; RequestError if it does not exist or cannot be read."""
     here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
     listed = []
-    for module in find_installed(existing_root(root)):
-        state, tested = "absent", ""
+    for module in find_installed(_existing(root)):
+        verdict = None
         if module.record is not None:
-            state, tested = _verdict(module.record.digest, host_with(here, module.record.lent), settings)
-        listed.append(ListedModule(module=module, state=state, tested=tested))
+            host = _host_with(here, module.record.lent)
+            verdict = verdicts.latest(settings.store, module.record.digest, here=host)
+        listed.append(ListedModule(module=module, verdict=verdict))
     return tuple(listed)
 
 
@@ -177,7 +185,7 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
     base, version = parse_module(name)
     if every and version is not None:
         raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
-    layouts = select(existing_root(root), base, version, every=every)
+    layouts = select(_existing(root), base, version, every=every)
     # All errors before the first removal.
     raise_all([error for layout in layouts for error in foreign_files(layout)])
     return tuple(uninstall(layout) for layout in layouts)
@@ -214,7 +222,7 @@ def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
         )
 
 
-def existing_root(root: Path) -> Path:
+def _existing(root: Path) -> Path:
     """Return the absolute path of a module root; RequestError if there is no such directory."""
     if not is_directory(root):
         hint = "name the one that modules were installed in with --root DIR"
@@ -222,16 +230,15 @@ def existing_root(root: Path) -> Path:
     return absolute(root)
 
 
-def host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
+def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
     """Return a host's fingerprint with the identities of the host libraries that an image uses."""
     for fact, identity in host_libraries.items():
         here = here.with_fact(fact, identity)
     return here
 
 
-def _verdict(digest: str, here: HostFingerprint, settings: Settings) -> tuple[str, str]:
-    """Return the state of an image on a host, a key of `_STATES`, and its last test in words."""
-    verdict = verdicts.latest(settings.store, digest, here=here)
+def _in_words(verdict: TestVerdict | None) -> tuple[str, str]:
+    """Return the state of a verdict, a key of `_STATES`, and its test in words."""
     if verdict is None:
         return "absent", ""
     if verdict.state == "stale":

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envbuild import events
-from envbuild.errors import RequestError
+from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit
 from envbuild.spec.site import Site, SiteRuntime
 from envbuild.store.store import Store
 from envbuild.system import apptainer
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.process import ended_with_us
 
 
@@ -62,6 +63,13 @@ class Settings:
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
         path = self.apptainer if named or described.program is None else Path(described.program)
         return replace(apptainer.find(path), unprivileged=described.setuid is False)
+
+    def this_host(self) -> HostFingerprint:
+        """Return this host's fingerprint, also without Apptainer: verdicts can be read there."""
+        try:
+            return fingerprint(self.find_apptainer())
+        except MachineError:
+            return fingerprint()
 
     def described_apptainer(self, site: Site) -> Apptainer:
         """Return the Apptainer of a site as its file describes it: the site may be another machine."""

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.installed import find_installed
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
-from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.workflows.module import existing_root, host_with
+from envbuild.workflows.arguments import shell_path
+from envbuild.workflows.module import list_modules
 from envbuild.workflows.settings import Settings
 
 STATES = {"passed": "PASS", "failed": "FAIL", "unproven": "UNPROVEN", "stale": "STALE", "absent": "UNTESTED"}
@@ -48,7 +47,7 @@ class Status:
 
 def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
     """Return the verdicts on images."""
-    here, statuses = _this_host(settings), []
+    here, statuses = settings.this_host(), []
     for image in images:
         manifest = read_manifest(image)
         verdict = verdicts.latest(settings.store, manifest.digest, here=here)
@@ -62,25 +61,13 @@ def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tup
 
     A name is ``NAME/VERSION``, or ``NAME`` for all its versions. RequestError: one is not installed.
     """
-    here, wanted, statuses = _this_host(settings), list(names), []
-    modules = find_installed(existing_root(root))
-    for name in wanted:
-        if not any(name in (module.layout.label, module.layout.name) for module in modules):
-            hint = f"`envbuild module ls --root {root}` lists the modules"
-            raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
-    for module in modules:
-        if wanted and module.layout.label not in wanted and module.layout.name not in wanted:
-            continue
-        verdict = None
-        if module.record is not None:
-            host = host_with(here, module.record.lent)
-            verdict = verdicts.latest(settings.store, module.record.digest, here=host)
-        statuses.append(Status(name=module.layout.label, path=module.layout.home, verdict=verdict))
-    return tuple(statuses)
-
-
-def _this_host(settings: Settings) -> HostFingerprint:
-    try:
-        return fingerprint(settings.find_apptainer())
-    except MachineError:
-        return fingerprint()  # a verdict can be read where nothing can start an image
+    wanted = set(names)
+    modules = [(listed.module.layout, listed.verdict) for listed in list_modules(root, settings)]
+    for name in sorted(wanted.difference(*((layout.name, layout.label) for layout, _ in modules))):
+        hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
+        raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
+    return tuple(
+        Status(name=layout.label, path=layout.home, verdict=verdict)
+        for layout, verdict in modules
+        if not wanted or wanted & {layout.name, layout.label}
+    )
