@@ -65,13 +65,7 @@ class Job:
         return {**single, **reported}
 
     def command(self) -> list[str]:
-        """Return the command line of one rank inside the image.
-
-        Raises
-        ------
-        ValueError
-            Recipe or file are not plain names.
-        """
+        """Return the command line of one rank in the image; ValueError if recipe or file is no plain name."""
         for name in (self.recipe, self.file):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"`{name}` is not a plain name")
@@ -129,17 +123,7 @@ class LaunchResult:
 def judge_job(
     job: Job, ranks: int, reports: Reports, ended: LaunchResult, single: Reports | None = None
 ) -> list[CheckResult]:
-    """Judge one job from what its ranks reported.
-
-    Parameters
-    ----------
-    ranks : int
-        Processes that the launcher was asked for.
-    reports, ended
-        Of the run on all ranks.
-    single : Reports, optional
-        Of the run on one rank, if the job is compared with it.
-    """
+    """Judge one job from the reports of its `ranks`; `single` is the report of a run on one rank."""
     findings = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
     findings += [
         _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
@@ -378,13 +362,7 @@ def judge_mapped(reports: Iterable[Reports]) -> CheckResult:
 
 
 def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> CheckResult:
-    """Judge that every module of an image imports.
-
-    Parameters
-    ----------
-    results : mapping
-        What `imports.try_imports` returned: module → None, or why it does not import.
-    """
+    """Judge that every module of an image imports; `results` are those of `imports.try_imports`."""
     reasons = {name: results.get(name, "not tried") for name in modules}
     broken = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if broken:

@@ -52,13 +52,7 @@ class Section:
         return "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """Return a line, and below it what did not pass.
-
-        Parameters
-        ----------
-        verbose : bool
-            Also the checks that passed.
-        """
+        """Return a line, and below it the checks that did not pass; with `verbose` all checks."""
         lines = [f"{self.status} {self.name:<24} {self.seconds:>6.1f} s  {self._counted()}"]
         for finding in self.findings:
             if finding.status == "FAIL":

@@ -47,16 +47,9 @@ def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
 
 
 def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
-    """Run a job and judge it.
+    """Run a job and judge it; `limit_s` limits each run.
 
-    Parameters
-    ----------
-    directory : Path
-        An empty private directory, which all ranks see; the caller removes it.
-    ranks : int
-        Processes to start (count).
-    limit_s : float
-        Wall-clock limit of one run in seconds.
+    `directory` is empty and private, and all ranks see it; the caller removes it.
     """
     try:
         command = job.command()

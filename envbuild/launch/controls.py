@@ -48,13 +48,7 @@ class MutatedJob:
         return f"{self.control.job_id}: {self.control.name}"
 
     def text(self) -> str:
-        """Return the changed job.
-
-        Raises
-        ------
-        ValueError
-            The control does not fit the job.
-        """
+        """Return the changed job; ValueError if the control does not fit the job."""
         return self.control.before + self.control.changed(self.original)
 
 
@@ -81,15 +75,7 @@ def job_of(container: Container, mutated: MutatedJob) -> Job | None:
 def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LIMIT_S) -> list[str]:
     """Run a control; return the failures that the judge should have reported and did not.
 
-    Parameters
-    ----------
-    limit_s : float
-        Wall-clock limit of one run in seconds.
-
-    Raises
-    ------
-    RequestError
-        The image does not hold the job, or nothing can start it here.
+    RequestError: the image does not hold the job, or nothing can start it here.
     """
     job = job_of(container, mutated)
     if job is None:
@@ -121,13 +107,7 @@ def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
 
 
 def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, limit_s: float) -> JobResult:
-    """Run a job with another text in its place, and judge it.
-
-    Raises
-    ------
-    RequestError
-        Nothing can start its ranks here.
-    """
+    """Run a job with another text, and judge it; RequestError if nothing can start its ranks here."""
     launcher = own_launcher(container, job.launcher)
     if launcher is None:
         raise RequestError(

@@ -63,17 +63,7 @@ class Launcher:
         return f"{self.program} --mpi={self.mpi_type}" if self.mpi_type else self.program
 
     def words(self, ranks: int, *, root: bool, oversubscribe: bool) -> list[str]:
-        """Return the words before the command of a rank.
-
-        Parameters
-        ----------
-        ranks : int
-            Processes to start (count); 0 leaves it to srun's allocation.
-        root : bool
-            Whether the ranks run as root.
-        oversubscribe : bool
-            Whether there may be more ranks than cores.
-        """
+        """Return the words before the command of a rank; 0 ranks leave their number to srun's allocation."""
         if self.program == "torchrun":
             return torchrun_words(ranks)
         if self.is_srun:
@@ -107,10 +97,7 @@ def env_under_srun(family: str) -> dict[str, str]:
 def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
     """Return the implementation whose words a host's launcher takes (``cray-mpich`` → ``mpich``).
 
-    Parameters
-    ----------
-    abis : sequence of str
-        By which the image's programs load the host's MPI, if known.
+    `abis` are those by which the image's programs load the host's MPI, if known.
     """
     if any(abi.startswith("openmpi") for abi in abis):
         return "openmpi"
@@ -177,10 +164,7 @@ def running_mpi(family: str, version: str, host_mpi: SiteMpi | None) -> tuple[st
 def choose_launcher(context: LaunchContext) -> Launcher | None:
     """Return srun, the host's mpiexec, or the image's own inside it; None if the image has no MPI.
 
-    Raises
-    ------
-    RequestError
-        The scheduler offers no PMI that the MPI speaks.
+    RequestError: the scheduler offers no PMI that the MPI speaks.
     """
     family, _ = context.running_mpi
     if context.srun:
@@ -203,13 +187,8 @@ def choose_pmi(context: LaunchContext) -> str:
     """Return the type for ``srun --mpi`` that both the MPI and the scheduler know.
 
     Types that the MPI surely speaks come before those that it may be built with.
-    If the scheduler may offer more than is known, the first that the MPI speaks
-    is taken, and `pmi_doubt` says so.
-
-    Raises
-    ------
-    RequestError
-        There is none: every rank would be alone.
+    If the scheduler may offer more than is known, the first that the MPI speaks is used, and `pmi_doubt`
+    says so. RequestError: there is none, so every rank would be alone.
     """
     (family, version), (spoken, optional) = context.running_mpi, spoken_types(context)
     known = context.mpi_types
@@ -247,18 +226,10 @@ def spoken_types(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[CheckResult]:
-    """Judge whether the scheduler offers a PMI that an MPI speaks.
+    """Judge whether the scheduler offers a PMI that an MPI speaks; an empty family means no MPI.
 
-    The wrong one gives as many jobs of one rank as there are ranks, often with exit code 0.
-
-    Parameters
-    ----------
-    family, version : str
-        Of the MPI that the ranks would run on; an empty family for none.
-    offered : sequence of str
-        The types that ``srun --mpi=list`` lists.
-    default : str
-        The type that srun takes without ``--mpi``; empty if unknown.
+    `default` is the type that srun uses without ``--mpi``, empty if unknown. The wrong type gives as many
+    jobs of one rank as there are ranks, often with exit code 0.
     """
     expected = "a PMI that the MPI speaks"
     if not family:

@@ -47,25 +47,13 @@ def launch_line(
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
-    The work is the user's own: home, working directory, devices and network
-    are as Apptainer gives them, and the environment is passed on.
+    The program sees home, working directory, devices, network and environment as Apptainer passes them on.
+    By default `ranks` are the tasks of the allocation, else 1. The host libraries `from_host` replace the
+    image's own. For a `dry_run` with a named site, the line is for that site, on any machine.
 
-    Parameters
-    ----------
-    ranks : int, optional
-        Processes to start (count); if absent, the tasks of the allocation, else 1.
-    from_host : HostLibraries
-        Libraries of the site's host that take the place of the image's own.
-    dry_run : bool
-        Whether nothing will start: with a named site the line is for that site, wherever this runs.
-
-    Raises
-    ------
-    RequestError
-        Nothing starts them so that they find each other, the image is not for this site or machine, or
-        the host's MPI does not fit.
-    MachineError
-        There is no usable Apptainer, or srun does not say what it takes.
+    RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
+    machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
+    its types.
     """
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
@@ -186,12 +174,6 @@ def _judge_start(
 
 
 def launch(line: Sequence[str]) -> NoReturn:
-    """Become the process of a launch line, without variables of the user that would mislead an image.
-
-    Raises
-    ------
-    MachineError
-        It cannot be started.
-    """
+    """Become the process of a launch line, without variables of the user that would mislead an image."""
     kept = visible_variables(tuple(os.environ))
     process.become(line, env={name: os.environ[name] for name in kept})
