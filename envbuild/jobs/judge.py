@@ -55,7 +55,7 @@ class Job:
         return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})  # type: ignore[arg-type]
 
     def tolerances(self) -> dict[str, float]:
-        """Return the findings that compare numbers, each with its allowed relative difference."""
+        """Return the checks that compare numbers, each with its allowed relative difference."""
         single = {f"{self.id}/{name}-as-one-rank": limit for name, limit in self.compare_with_single.items()}
         reported = {
             f"{self.id}/{name}-as-{other}": limit
@@ -124,20 +124,18 @@ def judge_job(
     job: Job, ranks: int, reports: Reports, ended: LaunchResult, single: Reports | None = None
 ) -> list[CheckResult]:
     """Judge one job from the reports of its `ranks`; `single` is the report of a run on one rank."""
-    findings = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
-    findings += [
-        _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
-    ]
-    findings += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
-    findings += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
+    checks = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
+    checks += [_judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())]
+    checks += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
+    checks += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
     if job.gpus_per_rank:
-        findings.append(_judge_own_gpus(job, ranks, reports))
-    findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
+        checks.append(_judge_own_gpus(job, ranks, reports))
+    checks += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
-    findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
+    checks += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
     for name, others in sorted(job.compare_with_reported.items()):
-        findings += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
-    return findings
+        checks += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
+    return checks
 
 
 def judge_ranks(job_id: str, ranks: int, reports: Reports) -> CheckResult:

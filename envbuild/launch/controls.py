@@ -90,20 +90,20 @@ def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LI
 
 def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
     """Return the failures of a control that the judge did not report. Pure."""
-    failed = {finding.id: finding for finding in result.findings if finding.status == "FAIL"}
+    failed = {check.id: check for check in result.checks if check.status == "FAIL"}
     tolerances = job.tolerances()
-    missed = [f"{check} did not fail" for check in control.fails if check not in failed]
-    for check, finding in failed.items():
-        if check in tolerances and finding.observed.startswith("difference="):
-            distance = float(finding.observed.removeprefix("difference="))
-            if not distance > BY_FAR * tolerances[check]:
-                missed.append(f"{check} failed by {distance:g} only")
+    missed = [f"{name} did not fail" for name in control.fails if name not in failed]
+    for name, check in failed.items():
+        if name in tolerances and check.observed.startswith("difference="):
+            distance = float(check.observed.removeprefix("difference="))
+            if not distance > BY_FAR * tolerances[name]:
+                missed.append(f"{name} failed by {distance:g} only")
     if control.name == EVERY_RANK_ALONE and not missed:
         # A job that only crashes proves nothing: each process must report itself as rank 0 of 1.
         observed = failed[f"{job.id}/ranks"].observed
         if observed != f"ranks={','.join('0' * RANKS)} size=1 processes={RANKS}":
             missed.append(f"{job.id}/ranks failed, but the ranks did not run alone: {observed}")
-    return [*missed, *(finding.line() for finding in result.findings), result.output] if missed else []
+    return [*missed, *(check.line() for check in result.checks), result.output] if missed else []
 
 
 def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, limit_s: float) -> JobResult:

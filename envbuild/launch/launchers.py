@@ -104,6 +104,20 @@ def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
     return "mpich" if implementation == "cray-mpich" else implementation
 
 
+@dataclass(frozen=True, slots=True)
+class HostLibraries:
+    """The libraries of the site's host that an image uses in place of its own."""
+
+    mpi: bool = False
+    fabric: bool = False
+
+    def __bool__(self) -> bool:
+        return self.mpi or self.fabric
+
+
+NO_HOST_LIBS = HostLibraries()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """The facts that decide how ranks are started."""
@@ -113,10 +127,8 @@ class LaunchContext:
     """Of the image's MPI; empty for none."""
     site: Site | None = None
     """None for a machine without a site file."""
-    on_host_mpi: bool = False
-    """Whether ranks run on the site's MPI in place of the image's."""
-    on_host_fabric: bool = False
-    """Whether ranks use the site's fabric libraries in place of the image's, with its variables."""
+    from_host: HostLibraries = NO_HOST_LIBS
+    """Libraries of the site's host that replace the image's own; a fabric comes with its variables."""
     srun: bool = False
     """Whether srun starts the ranks."""
     offered: tuple[str, ...] = ()
@@ -127,12 +139,12 @@ class LaunchContext:
     @property
     def host_mpi(self) -> SiteMpi | None:
         """The site's MPI, if ranks run on it."""
-        return self.site.mpi if self.on_host_mpi and self.site is not None else None
+        return self.site.mpi if self.from_host.mpi and self.site is not None else None
 
     @property
     def srun_options(self) -> tuple[str, ...]:
         """Options of srun that the variables of the site's fabric need."""
-        fabric = self.site.fabric if self.on_host_fabric and self.site is not None else None
+        fabric = self.site.fabric if self.from_host.fabric and self.site is not None else None
         return fabric.srun_options if fabric is not None else ()
 
     @property
@@ -173,7 +185,7 @@ def choose_launcher(context: LaunchContext) -> Launcher | None:
             family=launcher_family(family),
             outside=True,
             mpi_type=choose_pmi(context) if family else "",
-            image_mpi=not context.on_host_mpi,
+            image_mpi=not context.from_host.mpi,
             options=context.srun_options,
         )
     host_mpi = context.host_mpi
@@ -246,12 +258,12 @@ def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str
     if not common:
         hint = "ask the site for one of these types, or choose another MPI: every rank would be alone"
         return [CheckResult("FAIL", OFFERED, speaks, offers, hint)]
-    finding = CheckResult("PASS", OFFERED, speaks, offers)
+    check = CheckResult("PASS", OFFERED, speaks, offers)
     if default in known:
-        return [finding, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
+        return [check, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
     observed = f"the default of srun is {default}" if default else "the default of srun is not known"
     hint = f"`srun --mpi={common[0]}`, or SLURM_MPI_TYPE={common[0]}; `envbuild launch` writes it"
-    return [finding, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
+    return [check, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
 
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _offered() -> tuple[str, ...]:
     return offered
 
 
-def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
+def pmi_checks(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
     """Ask srun for its PMI types, and judge them for the MPI that ranks would run on: `host_mpi`, if given.
 
     MachineError: there is no srun, or it does not answer.

@@ -21,7 +21,7 @@ from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imp
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
-from envbuild.launch.launchers import LaunchContext, Launcher
+from envbuild.launch.launchers import HostLibraries, LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
@@ -77,7 +77,7 @@ class Container:
 
 
 def launch_context(
-    container: Container, site: Site | None, *, on_host_mpi: bool, on_host_fabric: bool, srun: bool
+    container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of an image are started, before srun is asked."""
     manifest = container.manifest
@@ -85,8 +85,7 @@ def launch_context(
         family=manifest.mpi_family,
         version=manifest.recipes.get(manifest.mpi, ""),
         site=site,
-        on_host_mpi=on_host_mpi,
-        on_host_fabric=on_host_fabric,
+        from_host=from_host,
         srun=srun,
         abis=container.host_libs.abis if container.host_libs else (),
     )
